@@ -1,0 +1,27 @@
+"""The errors seepage raises on purpose: one sentence each, saying what is wrong and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Something the caller handed in cannot be used; the message says what, where, and the remedy."""
+
+
+class NotTheMinimiserError(InputError):
+    """A fitted model's coefficients do not minimise the stated objective on the given data."""
+
+
+class MissingExtraError(ImportError):
+    """An optional dependency is needed; the message is the one command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency: pip install 'seepage[{extra}]'.")
+
+
+def nearest(name: object, candidates: Iterable[object]) -> str:
+    """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing."""
+    close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
