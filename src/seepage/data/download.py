@@ -1,0 +1,138 @@
+"""Download one file so that its final name only ever holds the complete, verified bytes.
+
+What has arrived waits in ``NAME.part``; an interrupted download goes on from there with an HTTP
+range request, and the part is renamed only when its length and SHA-256 are the published ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from seepage.data.registry import RemoteFile
+from seepage.errors import InputError
+
+_BLOCK = 1 << 16
+_TIMEOUT = 30.0  # seconds without a byte before the server counts as silent
+
+
+class _WrongContentError(Exception):
+    """The server sent something other than the published file."""
+
+
+def download(file: RemoteFile, folder: Path) -> Path:
+    """Return the path of the verified file in ``folder``, downloading what is missing of it."""
+    target = folder / file.name
+    if target.is_file():
+        _check(target, file)
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be made ({error.strerror}); name another one with "
+            "--folder or SEEPAGE_DATA."
+        ) from error
+    part = folder / (file.name + ".part")
+    failures = []
+    for url in file.urls:
+        try:
+            _continue(url, part, file)
+            _verify(part, file)
+        except (_WrongContentError, OSError, http.client.HTTPException) as error:
+            failures.append(f"{url}: {_reason(error)}")
+        else:
+            part.replace(target)
+            return target
+    kept = f" What arrived waits in {part}; the next try goes on there." if part.exists() else ""
+    raise InputError(
+        f"{file.name} could not be downloaded ({'; '.join(failures)}); try again later, or put "
+        f"the file into {folder} yourself.{kept}"
+    )
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, read in blocks."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _check(target: Path, file: RemoteFile) -> None:
+    """Refuse a file already under its final name that is not the published one."""
+    found = digest(target)
+    if found != file.sha256:
+        raise InputError(
+            f"{target} is not the published file (SHA-256 {found} instead of {file.sha256}); "
+            "delete it and try again."
+        )
+
+
+def _continue(url: str, part: Path, file: RemoteFile) -> None:
+    """Append to ``part`` what is missing, or start over where the server cannot resume."""
+    from tqdm import tqdm
+
+    if not url.startswith(("https://", "http://")):
+        raise InputError(f"{url} is not a web address.")
+    have = part.stat().st_size if part.exists() else 0
+    if have >= file.size:
+        return
+    # Compressed transfer would make the range and the length those of other bytes.
+    headers = {"User-Agent": "seepage", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (scheme checked above)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+        start = have if _resumes(answer, have) else 0
+        with (
+            part.open("r+b" if start else "wb") as out,
+            tqdm(
+                total=file.size,
+                initial=start,
+                desc=file.name,
+                unit="B",
+                unit_scale=True,
+                disable=None,  # quiet where nobody watches
+            ) as bar,
+        ):
+            out.seek(start)
+            # One byte beyond the published length is enough to know that the file is wrong.
+            while block := answer.read(min(_BLOCK, file.size + 1 - out.tell())):
+                out.write(block)
+                bar.update(len(block))
+            out.flush()
+            os.fsync(out.fileno())
+    arrived = part.stat().st_size
+    if arrived < file.size:
+        raise ConnectionError(f"the connection ended after {arrived:,} of {file.size:,} bytes")
+
+
+def _resumes(answer: http.client.HTTPResponse, have: int) -> bool:
+    """Whether the server sends the rest only, starting exactly where the part ends."""
+    content_range = answer.headers.get("Content-Range") or ""
+    return have > 0 and answer.status == 206 and content_range.startswith(f"bytes {have}-")
+
+
+def _verify(part: Path, file: RemoteFile) -> None:
+    size = part.stat().st_size
+    if size == file.size:
+        found = digest(part)
+        if found == file.sha256:
+            return
+        wrong = f"its SHA-256 is {found}, not {file.sha256}"
+    else:
+        wrong = f"it is longer than {file.size:,} bytes"
+    part.unlink()
+    raise _WrongContentError(f"this is not the published file, {wrong}; nothing of it was kept")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()
+        return f"the server answered {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return f"the server cannot be reached ({error.reason})"
+    return str(error) or type(error).__name__

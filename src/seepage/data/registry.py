@@ -1,0 +1,230 @@
+"""What each data set is, which files it consists of, where they come from and their SHA-256."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seepage.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file as published: its name in the set's folder, its addresses, length and SHA-256.
+
+    Every address serves the same bytes, so an interrupted download may go on at another one.
+    ``archive`` files are unpacked beside themselves.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    size: int
+    sha256: str
+    archive: bool = False
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: ``files`` are what its loader reads, ``downloads`` what the publisher serves."""
+
+    name: str
+    title: str
+    folder: str
+    files: tuple[str, ...]
+    downloads: tuple[RemoteFile, ...]
+    size: int
+    licence: str
+    source: str
+    by_hand: str = ""
+    bundled: bool = False
+
+
+# LeCun's own server no longer serves these files reliably; both mirrors carry the same bytes.
+_MNIST = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+_ADULT = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+_IWPC = (
+    "https://raw.githubusercontent.com/samuel-yeom/ml-privacy-csf18/"
+    "5b176c3025b02ce5853448dbe6365ce7f0eecbf4/data/iwpc-scaled.csv"
+)
+
+
+def _mnist_file(name: str, size: int, sha256: str) -> RemoteFile:
+    return RemoteFile(name, tuple(base + name for base in _MNIST), size, sha256)
+
+
+def _bundled(name: str, title: str) -> DataSet:
+    return DataSet(
+        name=name,
+        title=title,
+        folder="",
+        files=(),
+        downloads=(),
+        size=0,
+        licence="BSD-3-Clause",
+        source="https://scikit-learn.org/stable/datasets/toy_dataset.html",
+        bundled=True,
+    )
+
+
+_ALL = (
+    DataSet(
+        name="mnist",
+        title="handwritten digits, 60,000 / 10,000 grey images of 28×28",
+        folder="mnist",
+        files=(
+            "train-images-idx3-ubyte.gz",
+            "train-labels-idx1-ubyte.gz",
+            "t10k-images-idx3-ubyte.gz",
+            "t10k-labels-idx1-ubyte.gz",
+        ),
+        downloads=(
+            _mnist_file(
+                "train-images-idx3-ubyte.gz",
+                9_912_422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            _mnist_file(
+                "train-labels-idx1-ubyte.gz",
+                28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            _mnist_file(
+                "t10k-images-idx3-ubyte.gz",
+                1_648_877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            _mnist_file(
+                "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        size=11_594_722,
+        licence="CC BY-SA 3.0",
+        source="http://yann.lecun.com/exdb/mnist/",
+    ),
+    DataSet(
+        name="cifar10",
+        title="ten kinds of objects, 50,000 / 10,000 colour images of 32×32",
+        folder="cifar10",
+        files=(
+            *(f"cifar-10-batches-bin/data_batch_{k}.bin" for k in range(1, 6)),
+            "cifar-10-batches-bin/test_batch.bin",
+        ),
+        downloads=(
+            RemoteFile(
+                "cifar-10-binary.tar.gz",
+                (
+                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                    "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
+                ),
+                170_052_171,
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                archive=True,
+            ),
+        ),
+        size=170_052_171,
+        licence="none stated",
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    DataSet(
+        name="adult",
+        title="UCI Adult: income above $50,000 from the 1994 census, 32,561 / 16,281 people",
+        folder="adult",
+        files=("adult.data", "adult.test"),
+        downloads=(
+            RemoteFile(
+                "adult.data",
+                (_ADULT + "adult.data",),
+                3_974_305,
+                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            ),
+            RemoteFile(
+                "adult.test",
+                (_ADULT + "adult.test",),
+                2_003_153,
+                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+            ),
+            RemoteFile(
+                "adult.names",
+                (_ADULT + "adult.names",),
+                5_229,
+                "c248284c0b5de30c9e1958d6cdd168a34a654758b620e68f46aefa83fc0a576a",
+            ),
+        ),
+        size=5_982_687,
+        licence="CC BY 4.0",
+        source="https://archive.ics.uci.edu/dataset/2/adult",
+    ),
+    DataSet(
+        name="iwpc",
+        title="stable warfarin dose of 4,819 patients, as prepared by Yeom et al. (2018)",
+        folder="iwpc",
+        files=("iwpc-scaled.csv",),
+        downloads=(
+            RemoteFile(
+                "iwpc-scaled.csv",
+                (_IWPC,),
+                217_273,
+                "fc81402548298d703a92c63d84c8d2e2da266af7ccda35025d35f431934977f3",
+            ),
+        ),
+        size=217_273,
+        licence="MIT",
+        source="https://github.com/samuel-yeom/ml-privacy-csf18",
+    ),
+    DataSet(
+        name="pneumoniamnist",
+        title="MedMNIST chest X-rays, 4,708 / 524 / 624 grey images of 28×28",
+        folder="medmnist",
+        files=("pneumoniamnist.npz",),
+        downloads=(
+            RemoteFile(
+                "pneumoniamnist.npz",
+                ("https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",),
+                4_170_669,
+                "e1792d3f03751cb101e99f19a63b3c1941436c988665f47853417b05be250cd8",
+            ),
+        ),
+        size=4_170_669,
+        licence="CC BY 4.0",
+        source="https://medmnist.com/",
+    ),
+    DataSet(
+        name="lfw",
+        title="Labeled Faces in the Wild, 13,233 colour images of 62×47 with attributes",
+        folder="lfw",
+        files=("lfw_62x47.npz", "lfw_attributes.csv"),
+        downloads=(),
+        size=120_449_127,
+        licence="none stated; for research",
+        source="http://vis-www.cs.umass.edu/lfw/",
+        by_hand=(
+            "no publisher serves it in this form, so put two files there yourself: lfw_62x47.npz "
+            "with an array `images` of bytes, n×62×47×3 (lfw-deepfunneled.tgz of the LFW site, "
+            "cropped and halved; rows 70 to 195 and columns 78 to 172 give this shape), and "
+            "lfw_attributes.csv with one row per image in the same order and the columns image, "
+            "person, imagenum, male_manual, smile_manual (1, 0 or empty), then any number of "
+            "pred_… scores"
+        ),
+    ),
+    _bundled("breast_cancer", "569 tumours, 30 measurements, benign or malignant"),
+    _bundled("diabetes", "442 patients, 10 measurements, disease progression"),
+    _bundled("digits", "1,797 handwritten digits of 8×8"),
+    _bundled("iris", "150 flowers, 4 measurements, three species"),
+    _bundled("wine", "178 wines, 13 measurements, three growers"),
+)
+
+DATA_SETS: dict[str, DataSet] = {data_set.name: data_set for data_set in _ALL}
+
+
+def data_set(name: str) -> DataSet:
+    """Return the data set of that name, or say which one may have been meant."""
+    if name not in DATA_SETS:
+        raise InputError(
+            f"There is no data set called {name!r}{nearest(name, DATA_SETS)}; there are "
+            f"{', '.join(DATA_SETS)}."
+        )
+    return DATA_SETS[name]

@@ -1,0 +1,115 @@
+"""What the loaders and the preparations return: arrays with their names, nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images as bytes, ``(n, height, width)`` or ``(n, height, width, 3)``, and their classes."""
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """The publisher's splits of a set of images; ``classes[k]`` is the name of class ``k``."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+    validation: Images | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Named columns of equal length, in the order of the file; text stays text."""
+
+    columns: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """Images ``(n, 62, 47, 3)`` and one row of attributes each.
+
+    ``*_manual`` columns are human labels; ``pred_*`` columns are another model's scores and
+    must be called predicted labels wherever they are used. Missing numbers are NaN, missing
+    text is empty.
+    """
+
+    images: NDArray[np.uint8]
+    attributes: Records
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class Tabular:
+    """A table of numbers with one target; ``classes`` is empty where the target is a quantity."""
+
+    name: str
+    X: NDArray[np.float64]
+    y: NDArray[Any]
+    names: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+
+    def table(self) -> Any:
+        """Return the features as a pyarrow table with named columns."""
+        return _arrow(self.X, self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A prepared learning problem: features, targets, and which columns encode one attribute.
+
+    Parameters
+    ----------
+    X, y
+        Training features ``(n, d)`` and targets ``(n,)``; two classes are 0 and 1.
+    X_test, y_test
+        The same for testing.
+    names
+        One per feature.
+    attributes
+        For each one-hot encoded attribute, the names of its columns (the dropped level has none).
+    """
+
+    X: NDArray[np.float64]
+    y: NDArray[np.float64]
+    X_test: NDArray[np.float64]
+    y_test: NDArray[np.float64]
+    names: tuple[str, ...]
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def table(self) -> Any:
+        """Return the training features as a pyarrow table, so that columns are known by name."""
+        return _arrow(self.X, self.names)
+
+    def indices(self) -> dict[str, tuple[int, ...]]:
+        """Return :attr:`attributes` with column numbers in place of names, for bare arrays."""
+        place = {name: j for j, name in enumerate(self.names)}
+        return {key: tuple(place[name] for name in names) for key, names in self.attributes.items()}
+
+
+def _arrow(X: NDArray[np.float64], names: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    return pa.table({name: X[:, j] for j, name in enumerate(names)})
