@@ -1,3 +1,68 @@
-"""seepage: how much of its training data seeps out of a machine-learning model?"""
+"""Tells how much of its training data seeps out of a machine-learning model.
+
+Everything people type stands here; each name is imported when it is first used, so that
+``import seepage`` and the command line stay quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from seepage import bounds, data, glm
+    from seepage.calibration import calibrate
+    from seepage.composition import compose
+    from seepage.errors import InputError, MissingExtraError, NotTheMinimiserError
+    from seepage.leak import Leakage, leakage
+    from seepage.noise import Gaussian, Laplace, Noise
+    from seepage.perturbation import release
+    from seepage.result import Result
+
+_MODULES = ("bounds", "data", "glm")
+_HOMES = {
+    "Gaussian": "noise",
+    "InputError": "errors",
+    "Laplace": "noise",
+    "Leakage": "leak",
+    "MissingExtraError": "errors",
+    "Noise": "noise",
+    "NotTheMinimiserError": "errors",
+    "Result": "result",
+    "calibrate": "calibration",
+    "compose": "composition",
+    "leakage": "leak",
+    "release": "perturbation",
+}
+
+__all__ = [
+    "Gaussian",
+    "InputError",
+    "Laplace",
+    "Leakage",
+    "MissingExtraError",
+    "Noise",
+    "NotTheMinimiserError",
+    "Result",
+    "bounds",
+    "calibrate",
+    "compose",
+    "data",
+    "glm",
+    "leakage",
+    "release",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"seepage.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"seepage.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'seepage' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

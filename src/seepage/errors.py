@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something the caller handed in cannot be used; the message says what, where, and the remedy."""
+    """Something handed in cannot be used; the message says what, where, and the remedy."""
 
 
 class NotTheMinimiserError(InputError):

@@ -52,7 +52,10 @@ class Family:
     label_slope: Elementwise
     mean: Callable[[Array], Array]
     problem_with: Callable[[Array], str | None] = lambda y: None
-    probe: tuple[tuple[float, ...], tuple[float, ...]] = ((-2.0, -0.3, 0.4, 1.7), (0.0, 1.0, 0.3, 2.0))
+    probe: tuple[tuple[float, ...], tuple[float, ...]] = (
+        (-2.0, -0.3, 0.4, 1.7),
+        (0.0, 1.0, 0.3, 2.0),
+    )
 
 
 def _sigmoid(m: Array) -> Array:

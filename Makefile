@@ -1,0 +1,53 @@
+# The two commands of the README do all the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+STAMPS := $(VENV)/.stamps
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint types bench docs clean
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit("seepage needs Python 3.11 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/core: $(STAMPS)/venv $(INPUTS)
+	@echo "installing seepage into $(VENV) …"
+	@$(PIP) -e .
+	@touch $@
+
+# One stamp per extra: the same line installs each of them.
+$(STAMPS)/%: $(STAMPS)/core $(INPUTS)
+	@echo "installing the extra '$*' into $(VENV) …"
+	@$(PIP) -e '.[$*]'
+	@touch $@
+
+demo: $(STAMPS)/core ## Audit the bundled breast-cancer data and write the result
+	@$(BIN)/seepage demo --out seepage-demo
+
+test: $(STAMPS)/test ## Run the test suite
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+
+test-slow: $(STAMPS)/test ## Run the checks that take minutes
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMPS)/lint ## Check style and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(STAMPS)/lint ## Check types
+	@$(BIN)/mypy
+
+bench: $(STAMPS)/core ## Measure every claim about speed and memory
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: $(STAMPS)/docs ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+clean: ## Remove what was built
+	@rm -rf $(VENV) site build dist seepage-demo

@@ -1,0 +1,261 @@
+"""What leakage implies for adversaries: lower bounds on their mean squared error.
+
+Each bound is a :class:`~seepage.result.Result` of kind ``bound`` that carries its assumptions in
+words. From the loosest to the tightest, for an unbiased adversary who wants a whole record of d
+unknowns (paper 004, section 3; the last step is exact)::
+
+    1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
+
+The first two are ``leak.rows().mse_bound()`` and ``leak.rows(measure="dfil").mse_bound()``; this
+module has the exact one, and the bounds for other adversaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError
+from seepage.leak import Columns, Leakage
+from seepage.result import UNBIASED, Result
+from seepage.spectra import inverse_diagonal
+from seepage.tables import as_numpy
+from seepage.unknowns import Unknowns
+
+Array = Any
+
+_BLOCK_LIMIT = 5000  # unknowns in a block whose information is written out
+
+
+def cramer_rao_rows(leak: Leakage, columns: Columns = None, label: bool = False) -> Result:
+    """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
+
+    No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
+    has a smaller mean squared error per unknown. The label is known unless ``label`` is given.
+    Infinite where no unbiased estimate exists.
+    """
+    unknowns, about = leak.unknowns(columns, label)
+    count = leak.jacobian.unknown_count(unknowns)
+    values = leak.jacobian.inverse_traces(unknowns) / count
+    return _bound(leak, values, "rows", about, index=leak.table.index)
+
+
+def cramer_rao_cells(leak: Leakage, columns: Columns = None) -> Result:
+    """Return the exact Cramér–Rao bound on each cell while the rest of its row is unknown too.
+
+    ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance, when the adversary knows
+    the other records and the label but none of the row's columns (or none of the named ones). It
+    is never below ``leak.cells().mse_bound()``, where the rest of the row is known.
+    """
+    unknowns, _ = leak.unknowns(columns, False)
+    values = leak.jacobian.inverse_diagonal(unknowns)
+    which = range(len(leak.table.names)) if unknowns.columns is None else unknowns.columns
+    names = tuple(leak.table.names[j] for j in which)
+    about = "one cell, with the rest of its row unknown"
+    return _bound(leak, values, "cells", about, index=leak.table.index, names=names)
+
+
+def cramer_rao(
+    leak: Leakage,
+    rows: int | Sequence[int],
+    columns: Columns = None,
+    label: bool | None = None,
+    rest: str = "known",
+) -> Result:
+    """Return the Cramér–Rao bound on any block of the table, per unknown: ``Tr(I⁻¹)/m``.
+
+    Parameters
+    ----------
+    leak
+        The leakage of the release.
+    rows, columns, label
+        The block: one entry (one row and one column) up to a few thousand unknowns.
+    rest
+        ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: none
+        of it. The inverse of the full information then replaces that of the block; it can only be
+        larger (paper 001, equation 12), and is infinite as soon as the rest of the table can
+        explain every change of the release, as it nearly always can.
+    """
+    if rest not in ("known", "unknown"):
+        raise InputError(f"rest must be 'known' or 'unknown', not {rest!r}.")
+    jacobian = leak.jacobian
+    unknowns, about = leak.unknowns(columns, label)
+    positions = leak.row_positions(rows)
+    size = jacobian.unknown_count(unknowns) * positions.shape[0]
+    if size > _BLOCK_LIMIT:
+        raise InputError(
+            f"The block has {size} unknowns, more than the {_BLOCK_LIMIT} that can be inverted; "
+            "ask about fewer rows or columns."
+        )
+    J = _dense(leak, unknowns, positions)
+    assumptions = UNBIASED
+    if rest == "unknown":
+        J = _out_of_reach_of_rest(leak, unknowns, positions) @ J
+        assumptions = (UNBIASED[0], "Nothing outside the block is known.", *UNBIASED[2:])
+    xp = array_namespace(J)
+    value = xp.sum(inverse_diagonal((J.T @ J)[None, :, :])) / size
+    return _bound(leak, value, "subset", about, assumptions=assumptions)
+
+
+def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
+    """Return the Cramér–Rao bound for an adversary with a known bias.
+
+    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (paper 001,
+    equation 9)::
+
+        MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
+
+    Parameters
+    ----------
+    information
+        The information matrix ``I`` about the d unknowns.
+    bias_jacobian
+        ``∂bias/∂z``, (d, d); −1 times the identity for an adversary who ignores the release.
+    bias
+        The bias itself at the true record, (d,) or one number.
+    """
+    I = _square(information, "information")  # noqa: E741
+    slope = _square(bias_jacobian, "bias_jacobian")
+    d = I.shape[0]
+    if slope.shape != I.shape:
+        raise InputError(
+            f"bias_jacobian must be {I.shape} like the information, not {slope.shape}."
+        )
+    J_psi = np.eye(d) + slope
+    offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
+    variance = np.trace(J_psi @ np.linalg.solve(I, J_psi.T)) / d if np.any(J_psi) else 0.0
+    value = np.asarray(variance + float(offset @ offset) / d)
+    assumptions = ("The adversary's estimate has the stated bias.", *UNBIASED[1:])
+    return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    """What an adversary knows beforehand: each unknown is Gaussian with this standard deviation."""
+
+    std: Any
+
+    def information(self, size: int) -> np.ndarray:
+        """Return the information of the prior about each unknown, ``1/std²``."""
+        std = np.broadcast_to(np.asarray(self.std, dtype=float), (size,))
+        if not np.all(std > 0):
+            raise InputError("A prior's standard deviations must be above zero.")
+        return np.asarray(std**-2.0)
+
+
+@dataclass(frozen=True)
+class BoundedPrior:
+    """What an adversary knows beforehand: each unknown lies between two limits.
+
+    Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
+    least Fisher information, ``(2π/width)²``. The bound holds on average over that density, hence
+    also for the worst record between the limits.
+    """
+
+    lower: Any
+    upper: Any
+
+    def information(self, size: int) -> np.ndarray:
+        """Return the information of the prior about each unknown, ``(2π/width)²``."""
+        width = np.asarray(self.upper, dtype=float) - np.asarray(self.lower, dtype=float)
+        width = np.broadcast_to(width, (size,))
+        if not np.all(width > 0):
+            raise InputError("A bounded prior needs upper limits above its lower ones.")
+        return np.asarray((2 * np.pi / width) ** 2)
+
+
+def van_trees(information: Any, prior: GaussianPrior | BoundedPrior) -> Result:
+    """Return the van Trees bound, which holds for every estimate, biased or not.
+
+    On average over the prior (Gill and Levit 1995)::
+
+        MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
+
+    Parameters
+    ----------
+    information
+        The information matrices at draws from the prior, ``(draws, d, d)``, of which the mean is
+        taken; or their expectation ``(d, d)``. The information at the true record alone is not
+        enough, unless it does not depend on the record.
+    prior
+        What is known of the unknowns before the release.
+    """
+    matrices = as_numpy(information).astype(float)
+    expected = _square(matrices.mean(axis=0) if matrices.ndim == 3 else matrices, "information")
+    total = expected + np.diag(prior.information(expected.shape[0]))
+    value = np.asarray(np.trace(np.linalg.inv(total)) / expected.shape[0])
+    assumptions = (
+        f"Before the release the adversary knows of each unknown what {prior!r} says.",
+        "The error is averaged over that prior.",
+        *UNBIASED[1:],
+    )
+    return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
+
+
+def _bound(
+    leak: Leakage,
+    values: Array,
+    view: str,
+    about: str,
+    *,
+    index: np.ndarray | None = None,
+    names: tuple[str, ...] | None = None,
+    assumptions: tuple[str, ...] = UNBIASED,
+) -> Result:
+    return Result(
+        values,
+        view,
+        "mse",
+        kind="bound",
+        about=about,
+        index=index,
+        names=names,
+        assumptions=assumptions,
+        library=leak.table.library,
+    )
+
+
+def _dense(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:
+    """Return the whitened Jacobian of a block, ``(P, unknowns)``, from products with it."""
+    jacobian = leak.jacobian
+    xp = array_namespace(jacobian.X)
+    units = xp.eye(jacobian.size, dtype=jacobian.X.dtype, device=jacobian.X.device)
+    lines = [xp.reshape(jacobian.adjoint(unit, unknowns, rows), (-1,)) for unit in units]
+    return xp.stack(lines)
+
+
+def _out_of_reach_of_rest(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:
+    """Return an orthonormal basis of the release's directions that the rest cannot explain."""
+    jacobian = leak.jacobian
+    xp = array_namespace(jacobian.X)
+    inside = set(range(jacobian.features)) if unknowns.columns is None else set(unknowns.columns)
+    beside = tuple(j for j in range(jacobian.features) if j not in inside)
+    mask = np.ones(jacobian.rows, dtype=bool)
+    mask[as_numpy(rows)] = False
+    others = xp.asarray(np.flatnonzero(mask), device=jacobian.X.device)
+    reach = xp.zeros(
+        (jacobian.size, jacobian.size), dtype=jacobian.X.dtype, device=jacobian.X.device
+    )
+    same_rows = Unknowns(beside, not unknowns.label)
+    for block, where in ((same_rows, rows), (Unknowns(None, True), others)):
+        if where.shape[0] == 0 or jacobian.unknown_count(block) == 0:
+            continue
+        for k in range(jacobian.size):
+            unit = xp.zeros_like(reach[0, :])
+            unit[k] = 1.0
+            change = jacobian.adjoint(unit, block, where)
+            reach[k, :] += jacobian.forward(change, block, where)
+    values, vectors = xp.linalg.eigh(reach)
+    tolerance = 64 * jacobian.size * float(xp.finfo(values.dtype).eps) * float(values[-1])
+    return vectors[:, values <= tolerance].T
+
+
+def _square(matrix: Any, what: str) -> np.ndarray:
+    out = as_numpy(matrix).astype(float)
+    if out.ndim != 2 or out.shape[0] != out.shape[1]:
+        raise InputError(f"{what} must be a square matrix, not of shape {out.shape}.")
+    return out

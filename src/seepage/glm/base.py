@@ -1,0 +1,74 @@
+"""What the estimators share: the parameters, the fit, and the margins of new rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from seepage.glm.categorical import Categorical
+from seepage.glm.dependence import check_independent_columns
+from seepage.glm.divergence import check_intercept_exists
+from seepage.glm.families import Family
+from seepage.glm.inputs import place_like, read_features, read_penalty
+from seepage.glm.least_squares import solve_least_squares
+from seepage.glm.newton import minimise
+from seepage.glm.objective import Objective
+from seepage.tables import Table
+
+Array = Any  # any array of the array API standard
+
+
+class LinearModel(BaseEstimator):  # type: ignore[misc]
+    """A generalized linear model: margins ``Xw + w₀`` that minimise an L2-penalised loss."""
+
+    coef_: Array
+    intercept_: Array
+    n_iter_: int
+    weighted_: bool
+    """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
+
+    def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
+        self.l2 = l2
+        self.fit_intercept = fit_intercept
+
+    def _solve(
+        self, table: Table, family: Family | Categorical, target: Array, weights: Array | None
+    ) -> Array:
+        """Return the parameters of the minimiser, (D,) or (D, K), and note how it was found."""
+        X = table.values
+        ridge = read_penalty(self.l2, len(table))
+        intercept = bool(self.fit_intercept)
+        objective = Objective(X, family, target, weights, ridge, intercept)
+        self.weighted_ = weights is not None
+        if family.name == "gaussian":
+            self.n_iter_ = 1
+            return solve_least_squares(objective, table.names)
+        if ridge == 0:
+            check_independent_columns(X, weights, intercept=intercept, names=table.names)
+        check_intercept_exists(objective)
+        minimum = minimise(objective)
+        self.n_iter_ = minimum.steps
+        return minimum.parameters
+
+    def _margins(self, X: Any) -> Array:
+        """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""
+        check_is_fitted(self)
+        values = read_features(self, X, fitting=False).values
+        xp = array_namespace(values)
+        coef = place_like(self.coef_, values)
+        intercept = place_like(self.intercept_, values)
+        outputs = 1 if len(coef.shape) == 1 else coef.shape[0]
+        if outputs == 1:
+            coef, intercept = xp.reshape(coef, (-1,)), xp.reshape(intercept, ())
+        return values @ coef.T + intercept if outputs > 1 else values @ coef + intercept
+
+
+def split_parameters(theta: Array, intercept: bool) -> tuple[Array, Array]:
+    """Return the coefficients and the intercept (zero where the model has none)."""
+    xp = array_namespace(theta)
+    if intercept:
+        return theta[:-1, ...], theta[-1, ...]
+    return theta, xp.zeros_like(theta[0, ...])

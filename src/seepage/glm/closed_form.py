@@ -1,0 +1,232 @@
+"""Closed forms for GLMs with one output: every view of the leakage at about one matrix product.
+
+For one output the information about a row, seen from the release, is a fixed matrix plus one of
+rank two. With ``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the
+sample weights folded into ``r``, ``a`` and ``b``::
+
+    A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
+    c = a²‖w_V‖² + b²      (without b² where the label is known)
+
+Diagonalise ``A_V A_Vᵀ`` once, and every row is a secular equation (:mod:`seepage.glm.secular`).
+Seen from the columns the same happens once more: the information about column j over many rows is
+``w_j²`` times a fixed matrix plus one of rank two. Sums over rows stay P×P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from seepage.chunks import by_rows, row_slices
+from seepage.glm.curvature import bordered_gram
+from seepage.glm.inverse import inverse_diagonal, inverse_traces
+from seepage.glm.jacobian import GLMJacobian
+from seepage.glm.secular import largest_eigenvalue
+from seepage.spectra import dense_largest
+from seepage.unknowns import Unknowns
+
+Array = Any
+
+_SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
+
+
+class SingleOutputJacobian(GLMJacobian):
+    """The whitened Jacobian of a GLM with one output; see :class:`GLMJacobian`.
+
+    Parameters
+    ----------
+    X, coef, intercept, whitener
+        As there, with ``coef`` of shape ``(d,)``.
+    r, a, b
+        Slopes, curvatures and label slopes of all rows, ``(n,)``, sample weights folded in.
+    """
+
+    def __init__(
+        self,
+        X: Array,
+        coef: Array,
+        *,
+        intercept: bool,
+        r: Array,
+        a: Array,
+        b: Array,
+        whitener: Array,
+    ) -> None:
+        super().__init__(
+            X,
+            coef[:, None],
+            intercept=intercept,
+            derivatives=lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]),
+            whitener=whitener,
+            label_size=1,
+        )
+        self.w, self.r, self.a, self.b = coef, r, a, b
+
+    def row_norms(self, unknowns: Unknowns) -> Array:
+        """Return the largest eigenvalue of the information about each row, by secular equations."""
+        if self.unknown_count(unknowns) <= _SMALL:
+            return super().row_norms(unknowns)
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        delta, Q = xp.linalg.eigh(A_V @ A_V.T)
+        delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
+        to_eigenbasis = A.T @ Q
+        q = (A_V @ w_V) @ Q
+        c, s = self._rank_two(unknowns)
+        rho = self.r * self.r
+
+        def norms(rows: slice) -> Array:
+            p = self.design(rows) @ to_eigenbasis
+            return largest_eigenvalue(rho[rows], delta, p, q, c[rows], s[rows])
+
+        return by_rows(norms, self.rows, self.size, what="rows")
+
+    def row_traces(self, unknowns: Unknowns) -> Array:
+        """Return ``r² tr(A_V A_Vᵀ) + c ‖Ax̃‖² + 2 a r (A_V w_V)·Ax̃`` for each row."""
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        c, s = self._rank_two(unknowns)
+        along_w = A.T @ (A_V @ w_V)
+
+        def moments(rows: slice) -> Array:
+            X = self.design(rows)
+            AX = X @ A.T
+            return xp.stack([xp.vecdot(AX, AX), X @ along_w], axis=1)
+
+        m = by_rows(moments, self.rows, self.size)
+        return self.r * self.r * xp.sum(A_V * A_V) + c * m[:, 0] + 2 * s * m[:, 1]
+
+    def cell_information(self, unknowns: Unknowns) -> Array:
+        """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        to_z = A.T @ A_V
+        diagonal = xp.sum(A_V * A_V, axis=0)
+
+        def cells(rows: slice) -> Array:
+            X = self.design(rows)
+            AX = X @ A.T
+            # Completed to the square of J's column, so that nothing cancels below zero.
+            slope = (self.a[rows] ** 2 * xp.vecdot(AX, AX))[:, None] * (w_V * w_V)[None, :]
+            slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * (X @ to_z)
+            slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
+            return xp.where(slope > 0, slope, xp.zeros_like(slope))
+
+        return by_rows(cells, self.rows, self.size)
+
+    def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
+        """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
+        xp = array_namespace(self.X)
+        A, _, w_V = self.restricted(unknowns)
+        t = w_V.shape[0]
+        C = A.T @ A
+        padding = self.size - self.features
+
+        def operator(rows: slice) -> Callable[[Array], Array]:
+            X, r, a, b = self.design(rows), self.r[rows, None], self.a[rows], self.b[rows]
+
+            def apply(v: Array) -> Array:
+                along = a * (v[:, :t] @ w_V)
+                if unknowns.label:
+                    along = along + b * v[:, t]
+                spread = unknowns.back(v[:, :t].T, self.features).T
+                if padding:
+                    spread = xp.concat([spread, xp.zeros_like(spread[:, :padding])], axis=1)
+                y = (X * along[:, None] + r * spread) @ C
+                along_x = xp.vecdot(X, y)
+                out = (a * along_x)[:, None] * w_V[None, :]
+                out += r * unknowns.of(y[:, : self.features], axis=1)
+                return xp.concat([out, (b * along_x)[:, None]], axis=1) if unknowns.label else out
+
+            return apply
+
+        return operator
+
+    def row_width(self, unknowns: Unknowns) -> int:
+        """Return how many numbers the work on one row holds at a time."""
+        count = self.unknown_count(unknowns)
+        return self.size + (count**2 if count <= _SMALL else count)
+
+    def inverse_traces(self, unknowns: Unknowns) -> Array:
+        """Return the trace of the inverse information about each row, ``(n,)``."""
+        if unknowns.label:
+            return super().inverse_traces(unknowns)
+        return inverse_traces(self, unknowns)
+
+    def inverse_diagonal(self, unknowns: Unknowns) -> Array:
+        """Return the diagonal of the inverse information about each row, ``(n, q)``."""
+        if unknowns.label:
+            return super().inverse_diagonal(unknowns)
+        return inverse_diagonal(self, unknowns)
+
+    def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
+        """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        c, s = self._rank_two(unknowns)
+        inner, Ah = self._sums(c, s, rows)
+        Aw = A_V @ w_V
+        total = A @ inner @ A.T + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
+        total += xp.sum(self.r[rows] ** 2) * (A_V @ A_V.T)
+        return float(dense_largest(total[None, :, :])[0])
+
+    def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the largest eigenvalue of the information about each attribute over the rows.
+
+        For a single column j: ``w_j² N + (Σr²) e eᵀ + w_j (e hᵀ + h eᵀ)`` with
+        ``N = A X̃ᵀdiag(a²)X̃ Aᵀ``, ``e = A e_j`` and ``h = A X̃ᵀ(a r)``: one secular equation each.
+        """
+        xp = array_namespace(self.X)
+        A = self.whitener
+        gram, h = self._sums(self.a**2, self.a * self.r, rows)
+        delta, Q = xp.linalg.eigh(A @ gram @ A.T)
+        delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
+        h = h @ Q
+        e = (A.T @ Q)[: self.features, :]
+        c = xp.sum(self.r[rows] ** 2) * xp.ones_like(self.w)
+        singles = largest_eigenvalue(self.w**2, delta, e, h, c, self.w)
+        singles = xp.where(singles > 0, singles, xp.zeros_like(singles))
+        out = xp.zeros((len(attributes),), dtype=A.dtype, device=A.device)
+        for k, unknowns in enumerate(attributes):
+            if unknowns.columns is not None and len(unknowns.columns) == 1:
+                out[k] = singles[unknowns.columns[0]]
+            else:
+                out[k] = self.block_norm(unknowns, rows)
+        return out
+
+    def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        gram, h = self._sums(self.a**2, self.a * self.r, rows)
+        constant = xp.sum((A @ gram) * A) * w_V**2
+        return constant + 2 * w_V * (A_V.T @ h) + xp.sum(self.r[rows] ** 2) * xp.sum(A_V**2, axis=0)
+
+    def restricted(self, unknowns: Unknowns) -> tuple[Array, Array, Array]:
+        """Return ``A``, ``A_V`` and ``w_V``."""
+        A = self.whitener
+        return A, unknowns.of(A[:, : self.features], axis=1), unknowns.of(self.w)
+
+    def _rank_two(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return ``c`` and ``s = a r`` of every row."""
+        xp = array_namespace(self.X)
+        w_V = unknowns.of(self.w)
+        c = self.a * self.a * xp.sum(w_V * w_V)
+        return (c + self.b * self.b if unknowns.label else c), self.a * self.r
+
+    def _sums(self, c: Array, s: Array, rows: Array) -> tuple[Array, Array]:
+        """Return ``X̃ᵀ diag(c) X̃`` and ``A X̃ᵀ s`` over the rows, copying no more than a chunk."""
+        if rows.shape[0] == self.rows:
+            gram, along = bordered_gram(self.X, c, self.intercept), self.X.T @ s
+        else:
+            gram = along = 0.0
+            for piece in row_slices(rows.shape[0], self.size):
+                X, here = self.X[rows[piece], :], rows[piece]
+                gram = gram + bordered_gram(X, c[here], self.intercept)
+                along = along + X.T @ s[here]
+        along = self.whitener[:, : self.features] @ along
+        if self.intercept:
+            along = along + self.whitener[:, -1] * array_namespace(s).sum(s[rows])
+        return gram, along

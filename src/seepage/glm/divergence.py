@@ -1,0 +1,95 @@
+"""Recognise data on which a GLM without L2 has no minimiser because its coefficients diverge.
+
+A direction ``v`` along which no loss ever rises and some loss always falls has no minimum on it.
+For logistic loss that is a direction that separates the classes (perhaps with ties); Newton's
+method on such data walks along it for ever, so its last step is the certificate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError
+from seepage.glm.categorical import Categorical
+from seepage.glm.objective import Objective
+
+Array = Any  # any array of the array API standard
+
+_TIE = 1e-3  # rows on the boundary stand this still, compared with the row that moves most
+
+
+def check_divergence(objective: Objective, margins: Array, margin_step: Array | None) -> None:
+    """Raise an :class:`InputError` where the margins, or the last step of them, certify divergence.
+
+    Parameters
+    ----------
+    objective
+        What is being minimised; with a penalty it has a minimiser, and nothing is checked.
+    margins
+        The margins at the current parameters, which prove that classes are separable when they
+        put every row strictly on its own side.
+    margin_step
+        The change of the margins in Newton's last step, when Newton's method no longer converges:
+        it proves the same when it moves no row to the wrong side; ``None`` to look only for a
+        strict separation.
+    """
+    if objective.ridge > 0:
+        return
+    strict = _gains(objective, margins)
+    xp = array_namespace(margins)
+    if strict is not None and bool(xp.all(strict > 0)):
+        raise InputError(_message(objective))
+    gains = None if margin_step is None else _gains(objective, margin_step, counts=True)
+    if gains is None:
+        return
+    largest = float(xp.max(gains))
+    if largest > 0.1 and float(xp.min(gains)) >= -_TIE * largest:
+        raise InputError(_message(objective))
+
+
+def check_intercept_exists(objective: Objective) -> None:
+    """Raise an :class:`InputError` for counts that are all zero: no penalty holds the intercept."""
+    if objective.family.name != "poisson" or not objective.intercept:
+        return
+    xp = array_namespace(objective.target)
+    counts = objective.target
+    if objective.sample_weight is not None:
+        counts = counts * objective.sample_weight
+    if not bool(xp.any(counts > 0)):
+        raise InputError(
+            "Every count (of positive weight) is zero, so the intercept diverges to minus "
+            "infinity; fit without an intercept, or leave these data out."
+        )
+
+
+def _gains(objective: Objective, margins: Array, counts: bool = False) -> Array | None:
+    """Return how far margins move every row (and rival class) to the side where its loss falls."""
+    xp = array_namespace(margins)
+    y = objective.target
+    if isinstance(objective.family, Categorical):
+        own = xp.sum(margins * y, axis=1)[:, None]
+        gains = xp.where(y > 0, xp.max(own - margins, axis=1)[:, None], own - margins)
+    elif objective.family.name == "bernoulli":
+        gains = (2.0 * y - 1.0) * margins
+    elif objective.family.name == "poisson" and counts:
+        # exp(m) − y m falls for ever only towards m = −∞, and only where y = 0.
+        gains = xp.where(y == 0, -margins, -xp.abs(margins))
+    else:
+        return None
+    if objective.sample_weight is None:
+        return gains
+    return gains[objective.sample_weight > 0, ...]
+
+
+def _message(objective: Objective) -> str:
+    if objective.family.name == "poisson":
+        return (
+            "The counts are all zero in some direction of X (for example in every row of a "
+            "category), so without L2 the coefficients diverge; set l2 to a positive number."
+        )
+    return (
+        "The data are separable: some combination of the columns tells the classes apart without "
+        "error, so without L2 the coefficients diverge; set l2 to a positive number."
+    )

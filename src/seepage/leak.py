@@ -1,0 +1,293 @@
+"""How much a release tells about its training data: views of the table × measures of the leakage.
+
+The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the
+whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken from it::
+
+    FIL    η = ‖J‖₂                    the most that any direction of the block leaks
+    dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.attributes import Attributes
+from seepage.errors import InputError, nearest
+from seepage.jacobian import ReleaseJacobian
+from seepage.noise import Noise
+from seepage.result import Result
+from seepage.tables import Table, as_numpy, check_length, read_table
+from seepage.unknowns import Unknowns
+
+Array = Any
+Columns = str | int | Sequence[str | int] | None
+
+
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    noise: Noise,
+    sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
+    dtype: str | None = None,
+) -> Leakage:
+    """Measure what releasing a fitted linear model with noise tells about its training data.
+
+    Parameters
+    ----------
+    model
+        A fitted model of :mod:`seepage.glm`; scikit-learn's ``LinearRegression``, ``Ridge``,
+        ``LogisticRegression`` or ``PoissonRegressor``; or the results of a statsmodels ``GLM``.
+    X, y
+        The data it was fitted on: a NumPy array, a pandas, polars or Arrow table, or a torch
+        tensor (the work is then done where the tensor lives).
+    noise
+        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`.
+    sample_weight
+        The weights the model was fitted with.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, under a name.
+    on_mismatch
+        What to do when the coefficients do not minimise the model's objective on these data:
+        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers
+        wrong) or ``"warn"``.
+    dtype
+        ``"float64"`` (the default) or ``"float32"``.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
+    >>> model = sp.glm.LinearRegression().fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    >>> leak.rows().shape
+    (100,)
+    """
+    from seepage.glm.assembly import glm_jacobian
+
+    if not isinstance(noise, Noise):
+        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    table = read_table(X, dtype=dtype)
+    jacobian = glm_jacobian(model, table, y, noise, sample_weight, on_mismatch)
+    return Leakage(jacobian, table, (noise,), Attributes(table, attributes or {}))
+
+
+class Leakage:
+    """The leakage of one or more releases about a table.
+
+    Each view returns a :class:`~seepage.result.Result`. Adversaries are assumed to know everything
+    outside the view; knowing less never helps them (paper 001, equation 12).
+    """
+
+    def __init__(
+        self,
+        jacobian: ReleaseJacobian,
+        table: Table,
+        noise: tuple[Noise, ...],
+        attributes: Attributes,
+    ) -> None:
+        self.jacobian, self.noise, self.attributes = jacobian, noise, attributes
+        self.table = table
+
+    def __repr__(self) -> str:
+        n, d = self.jacobian.rows, self.jacobian.features
+        noise = " and ".join(map(repr, self.noise))
+        released = self.jacobian.size
+        return f"<Leakage of {released} numbers with {noise} about {n} records of {d} columns>"
+
+    def rows(
+        self,
+        columns: Columns = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about each record: all of it, or the named columns.
+
+        The label counts as part of the record unless columns are named; ``label`` overrides that.
+        With ``simplex`` a complete one-hot attribute may only move along its simplex.
+        """
+        unknowns, about = self.unknowns(columns, label, simplex)
+        if _check_measure(measure) == "fil":
+            squared = self.jacobian.row_norms(unknowns)
+        else:
+            count = self.jacobian.unknown_count(unknowns)
+            squared = self.jacobian.row_traces(unknowns) / count
+        return self._result(squared, "rows", measure, about, index=self.table.index)
+
+    def cells(self, columns: Columns = None) -> Result:
+        """Return the leakage about each single cell, all else known: one column per column.
+
+        A cell is one number, for which FIL and dFIL are the same.
+        """
+        unknowns, _ = self.unknowns(columns, False, False)
+        names = self.table.names
+        if unknowns.columns is not None:
+            names = tuple(names[j] for j in unknowns.columns)
+        squared = self.jacobian.cell_information(unknowns)
+        return self._result(
+            squared, "cells", "fil", "one cell at a time", index=self.table.index, names=names
+        )
+
+    def columns(self, rows: Any = None, measure: str = "fil", simplex: bool = False) -> Result:
+        """Return the leakage about each attribute over all records, or over the given ones.
+
+        Columns that were declared to belong together count as one attribute.
+        """
+        which = self.row_positions(rows)
+        names, unknowns = self.attributes.each(simplex)
+        if _check_measure(measure) == "fil":
+            squared = self.jacobian.column_norms(unknowns, which)
+        else:
+            squared = self.jacobian.column_traces(unknowns, which)
+            counts = [u.features(self.jacobian.features) * which.shape[0] for u in unknowns]
+            xp = array_namespace(squared)
+            squared = squared / xp.asarray(counts, dtype=squared.dtype, device=squared.device)
+        about = "one attribute of all records" if rows is None else "one attribute of some records"
+        return self._result(squared, "columns", measure, about, index=np.asarray(names, object))
+
+    def groups(
+        self,
+        labels: Any,
+        columns: Columns = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+        only: Sequence[Any] | None = None,
+    ) -> Result:
+        """Return the leakage about each group of records together, in the order of their labels.
+
+        Parameters
+        ----------
+        labels
+            The group of every record.
+        columns, label, measure, simplex
+            As for :meth:`rows`.
+        only
+            The groups to report, where not all are wanted.
+        """
+        unknowns, about = self.unknowns(columns, label, simplex)
+        groups = _positions_by_group(labels, self.table, only)
+        values = self._blocks(unknowns, list(groups.values()), measure)
+        index = np.empty(len(groups), object)
+        index[:] = list(groups)
+        return self._result(values, "groups", measure, about, index=index)
+
+    def subset(
+        self,
+        rows: Any = None,
+        columns: Columns = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about any block of the table as one number.
+
+        ``rows`` are positions or a boolean mask; ``None`` means all.
+        """
+        unknowns, about = self.unknowns(columns, label, simplex)
+        which = self.row_positions(rows)
+        about = f"{about} of {which.shape[0]} records"
+        return self._result(self._blocks(unknowns, [which], measure)[0], "subset", measure, about)
+
+    def dataset(self, measure: str = "fil") -> Result:
+        """Return the leakage about the whole table with its labels as one number."""
+        unknowns, about = self.unknowns(None, True, False)
+        values = self._blocks(unknowns, [self.row_positions(None)], measure)
+        return self._result(values[0], "dataset", measure, f"{about} of all records")
+
+    def _blocks(self, unknowns: Unknowns, blocks: list[Array], measure: str) -> Array:
+        xp = array_namespace(self.jacobian.X)
+        if _check_measure(measure) == "fil":
+            squared = [self.jacobian.block_norm(unknowns, which) for which in blocks]
+        else:
+            traces = self.jacobian.row_traces(unknowns)
+            count = self.jacobian.unknown_count(unknowns)
+            squared = [float(xp.sum(traces[b])) / (count * b.shape[0]) for b in blocks]
+        return xp.asarray(squared, dtype=self.jacobian.X.dtype, device=self.jacobian.X.device)
+
+    def unknowns(
+        self, columns: Columns, label: bool | None = None, simplex: bool = False
+    ) -> tuple[Unknowns, str]:
+        """Return what ``columns`` and ``label`` name, as directions of a record and in words."""
+        unknown_label = columns is None if label is None else bool(label)
+        return self.attributes.unknowns(columns, unknown_label, simplex)
+
+    def row_positions(self, rows: Any) -> Array:
+        """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
+        xp = array_namespace(self.jacobian.X)
+        n = self.jacobian.rows
+        if rows is None:
+            positions = np.arange(n)
+        else:
+            positions = np.atleast_1d(as_numpy(rows))
+            if positions.dtype == bool:
+                check_length(positions, self.table, "the mask of rows")
+                positions = np.flatnonzero(positions)
+            if positions.dtype.kind not in "iu" or positions.ndim != 1:
+                raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
+            if positions.size == 0:
+                raise InputError("No row was chosen; give at least one.")
+            outside = positions[(positions < -n) | (positions >= n)]
+            if outside.size:
+                raise InputError(f"There is no row {outside[0]}: the table has {n} rows.")
+            positions = np.unique(positions % n)
+        return xp.asarray(positions, device=self.jacobian.X.device)
+
+    def _result(
+        self,
+        squared: Array,
+        view: str,
+        measure: str,
+        about: str,
+        index: np.ndarray | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> Result:
+        xp = array_namespace(squared)
+        values = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
+        return Result(
+            values, view, measure, about=about, index=index, names=names, library=self.table.library
+        )
+
+
+def _check_measure(measure: str) -> str:
+    if measure not in ("fil", "dfil"):
+        raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
+    return measure
+
+
+def _positions_by_group(labels: Any, table: Table, only: Sequence[Any] | None) -> dict[Any, Array]:
+    """Return the row positions of each group label, labels in sorted order."""
+    xp = array_namespace(table.values)
+    values = as_numpy(labels)
+    check_length(values, table, "the group labels")
+    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
+    if missing:
+        raise InputError(
+            f"The group label of row {missing[0]} is missing; leave such rows out or name a group."
+        )
+    try:
+        known, inverse = np.unique(values, return_inverse=True)
+    except TypeError:  # labels of mixed types have no order of their own
+        known, inverse = np.unique(values.astype(str), return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(len(known) + 1))
+    groups = {
+        label: xp.asarray(order[starts[k] : starts[k + 1]], device=table.values.device)
+        for k, label in enumerate(known.tolist())
+    }
+    if only is None:
+        return groups
+    for label in only:
+        if label not in groups:
+            raise InputError(f"No record is in the group {label!r}{nearest(label, groups)}.")
+    return {label: groups[label] for label in only}

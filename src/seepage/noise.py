@@ -1,0 +1,163 @@
+"""The noise a release adds: how much information it lets through, and how to draw it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+
+
+class Noise(ABC):
+    """Additive noise of mean zero.
+
+    The Fisher information of a release ``r(D) + noise`` about the data ``D`` is ``Jᵀ Φ J`` with
+    ``J = ∂r/∂D`` and ``Φ`` the location information of the noise, which :meth:`information` gives.
+    """
+
+    @abstractmethod
+    def information(self, size: int) -> np.ndarray:
+        """Return ``Φ`` for a release of ``size`` numbers: a scalar, a diagonal or a matrix."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Noise:
+        """Return the same noise, ``factor`` times as large."""
+
+    @abstractmethod
+    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray: ...
+
+    def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
+        """Draw noise; the last axis of ``shape`` runs over the released numbers.
+
+        Without a seed the generator is seeded with 256 bits from the operating system's
+        cryptographic source, as a real release demands. A fixed ``seed`` makes an experiment
+        repeatable, and a release worthless: who knows the seed can subtract the noise.
+        """
+        wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+        entropy = secrets.randbits(256) if seed is None else seed
+        return self._draw(wanted, np.random.default_rng(entropy))
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Noise):
+    """Gaussian noise: ``Φ = Σ⁻¹``, which is ``I/σ²`` for a scalar standard deviation.
+
+    Parameters
+    ----------
+    sigma
+        A standard deviation, a vector of standard deviations (one per released number), or a
+        covariance matrix.
+    """
+
+    sigma: Any
+
+    def __post_init__(self) -> None:
+        sigma = np.asarray(self.sigma, dtype=float)
+        if sigma.ndim > 2 or (sigma.ndim == 2 and sigma.shape[0] != sigma.shape[1]):
+            raise InputError(
+                f"sigma must be a number, a vector or a square covariance matrix, not an array of "
+                f"shape {sigma.shape}."
+            )
+        if sigma.ndim == 2:
+            _check_covariance(sigma)
+        else:
+            _check_positive(sigma, "sigma")
+        object.__setattr__(self, "sigma", float(sigma) if sigma.ndim == 0 else sigma)
+
+    def information(self, size: int) -> np.ndarray:
+        """Return ``1/σ²`` (scalar), ``1/σ_k²`` (vector) or ``Σ⁻¹`` (matrix)."""
+        sigma = np.asarray(self.sigma)
+        _check_size(sigma, size)
+        if sigma.ndim == 2:
+            inverse: np.ndarray = np.linalg.inv(sigma)
+            return np.asarray(inverse + inverse.T) / 2
+        return np.asarray(sigma**-2.0)
+
+    def scaled(self, factor: float) -> Gaussian:
+        """Return noise whose standard deviations are ``factor`` times these."""
+        _check_positive(np.asarray(factor), "the factor")
+        return Gaussian(self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
+
+    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        standard = generator.standard_normal(shape)
+        if np.ndim(self.sigma) == 2:
+            _check_size(self.sigma, shape[-1])
+            return np.asarray(standard @ np.linalg.cholesky(self.sigma).T)
+        return np.asarray(standard * self.sigma)
+
+    def __repr__(self) -> str:
+        return f"Gaussian({_short(self.sigma)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Noise):
+    """Independent Laplace noise of scale ``b``: ``Φ = I/b²`` (its variance is ``2b²``).
+
+    Parameters
+    ----------
+    scale
+        The scale ``b``, one number or one per released number.
+    """
+
+    scale: Any
+
+    def __post_init__(self) -> None:
+        scale = np.asarray(self.scale, dtype=float)
+        if scale.ndim > 1:
+            raise InputError(f"scale must be a number or a vector, not of shape {scale.shape}.")
+        _check_positive(scale, "scale")
+        object.__setattr__(self, "scale", float(scale) if scale.ndim == 0 else scale)
+
+    def information(self, size: int) -> np.ndarray:
+        """Return ``1/b²`` (scalar or vector)."""
+        scale = np.asarray(self.scale)
+        _check_size(scale, size)
+        return np.asarray(scale**-2.0)
+
+    def scaled(self, factor: float) -> Laplace:
+        """Return noise whose scale is ``factor`` times this one."""
+        _check_positive(np.asarray(factor), "the factor")
+        return Laplace(self.scale * factor)
+
+    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        return np.asarray(generator.laplace(size=shape) * self.scale)
+
+    def __repr__(self) -> str:
+        return f"Laplace({_short(self.scale)})"
+
+
+def _check_positive(value: np.ndarray, what: str) -> None:
+    if not np.all(np.isfinite(value)) or not np.all(value > 0):
+        shown = f"{float(value):g}" if value.ndim == 0 else f"a vector with {np.min(value):g} in it"
+        raise InputError(f"{what} must be a finite number above zero, not {shown}.")
+
+
+def _check_covariance(sigma: np.ndarray) -> None:
+    if not np.all(np.isfinite(sigma)) or not np.allclose(sigma, sigma.T, rtol=1e-10, atol=0):
+        raise InputError("A covariance matrix must be finite and symmetric; this sigma is not.")
+    smallest = float(np.linalg.eigvalsh(sigma)[0])
+    if smallest <= 0 or math.isclose(smallest, 0.0, abs_tol=1e-15 * float(np.trace(sigma))):
+        raise InputError(
+            "A covariance matrix must be positive definite: this sigma leaves some direction of "
+            f"the release without noise (smallest eigenvalue {smallest:g})."
+        )
+
+
+def _check_size(parameter: np.ndarray, size: int) -> None:
+    if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
+        raise InputError(
+            f"The noise is meant for {np.shape(parameter)[0]} released numbers, but the release "
+            f"has {size} (an intercept counts)."
+        )
+
+
+def _short(value: Any) -> str:
+    if np.ndim(value) == 0:
+        return f"{float(value):.6g}"
+    kind = "covariance" if np.ndim(value) == 2 else "vector"
+    return f"<{kind} of {np.shape(value)[0]}>"

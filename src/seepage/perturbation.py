@@ -1,0 +1,90 @@
+"""The model that may leave: a copy of a fitted model with noise on everything it releases."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError
+from seepage.noise import Noise
+from seepage.tables import as_numpy
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """What was done to a released model.
+
+    Parameters
+    ----------
+    noise
+        The noise that was added.
+    seeded
+        Whether it came from a fixed seed: then the model is an experiment, not a release.
+    """
+
+    noise: Noise
+    seeded: bool
+
+
+def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
+    """Return a copy of a fitted model with noise added to its coefficients and its intercept.
+
+    The copy carries the attribute ``release_`` (a :class:`ReleaseRecord`) and is otherwise a model
+    like the original: it predicts, but from the noisy coefficients. Keep the original to yourself.
+    What else the original remembers of its training (iteration counts, names of columns) is copied
+    as it is.
+
+    Parameters
+    ----------
+    model
+        A fitted model with ``coef_`` and, where it has one, ``intercept_``.
+    noise
+        :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
+    seed
+        For experiments only: who knows the seed can subtract the noise.
+    """
+    if not isinstance(noise, Noise):
+        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if not hasattr(model, "coef_"):
+        raise InputError("Only a fitted model with coef_ can be released; fit it first.")
+    if hasattr(model, "release_"):
+        raise InputError(
+            "This model has been released already; release the original once more instead, and "
+            "account for both with sp.compose."
+        )
+    if seed is not None:
+        warnings.warn(
+            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=2
+        )
+    released = copy.deepcopy(model)
+    coef = as_numpy(model.coef_)
+    intercept = as_numpy(model.intercept_) if _has_intercept(model) else None
+    draw = noise.draw(coef.size + (0 if intercept is None else intercept.size), seed)
+    # Released numbers are ordered by feature, then by output; scikit-learn stores (outputs, d).
+    outputs = coef.shape[0] if coef.ndim == 2 else 1
+    by_feature = draw.reshape(-1, outputs)
+    features = coef.shape[-1]
+    on_coef = by_feature[:features].T.reshape(coef.shape)
+    released.coef_ = _added(model.coef_, on_coef)
+    if intercept is not None:
+        released.intercept_ = _added(
+            model.intercept_, by_feature[features:].reshape(intercept.shape)
+        )
+    released.release_ = ReleaseRecord(noise, seed is not None)
+    return released
+
+
+def _has_intercept(model: Any) -> bool:
+    return bool(getattr(model, "fit_intercept", True)) and hasattr(model, "intercept_")
+
+
+def _added(original: Any, noise: np.ndarray) -> Any:
+    if np.ndim(original) == 0:
+        return float(original) + float(noise)
+    xp = array_namespace(original)
+    return original + xp.asarray(noise, dtype=original.dtype, device=original.device)
