@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -32,8 +34,30 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 
 
 def by_rows(
-    function: Callable[[slice], Array], rows: int, width: int, *, chunk: int = CHUNK, what: str = ""
+    function: Callable[[slice], Array],
+    rows: int,
+    width: int,
+    *,
+    chunk: int = CHUNK,
+    what: str = "",
+    threads: bool = False,
 ) -> Array:
-    """Apply ``function`` to the slices of :func:`row_slices` and join what it returns."""
-    parts = [function(piece) for piece in row_slices(rows, width, chunk=chunk, what=what)]
+    """Apply ``function`` to the slices of :func:`row_slices` and join what it returns.
+
+    ``threads`` spreads the slices over the processor's cores: for elementwise NumPy work, which
+    runs on one core but lets go of the interpreter, and not for matrix products or torch, which
+    use all cores already.
+    """
+    pieces = row_slices(rows, width, chunk=chunk, what=what)
+    if threads and _cores() > 1:
+        with ThreadPoolExecutor(_cores()) as pool:
+            parts = list(pool.map(function, pieces))
+    else:
+        parts = [function(piece) for piece in pieces]
     return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concat(parts, axis=0)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
 from seepage.glm.adapters_shared import check_columns, description, known_classes, one_hot
@@ -51,6 +54,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             "This model has been released: its coefficients carry noise and minimise nothing; pass "
             "the original model."
         )
+    table = _in_double(table)
     library = type(model).__module__.partition(".")[0]
     if isinstance(model, LinearModel):
         return _describe_own(model, table, y, sample_weight)
@@ -65,6 +69,17 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             f"A {type(model).__name__} of {library} is not supported; supported are {SUPPORTED}."
         )
     return found
+
+
+def _in_double(table: Table) -> Table:
+    """Return a stand-in for the table, of its shape, library and device but in float64.
+
+    Nothing here looks at the values, and coefficients, labels and weights are not to be rounded to
+    the type of a table in single precision.
+    """
+    xp = array_namespace(table.values)
+    zero = xp.zeros((1, 1), dtype=xp.float64, device=device(table.values))
+    return replace(table, values=xp.broadcast_to(zero, table.values.shape))
 
 
 def _describe_own(model: LinearModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import scipy.linalg
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, device, is_numpy_array
 
 Array = Any  # any array of the array API standard
 
@@ -48,7 +48,7 @@ def damped_factor(H: Array) -> CholeskyFactor:
     """Return the factor of ``H``, or of ``H + τI`` for the first τ tried that makes it definite."""
     xp = array_namespace(H)
     mean = max(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0], 1e-300)
-    identity = xp.eye(H.shape[0], dtype=H.dtype, device=H.device)
+    identity = xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
     damping = 0.0
     for _ in range(20):
         factor = cholesky_factor(H + damping * identity if damping else H)

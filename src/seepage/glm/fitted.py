@@ -26,8 +26,8 @@ class FittedGLM:
     family
         The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them.
     coef
-        ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In the library, on the device and of
-        the type of the table.
+        ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In float64, in the library
+        and on the device of the table.
     intercept
         ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
     ridge

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.chunks import CACHE, by_rows
 
@@ -61,7 +61,9 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
         p = p[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
     whole = _Secular(rho, delta, p, q, c, s)
-    return by_rows(lambda rows: _solve(whole.pick(rows)), *p.shape, chunk=CACHE)
+    return by_rows(
+        lambda rows: _solve(whole.pick(rows)), *p.shape, chunk=CACHE, threads=is_numpy_array(p)
+    )
 
 
 def _solve(batch: _Secular) -> Array:
@@ -136,7 +138,9 @@ def _newton_above_pole(batch: _Secular, top: Array) -> tuple[Array, Array]:
     det = xp.abs(product - p_with_q * p_with_q) + 8 * eps * product
     start, _ = _positive_root(batch.c * p_squared + 2 * batch.s * p_with_q, batch.s**2 * det)
     active = xp.nonzero(start > 0)[0]
-    batch, tau = batch.pick(active), start[active]
+    if active.shape[0] < start.shape[0]:  # picking copies, so not without need
+        batch = batch.pick(active)
+    tau = start[active]
     low, high = xp.zeros_like(tau), tau
     floor = eps * (top[active] + tau) / 4
     for _ in range(_NEWTON_STEPS):

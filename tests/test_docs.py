@@ -1,0 +1,120 @@
+"""Runs every example of the documentation: what a page shows is what a reader gets.
+
+On a page, a fence marked ``python`` is code. The fence after it, where it is marked ``text`` and
+nothing stands between, is what the code prints; code without one prints nothing. All code of a page
+runs in one namespace, from top to bottom. Examples in docstrings are ordinary doctests.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import pkgutil
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import seepage as sp
+from seepage.glm import families
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Example:
+    code: str
+    line: int
+    printed: str
+
+
+def examples(page: Path) -> Iterator[Example]:
+    """Yield the code of a page, each piece with its line and what it is said to print."""
+    text = page.read_text(encoding="utf-8")
+    fences = list(FENCE.finditer(text))
+    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+        if fence[1] != "python":
+            continue
+        shown = ""
+        if after and after[1] == "text" and not text[fence.end() : after.start()].strip():
+            shown = after[2]
+        yield Example(fence[2], text.count("\n", 0, fence.start(2)), shown)
+
+
+def docstrings() -> Iterator[doctest.DocTest]:
+    """Yield every docstring of the package that holds an example."""
+    finder = doctest.DocTestFinder()
+    for found in pkgutil.walk_packages(sp.__path__, "seepage."):
+        for test in finder.find(import_module(found.name), found.name):
+            if test.examples:
+                yield test
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch, tmp_path):
+    """Keep what examples write or register away from the repository and the other tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(families, "_registry", dict(families._registry))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(examples(p))], ids=named)
+def test_examples_of_a_page(page):
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for example in examples(page):
+        # Empty lines in front make tracebacks point into the page.
+        code = compile("\n" * example.line + example.code, str(page), "exec")
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(code, namespace)  # noqa: S102
+        same = doctest.OutputChecker().check_output(example.printed, printed.getvalue(), FLAGS)
+        assert same, (
+            f"{named(page)}, line {example.line + 1}: the page shows\n{example.printed}\nbut the "
+            f"code prints\n{printed.getvalue()}"
+        )
+
+
+@pytest.mark.parametrize("test", docstrings(), ids=lambda test: test.name)
+def test_examples_of_a_docstring(test):
+    complaints = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(test, out=complaints.write, clear_globs=False)
+    assert not complaints.getvalue(), complaints.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_code_is_overlooked(page):
+    # Fences that are indented or end in blanks would not be found, and so never run.
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall(r"```\s*python", text)) == len(list(examples(page)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_make_targets_exist(page):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    wanted = re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.M)
+    assert set(wanted) <= set(targets)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.parent == ROOT], ids=named)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("module", [sp, sp.glm, sp.data], ids=lambda module: module.__name__)
+def test_the_reference_is_complete(module):
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    entries = re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE)
+    described = {entry.rpartition(".")[2] for entry in entries}
+    assert set(module.__all__) - described == set()
