@@ -44,7 +44,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/core ## Measure every claim about speed and memory
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/glm_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

@@ -1,4 +1,4 @@
-"""How time and memory grow with the table: with the rows n at d = 50, with the columns d at n = 20,000.
+"""How time and memory grow with the rows n (at d = 50) and with the columns d (at n = 20,000).
 
 Claims, measured in this run: the time for η of all rows (everything after the fit) grows with n by
 an exponent of at most 1.1, and the memory over the table and the results does not grow with n.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from measuring import peak_megabytes, seconds, show
 
 import seepage as sp
+from measuring import peak_megabytes, seconds, show
 
 ROWS = (31_250, 62_500, 125_000, 250_000, 500_000, 1_000_000)
 COLUMNS = (125, 250, 500, 1_000, 2_000)

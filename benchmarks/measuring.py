@@ -1,4 +1,4 @@
-"""How the benchmarks measure: the best of several runs, peak memory, and the dense way to compare."""
+"""How the benchmarks measure: the best of several runs, peak memory, and the dense way."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def dense_row_norms(
 
 def show(*columns: Any, widths: tuple[int, ...]) -> None:
     """Print one line of a table."""
-    cells = (f"{c:>{w}}" if k else f"{c:<{w}}" for k, (c, w) in enumerate(zip(columns, widths, strict=True)))
-    print("  ".join(cells), flush=True)
+    first, *others = (str(c).rjust(w) for c, w in zip(columns, widths, strict=True))
+    print("  ".join([first.strip().ljust(widths[0]), *others]), flush=True)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 import seepage as sp
 from recipes import binary, classes, counts, covariance, hadamard, straight, table, uneven
@@ -20,6 +21,26 @@ ESTIMATORS = {
     "bernoulli": "LogisticRegression",
     "poisson": "PoissonRegression",
     "categorical": "SoftmaxRegression",
+}
+
+# Losses whose label slope is not −1, as a user would add them: one robust, one for waiting times.
+OWN_FAMILIES = {
+    "pseudo-huber": sp.glm.Family(
+        "pseudo-huber",
+        loss=lambda m, y: (1 + (m - y) ** 2) ** 0.5 - 1,
+        slope=lambda m, y: (m - y) * (1 + (m - y) ** 2) ** -0.5,
+        curvature=lambda m, y: (1 + (m - y) ** 2) ** -1.5,
+        label_slope=lambda m, y: -((1 + (m - y) ** 2) ** -1.5),
+        mean=lambda m: m,
+    ),
+    "exponential": sp.glm.Family(
+        "exponential",
+        loss=lambda m, y: y * array_namespace(m).exp(-m) + m,
+        slope=lambda m, y: 1 - y * array_namespace(m).exp(-m),
+        curvature=lambda m, y: y * array_namespace(m).exp(-m),
+        label_slope=lambda m, y: -array_namespace(m).exp(-m),
+        mean=lambda m: array_namespace(m).exp(m),
+    ),
 }
 
 
@@ -45,11 +66,17 @@ class Case:
         return self.X.shape[1]
 
 
-def fit(case: Case, X: Any = None) -> Any:
-    """Fit the package's estimator of the case's family (on ``X`` in place of the case's own)."""
-    estimator = getattr(sp.glm, ESTIMATORS[case.family])
-    model = estimator(l2=case.l2, fit_intercept=case.intercept)
-    return model.fit(case.X if X is None else X, case.y, sample_weight=case.sample_weight)
+def estimator(case: Case) -> Any:
+    """Return the package's estimator for the case's family, not yet fitted."""
+    options = {"l2": case.l2, "fit_intercept": case.intercept}
+    if case.family in OWN_FAMILIES:
+        return sp.glm.GeneralizedLinearRegression(OWN_FAMILIES[case.family], **options)
+    return getattr(sp.glm, ESTIMATORS[case.family])(**options)
+
+
+def fit(case: Case) -> Any:
+    """Fit the package's estimator of the case's family."""
+    return estimator(case).fit(case.X, case.y, sample_weight=case.sample_weight)
 
 
 @cache
@@ -308,6 +335,19 @@ def _one_hot() -> list[Case]:
     return cases
 
 
+def _own_families() -> list[Case]:
+    """Losses that are not the package's own."""
+    cases = []
+    for name, X in (("", table(150, 30, 4)), ("-broad", table(151, 40, 15))):
+        ω = uneven(152, len(X))
+        y, t = straight(153, X, 1.5), np.exp(straight(154, X) / 3)
+        cases += [
+            Case(f"pseudo-huber{name}", "pseudo-huber", X, y, 0.02, True),
+            Case(f"exponential{name}", "exponential", X, t, 0.02, False, ω, sp.Gaussian(0.5)),
+        ]
+    return cases
+
+
 def _labels() -> list[Case]:
     """Labels as people write them."""
     X = table(100, 26, 3)
@@ -382,6 +422,7 @@ CASES = [
     *_hidden_roots(),
     *_broad(),
     *_one_hot(),
+    *_own_families(),
     *_labels(),
     *_softmax(),
     *_noise(),

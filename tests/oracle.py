@@ -40,6 +40,8 @@ LOSSES = {
     "gaussian": lambda m, y: (m - y) ** 2 / 2,
     "bernoulli": lambda m, y: _softplus(m) - y * m,
     "poisson": lambda m, y: torch.exp(m) - y * m,
+    "pseudo-huber": lambda m, y: torch.sqrt(1 + (m - y) ** 2) - 1,
+    "exponential": lambda m, y: y * torch.exp(-m) + m,
     "categorical": lambda m, y: torch.logsumexp(m, -1) - (y * m).sum(-1),
 }
 
@@ -51,7 +53,7 @@ def simplex_basis(size: int) -> np.ndarray:
 
 def encode(case: Case) -> np.ndarray:
     """Return the labels as the numbers the loss is written in (one-hot for a softmax)."""
-    if case.family in ("gaussian", "poisson"):
+    if case.family not in ("bernoulli", "categorical"):
         return np.asarray(case.y, dtype=float)
     classes, index = np.unique(np.asarray(case.y), return_inverse=True)
     return np.eye(len(classes))[index] if case.family == "categorical" else index.astype(float)
@@ -181,7 +183,7 @@ def dfil(block: np.ndarray) -> float:
 MEASURES = {"fil": fil, "dfil": dfil}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dense:
     """The whitened Jacobian of one release, or of several stacked, in full.
 
@@ -220,17 +222,19 @@ class Dense:
         An entry of ``columns`` that is itself a sequence is a one-hot group; with ``simplex`` its
         unknowns are the displacements that keep the group's sum.
         """
-        wanted: Sequence[int | Sequence[int]] = range(self.d) if columns is None else columns
-        pieces = []
-        for i in range(self.n) if rows is None else rows:
-            for entry in wanted:
-                group = [entry] if np.ndim(entry) == 0 else list(entry)
-                part = self.jacobian[:, i, group]
-                constrained = simplex and np.ndim(entry) == 1
-                pieces.append(part @ simplex_basis(len(group)) if constrained else part)
-            if label:
-                pieces.append(self.jacobian[:, i, self.d :])
-        return np.concatenate(pieces, axis=1)
+        width = self.jacobian.shape[2]
+        unit = np.eye(width)
+        directions = []
+        for entry in range(self.d) if columns is None else columns:
+            group = np.atleast_1d(entry)
+            constrained = simplex and np.ndim(entry) == 1
+            part = unit[:, group]
+            directions.append(part @ simplex_basis(len(group)) if constrained else part)
+        if label:
+            directions.append(unit[:, self.d :])
+        which = range(self.n) if rows is None else rows
+        cut = self.jacobian[:, list(which), :] @ np.concatenate(directions, axis=1)
+        return cut.reshape(len(cut), -1)
 
 
 def jacobian_of(problem: Problem, noise: Noise) -> Dense:

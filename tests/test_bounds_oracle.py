@@ -6,13 +6,14 @@ the dense Jacobian. The bounds are ``Tr(I⁻¹)/d`` for the row and ``(I⁻¹)_j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
-import torch
 
 import seepage as sp
-from cases import SINGLE_OUTPUT, Case, audit
-from oracle import Dense, dense, fil, problem_of
+from cases import BY_NAME, SINGLE_OUTPUT, Case, audit
+from oracle import Dense, dense, fil
 
 RELATIVE = 1e-9
 # J has few digits to spare where its columns are nearly dependent (a residual close to zero makes
@@ -50,19 +51,32 @@ def test_exact_bounds_agree_with_dense_inversion(case: Case) -> None:
     cells = np.asarray(sp.bounds.cramer_rao_cells(leak))
     assert rows.shape == (case.n,)
     assert cells.shape == (case.n, case.d)
-    slopes = problem_of(case).slopes(torch.from_numpy(full.theta)).numpy()
     for i in range(case.n):
         want, condition = inverse_diagonal(full, i)
-        if slopes[i] == 0:
-            # A row met exactly, or without weight: some change of it leaves the model as it is.
-            assert rows[i] == np.inf
-        elif condition > SINGULAR:
+        if condition > SINGULAR:
             # Met exactly but for rounding: the bound is out of all proportion, if not infinite.
-            assert rows[i] > 1e15 / fil(full.block([i])) ** 2
+            assert rows[i] == np.inf or rows[i] * fil(full.block([i])) ** 2 > 1e15
         else:
             close = RELATIVE * max(1.0, condition / WELL_CONDITIONED)
             np.testing.assert_allclose(cells[i], want, rtol=close, atol=0, err_msg=f"row {i}")
             np.testing.assert_allclose(rows[i], want.mean(), rtol=close, err_msg=f"row {i}")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("some-residuals-zero", [0, 1]),
+        ("all-labels-zero", range(24)),
+        ("all-counts-one", range(24)),
+        ("broad-zero-labels", range(32)),
+        ("zero-weights-linear", range(1, 28, 4)),
+        ("zero-weights-logistic", range(1, 28, 4)),
+    ],
+)
+def test_no_bound_exists_where_the_residual_is_zero(name: str, rows: Sequence[int]) -> None:
+    """A row met exactly, or without weight, can change in some way that leaves the model alone."""
+    leak = audit(BY_NAME[name])
+    assert np.all(np.asarray(sp.bounds.cramer_rao_rows(leak))[rows] == np.inf)
 
 
 @pytest.mark.parametrize("case", SINGLE_OUTPUT, ids=by_name)

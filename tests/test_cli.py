@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 import seepage
 from seepage.cli import app
 from seepage.data.registry import DATA_SETS
-from seepage.errors import MissingExtraError
 
 
 @pytest.fixture
@@ -100,18 +99,6 @@ def test_demo_hands_its_folder_on(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "seepage.demo", stand_in)
     assert run("demo", "--out", str(tmp_path / "results")).exit_code == 0
     assert asked == [tmp_path / "results"]
-
-
-def test_a_missing_extra_is_one_line_too(run, monkeypatch):
-    def refuse(out):
-        raise MissingExtraError("The demo", "nn")
-
-    monkeypatch.setitem(sys.modules, "seepage.demo", types.SimpleNamespace(run=refuse))
-    result = run("demo")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "error: The demo needs an optional dependency: pip install 'seepage[nn]'.\n"
-    )
 
 
 def test_help_imports_nothing_heavy():

@@ -39,7 +39,7 @@ def examples(page: Path) -> Iterator[Example]:
     """Yield the code of a page, each piece with its line and what it is said to print."""
     text = page.read_text(encoding="utf-8")
     fences = list(FENCE.finditer(text))
-    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+    for fence, after in zip(fences, [*fences, None][1:], strict=True):
         if fence[1] != "python":
             continue
         shown = ""
@@ -83,7 +83,7 @@ def test_examples_of_a_page(page):
         )
 
 
-@pytest.mark.parametrize("test", docstrings(), ids=lambda test: test.name)
+@pytest.mark.parametrize("test", list(docstrings()), ids=lambda test: test.name)
 def test_examples_of_a_docstring(test):
     complaints = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)

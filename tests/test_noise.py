@@ -25,9 +25,7 @@ def test_gaussian_information_is_that_of_its_density():
 
 def test_laplace_information_is_that_of_its_density():
     scale = 0.4
-    numeric = _numeric_location_information(
-        lambda z: -np.abs(z) / scale - np.log(2 * scale), scale
-    )
+    numeric = _numeric_location_information(lambda z: -np.abs(z) / scale - np.log(2 * scale), scale)
     assert sp.Laplace(scale).information(1) == pytest.approx(numeric, rel=1e-3)
 
 

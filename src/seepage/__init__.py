@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seepage import bounds, data, glm
     from seepage.calibration import calibrate
     from seepage.composition import compose
-    from seepage.errors import InputError, MissingExtraError, NotTheMinimiserError
+    from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
     from seepage.leak import Leakage, leakage
     from seepage.noise import Gaussian, Laplace, Noise
     from seepage.perturbation import release
@@ -27,8 +27,8 @@ _HOMES = {
     "InputError": "errors",
     "Laplace": "noise",
     "Leakage": "leak",
-    "MissingExtraError": "errors",
     "Noise": "noise",
+    "NotConvergedWarning": "errors",
     "NotTheMinimiserError": "errors",
     "Result": "result",
     "calibrate": "calibration",
@@ -42,8 +42,8 @@ __all__ = [
     "InputError",
     "Laplace",
     "Leakage",
-    "MissingExtraError",
     "Noise",
+    "NotConvergedWarning",
     "NotTheMinimiserError",
     "Result",
     "bounds",

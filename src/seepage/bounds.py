@@ -2,7 +2,7 @@
 
 Each bound is a :class:`~seepage.result.Result` of kind ``bound`` that carries its assumptions in
 words. From the loosest to the tightest, for an unbiased adversary who wants a whole record of d
-unknowns (paper 004, section 3; the last step is exact)::
+unknowns (paper 004, section 5; the last step is exact)::
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 
@@ -56,14 +56,26 @@ def cramer_rao_cells(leak: Leakage, columns: Columns = None) -> Result:
     which = range(len(leak.table.names)) if unknowns.columns is None else unknowns.columns
     names = tuple(leak.table.names[j] for j in which)
     about = "one cell, with the rest of its row unknown"
-    return _bound(leak, values, "cells", about, index=leak.table.index, names=names)
+    return _bound(
+        leak,
+        values,
+        "cells",
+        about,
+        index=leak.table.index,
+        names=names,
+        assumptions=(
+            UNBIASED[0],
+            "The adversary knows the other records and the label, but nothing else of the row.",
+            UNBIASED[2],
+        ),
+    )
 
 
 def cramer_rao(
     leak: Leakage,
     rows: int | Sequence[int],
     columns: Columns = None,
-    label: bool | None = None,
+    label: bool = False,
     rest: str = "known",
 ) -> Result:
     """Return the Cramér–Rao bound on any block of the table, per unknown: ``Tr(I⁻¹)/m``.
@@ -73,7 +85,8 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: one entry (one row and one column) up to a few thousand unknowns.
+        The block: one entry (one row and one column) up to a few thousand unknowns. The label is
+        known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: none
         of it. The inverse of the full information then replaces that of the block; it can only be
@@ -104,6 +117,8 @@ def cramer_rao(
 def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     """Return the Cramér–Rao bound for an adversary with a known bias.
 
+    Infinite where the estimate responds to a direction about which there is no information.
+
     With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (paper 001,
     equation 9)::
 
@@ -127,7 +142,14 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
         )
     J_psi = np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
-    variance = np.trace(J_psi @ np.linalg.solve(I, J_psi.T)) / d if np.any(J_psi) else 0.0
+    # Directions the estimate ignores need no information; any other one needs some.
+    values, vectors = np.linalg.eigh((I + I.T) / 2)
+    along = ((J_psi @ vectors) ** 2).sum(axis=0)
+    informed = values > 64 * d * np.finfo(float).eps * max(values[-1], 0.0)
+    if np.any(along[~informed] > 1e-20 * d):
+        variance = np.inf
+    else:
+        variance = float(np.sum(along[informed] / values[informed])) / d
     value = np.asarray(variance + float(offset @ offset) / d)
     assumptions = ("The adversary's estimate has the stated bias.", *UNBIASED[1:])
     return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
@@ -184,6 +206,8 @@ def van_trees(information: Any, prior: GaussianPrior | BoundedPrior) -> Result:
     prior
         What is known of the unknowns before the release.
     """
+    if not isinstance(prior, GaussianPrior | BoundedPrior):
+        raise InputError("prior must be a GaussianPrior or a BoundedPrior.")
     matrices = as_numpy(information).astype(float)
     expected = _square(matrices.mean(axis=0) if matrices.ndim == 3 else matrices, "information")
     total = expected + np.diag(prior.information(expected.shape[0]))
@@ -216,6 +240,7 @@ def _bound(
         names=names,
         assumptions=assumptions,
         library=leak.table.library,
+        noise=leak.noise,
     )
 
 

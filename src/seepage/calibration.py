@@ -38,8 +38,8 @@ def calibrate(
         between 0 and 1 (0.99: all but the most leaked hundredth meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
-        A result of ``leak`` to calibrate, such as ``leak.columns()`` or
-        ``leak.rows(measure="dfil")``; the records' FIL when not given.
+        A result of ``leak`` to calibrate, such as ``leak.columns()``, ``leak.rows(measure="dfil")``
+        or the bound ``sp.bounds.cramer_rao_rows(leak)``; the records' FIL when not given.
 
     Examples
     --------
@@ -59,14 +59,12 @@ def calibrate(
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
     result = leak.rows() if view is None else view
-    if result.measure not in ("fil", "dfil"):
-        raise InputError("The view must be a leakage (FIL or dFIL), not a bound.")
-    values = np.asarray(result, dtype=float)
+    if result.noise != leak.noise:
+        raise InputError("The view was measured at another noise; take it from this very leak.")
+    values = _as_leakage(result)
     if mse is not None and over == "mean":
         if not np.all(values > 0):
-            raise InputError(
-                "Some entries do not leak at all: the mean of their bounds is infinite."
-            )
+            raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
         # The mean of 1/η² grows as σ².
         return leak.noise[0].scaled(math.sqrt(mse / float(np.mean(values**-2.0))))
     now = _summary(values, over)
@@ -74,6 +72,14 @@ def calibrate(
         raise InputError("Nothing leaks in this view, so no noise is needed to meet the target.")
     wanted = eta if eta is not None else target**-0.5
     return leak.noise[0].scaled(now / wanted)
+
+
+def _as_leakage(result: Result) -> np.ndarray:
+    """Return leakage as it is and bounds as the leakage that would imply them."""
+    values = np.asarray(result, dtype=float)
+    if result.measure == "mse":
+        return np.asarray(values**-0.5)
+    return np.asarray(values**-1.0) if result.measure == "std" else values
 
 
 def _summary(values: np.ndarray, over: str | float) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from seepage.errors import InputError, MissingExtraError
+from seepage.errors import InputError
 
 Folder = Annotated[
     Path | None,
@@ -22,7 +22,7 @@ class _PlainErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (InputError, MissingExtraError) as error:
+        except InputError as error:
             typer.echo("error: " + " ".join(str(error).split()), err=True)
             raise typer.Exit(2) from error
 

@@ -57,7 +57,6 @@ def _add(parts: list[ReleaseJacobian], new: ReleaseJacobian) -> None:
 
 
 def _check_same_table(first: Leakage, other: Leakage) -> None:
-    xp = array_namespace(first.table.values)
     mine, yours = first.table, other.table
     if mine.values is yours.values:
         return
@@ -67,11 +66,17 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
             f"{', '.join(mine.names[:3])}…, another {len(yours)} rows and columns "
             f"{', '.join(yours.names[:3])}…."
         )
-    if type(mine.values) is not type(yours.values) or not bool(xp.all(mine.values == yours.values)):
+    if not _same(mine.values, yours.values):
         raise InputError(
             "Only releases about the same table compose, but the values of these tables differ; "
             "give both the same rows in the same order and the same preparation."
         )
+
+
+def _same(mine: Array, yours: Array) -> bool:
+    if type(mine) is not type(yours) or mine.shape != yours.shape:
+        return False
+    return mine is yours or bool(array_namespace(mine).all(mine == yours))
 
 
 class ComposedJacobian(ReleaseJacobian):
@@ -88,7 +93,8 @@ class ComposedJacobian(ReleaseJacobian):
         self.X = first.X
         self.rows, self.features, self.label_size = first.rows, first.features, first.label_size
         self.size = sum(part.size for part in parts)
-        self.same_label = all(part.label_size == first.label_size for part in parts)
+        self.target = first.target
+        self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return the trace of the information about each row: traces add."""
@@ -141,6 +147,7 @@ class ComposedJacobian(ReleaseJacobian):
     def _check_label(self, unknowns: Unknowns) -> None:
         if unknowns.label and not self.same_label:
             raise InputError(
-                "These releases describe the label in different ways (one number, or one per "
-                "class), so their information about it does not add; ask with label=False."
+                "These releases have different labels, or the same ones in different numbers (0/1, "
+                "±1, one per class), so their information about the label does not add; ask with "
+                "label=False."
             )

@@ -48,7 +48,7 @@ def measure() -> dict[str, Any]:
         "noisy_accuracy": _noisy_accuracy(model, X, y, noise),
         "rows": leak.rows(),
         "measurements": leak.rows(label=False),
-        "diagnosis": leak.rows(columns=[], label=True),
+        "diagnosis": leak.labels(),
         "attributes": leak.columns(),
         "cells": np.asarray(leak.cells().std_bound()) * spread,  # in the units of each column
         "dataset": float(leak.dataset()),

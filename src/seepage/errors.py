@@ -14,11 +14,8 @@ class NotTheMinimiserError(InputError):
     """A fitted model's coefficients do not minimise the stated objective on the given data."""
 
 
-class MissingExtraError(ImportError):
-    """An optional dependency is needed; the message is the one command that installs it."""
-
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency: pip install 'seepage[{extra}]'.")
+class NotConvergedWarning(UserWarning):
+    """A model is near the minimiser of its objective but not on it."""
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:

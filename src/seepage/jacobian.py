@@ -29,6 +29,7 @@ class ReleaseJacobian(ABC):
     X: Array
     rows: int
     features: int
+    target: Array  # the labels as numbers
     label_size: int  # the unknowns in one label
     size: int  # P: how many numbers are released
 

@@ -124,6 +124,10 @@ class Leakage:
             squared = self.jacobian.row_traces(unknowns) / count
         return self._result(squared, "rows", measure, about, index=self.table.index)
 
+    def labels(self, measure: str = "fil") -> Result:
+        """Return the leakage about each record's label alone, its columns known."""
+        return self.rows(columns=[], label=True, measure=measure)
+
     def cells(self, columns: Columns = None) -> Result:
         """Return the leakage about each single cell, all else known: one column per column.
 
@@ -215,6 +219,17 @@ class Leakage:
             squared = [float(xp.sum(traces[b])) / (count * b.shape[0]) for b in blocks]
         return xp.asarray(squared, dtype=self.jacobian.X.dtype, device=self.jacobian.X.device)
 
+    def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
+        """Return the information matrix ``I`` about one record, in the table's library.
+
+        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
+        label where it is unknown. It is what :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` start from.
+        """
+        unknowns, _ = self.unknowns(columns, label)
+        start = int(self.row_positions([row])[0])
+        return self.jacobian.row_information(unknowns)(slice(start, start + 1))[0, :, :]
+
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
@@ -255,7 +270,14 @@ class Leakage:
         xp = array_namespace(squared)
         values = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
         return Result(
-            values, view, measure, about=about, index=index, names=names, library=self.table.library
+            values,
+            view,
+            measure,
+            about=about,
+            index=index,
+            names=names,
+            library=self.table.library,
+            noise=self.noise,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,9 @@ from array_api_compat import array_namespace
 from seepage.errors import InputError
 from seepage.noise import Noise
 from seepage.tables import as_numpy
+
+# What a released model keeps besides its noisy coefficients: what it needs to predict.
+_HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
     The copy carries the attribute ``release_`` (a :class:`ReleaseRecord`) and is otherwise a model
-    like the original: it predicts, but from the noisy coefficients. Keep the original to yourself.
-    What else the original remembers of its training (iteration counts, names of columns) is copied
-    as it is.
+    like the original: it predicts, but from the noisy coefficients. Nothing else that was fitted
+    goes along but the names of the columns and classes (scikit-learn's ``LinearRegression``, for
+    one, also remembers the singular values of the training table). Keep the original to yourself.
 
     Parameters
     ----------
@@ -50,6 +52,11 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if type(model).__module__.startswith("statsmodels"):
+        raise InputError(
+            "The results of statsmodels cannot be released, for they hold the data themselves; add "
+            "noise.draw(len(results.params)) to results.params and pass on the sum alone."
+        )
     if not hasattr(model, "coef_"):
         raise InputError("Only a fitted model with coef_ can be released; fit it first.")
     if hasattr(model, "release_"):
@@ -61,7 +68,12 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         warnings.warn(
             "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=2
         )
-    released = copy.deepcopy(model)
+    from sklearn.base import clone
+
+    released = clone(model)
+    for name in _HARMLESS:
+        if hasattr(model, name):
+            setattr(released, name, getattr(model, name))
     coef = as_numpy(model.coef_)
     intercept = as_numpy(model.intercept_) if _has_intercept(model) else None
     draw = noise.draw(coef.size + (0 if intercept is None else intercept.size), seed)
@@ -71,7 +83,9 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     features = coef.shape[-1]
     on_coef = by_feature[:features].T.reshape(coef.shape)
     released.coef_ = _added(model.coef_, on_coef)
-    if intercept is not None:
+    if intercept is None:
+        released.intercept_ = getattr(model, "intercept_", 0.0)  # zero, by construction
+    else:
         released.intercept_ = _added(
             model.intercept_, by_feature[features:].reshape(intercept.shape)
         )

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.errors import InputError
+from seepage.noise import Noise
 from seepage.tables import as_numpy, build_frame
 
 Array = Any
@@ -28,11 +30,11 @@ _UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result:
+class Result(NDArrayOperatorsMixin):
     """One number per record, cell, attribute or group, or one for a whole block.
 
-    ``numpy.asarray`` gives the plain numbers; ``values`` gives them in the library of the table
-    (a tensor for a tensor).
+    ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.rows() > 1``);
+    ``values`` gives them in the library of the table (a tensor for a tensor).
 
     Parameters
     ----------
@@ -54,6 +56,8 @@ class Result:
         For a bound, what must hold for it to bind.
     library
         The library of the caller's table.
+    noise
+        The noise of the release or releases that it was measured at.
     """
 
     values: Array
@@ -65,9 +69,14 @@ class Result:
     names: tuple[str, ...] | None = None
     assumptions: tuple[str, ...] = ()
     library: str = "numpy"
+    noise: tuple[Noise, ...] = ()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = (np.asarray(i) if isinstance(i, Result) else i for i in inputs)
+        return getattr(ufunc, method)(*plain, **options)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -149,11 +158,12 @@ class Result:
 
     def __repr__(self) -> str:
         what = f"{_SYMBOLS[self.measure]}, {self.kind}"
-        about = f" about {self.about}" if self.about else ""
+        link = "on" if self.kind == "bound" else "about"
+        about = f" {link} {self.about}" if self.about else ""
         if not self.shape:
             return f"<{self.view}: {what}{about}: {float(self):.4g}>"
         numbers = np.asarray(self)
-        unit = _UNITS.get(self.view, "entries")
+        unit = _UNITS[self.view] if numbers.size != 1 else _UNITS[self.view].removesuffix("s")
         size = "×".join(map(str, numbers.shape))
         worst = self.top(1)
         value = np.asarray(worst).min() if self.kind == "bound" else np.asarray(worst).max()

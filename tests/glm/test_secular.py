@@ -20,7 +20,7 @@ def _check(rho, delta, p, q, c, s):
     got = largest_eigenvalue(rho, delta, p, q, c, s)
     # A dense eigenvalue is itself only accurate relative to the norm of its matrix.
     scale = np.abs(values).max(axis=1) + 1e-300
-    np.testing.assert_allclose(got / scale, values[:, -1] / scale, rtol=0, atol=2e-14)
+    np.testing.assert_allclose(got / scale, values[:, -1] / scale, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -35,6 +35,7 @@ def test_any_diagonal_plus_rank_two(seed, k):
         delta[: k // 2] = 0.0
     if seed % 7 == 0 and k > 1:
         delta[-2] = delta[-1] * (1 - 1e-14)  # two nearly equal poles
+        delta.sort()
     p = rng.standard_normal((m, k)) * 10.0 ** rng.integers(-8, 4, size=(m, 1))
     q = rng.standard_normal(k) * 10.0 ** rng.integers(-5, 4)
     p[:, rng.random(k) < 0.3] = 0.0

@@ -74,7 +74,7 @@ def _single_output(fit: FittedGLM, X: Array, margins: Array, whitener: Array) ->
     r, a, b = (_narrow(v, X) for v in (r, a, b))
     coef = _narrow(fit.coef, X)
     return SingleOutputJacobian(
-        X, coef, intercept=fit.intercept is not None, r=r, a=a, b=b, whitener=whitener
+        X, coef, intercept=fit.intercept is not None, r=r, a=a, b=b, whitener=whitener, target=y
     )
 
 
@@ -95,6 +95,7 @@ def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> G
         intercept=fit.intercept is not None,
         derivatives=derivatives,
         whitener=whitener,
+        target=y,
         label_size=margins.shape[1] - 1,
     )
 

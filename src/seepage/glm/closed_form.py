@@ -37,7 +37,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     Parameters
     ----------
-    X, coef, intercept, whitener
+    X, coef, intercept, whitener, target
         As there, with ``coef`` of shape ``(d,)``.
     r, a, b
         Slopes, curvatures and label slopes of all rows, ``(n,)``, sample weights folded in.
@@ -53,6 +53,7 @@ class SingleOutputJacobian(GLMJacobian):
         a: Array,
         b: Array,
         whitener: Array,
+        target: Array,
     ) -> None:
         super().__init__(
             X,
@@ -60,6 +61,7 @@ class SingleOutputJacobian(GLMJacobian):
             intercept=intercept,
             derivatives=lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]),
             whitener=whitener,
+            target=target,
             label_size=1,
         )
         self.w, self.r, self.a, self.b = coef, r, a, b

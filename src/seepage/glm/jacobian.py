@@ -44,6 +44,8 @@ class GLMJacobian(ReleaseJacobian):
     whitener
         ``A = Φ^½ H⁻¹``, ``(P, P)``; the parameters are ordered with the feature as the slow and
         the output as the fast index, the intercept last.
+    target
+        The labels as numbers, ``(n,)`` or ``(n, K)``.
     label_size
         ``L``, the number of unknowns in one label.
     """
@@ -56,10 +58,12 @@ class GLMJacobian(ReleaseJacobian):
         intercept: bool,
         derivatives: Callable[[slice | Array], tuple[Array, Array, Array]],
         whitener: Array,
+        target: Array,
         label_size: int,
     ) -> None:
         self.X, self.coef, self.intercept = X, coef, intercept
         self.derivatives, self.whitener, self.label_size = derivatives, whitener, label_size
+        self.target = target
         self.rows, self.features = int(X.shape[0]), int(X.shape[1])
         self.outputs = int(coef.shape[1])
         self.size = int(whitener.shape[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.errors import InputError, NotTheMinimiserError
+from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
 from seepage.glm.cholesky import cholesky_factor, damped_factor
 from seepage.glm.curvature import row_chunks
 from seepage.glm.fitted import FittedGLM
@@ -20,10 +20,6 @@ Array = Any  # any array of the array API standard
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the rows 3e-1; but one row left out 1e-9 to 2e-3: a warning at most.
 _WARN, _REFUSE = 1e-5, 1e-2
-
-
-class NotConvergedWarning(UserWarning):
-    """A model is near the minimiser of its objective but not on it."""
 
 
 def check_stationarity(
