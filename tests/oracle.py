@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from cases import Case
+from recipes import Case
 from seepage.noise import Gaussian, Laplace, Noise
 
 NULL_DIRECTION = 1e-11  # eigenvalues below this fraction of the largest belong to a gauge

@@ -1,8 +1,56 @@
-"""Ingredients of the case table: seeded features, labels, weights and covariances."""
+"""What cases are made of: a record of one release, and seeded features, labels and weights."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
+from array_api_compat import array_namespace
+
+import seepage as sp
+
+# Losses whose label slope is not −1, as a user would add them: one robust, one for waiting times.
+OWN_FAMILIES = {
+    "pseudo-huber": sp.glm.Family(
+        "pseudo-huber",
+        loss=lambda m, y: (1 + (m - y) ** 2) ** 0.5 - 1,
+        slope=lambda m, y: (m - y) * (1 + (m - y) ** 2) ** -0.5,
+        curvature=lambda m, y: (1 + (m - y) ** 2) ** -1.5,
+        label_slope=lambda m, y: -((1 + (m - y) ** 2) ** -1.5),
+        mean=lambda m: m,
+    ),
+    "exponential": sp.glm.Family(
+        "exponential",
+        loss=lambda m, y: y * array_namespace(m).exp(-m) + m,
+        slope=lambda m, y: 1 - y * array_namespace(m).exp(-m),
+        curvature=lambda m, y: y * array_namespace(m).exp(-m),
+        label_slope=lambda m, y: -array_namespace(m).exp(-m),
+        mean=lambda m: array_namespace(m).exp(m),
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One release: a family fitted on a table, and the noise added to its parameters."""
+
+    name: str
+    family: str
+    X: np.ndarray
+    y: np.ndarray
+    l2: float = 0.0
+    intercept: bool = False
+    sample_weight: np.ndarray | None = None
+    noise: Any = field(default_factory=lambda: sp.Gaussian(1.0))
+
+    @property
+    def n(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def d(self) -> int:
+        return self.X.shape[1]
 
 
 def table(seed: int, n: int, d: int) -> np.ndarray:

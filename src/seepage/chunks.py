@@ -16,9 +16,6 @@ Array = Any
 # made of them stays far below the size of the table.
 CHUNK = 1 << 20
 
-# Numbers in a core's cache, where passes over an array cost a fraction of those in memory.
-CACHE = 1 << 16
-
 
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:
     """Cut ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.

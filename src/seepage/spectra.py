@@ -114,9 +114,12 @@ def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
 def inverse_diagonal(matrices: Array) -> Array:
     """Return the diagonal of each inverse, ``(m, k)``; infinite where a matrix is singular."""
     xp = array_namespace(matrices)
-    values, vectors = xp.linalg.eigh(matrices)
+    # Scaled to a unit diagonal, so that different units do not look like a lack of information.
+    size = xp.sqrt(xp.linalg.diagonal(matrices))
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    values, vectors = xp.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
     floor = 64 * values.shape[1] * float(xp.finfo(values.dtype).eps) * values[:, -1:]
     regular = xp.all(values > floor, axis=1)
     safe = xp.where(values > floor, values, xp.ones_like(values))
-    diagonal = xp.sum(vectors * vectors / safe[:, None, :], axis=2)
+    diagonal = xp.sum(vectors * vectors / safe[:, None, :], axis=2) * scale * scale
     return xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))

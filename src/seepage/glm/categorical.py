@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
+from seepage.unknowns import simplex_basis
 
 Array = Any  # any array of the array API standard
 
@@ -56,32 +56,28 @@ class Categorical:
 
     def slope(self, M: Array, Y: Array) -> Array:
         """Return ``∂ℓ/∂m = π − y`` of every row, (n, K)."""
-        return self.mean(M) - Y
+        P = self.mean(M)
+        # π (1 − y) − y (1 − π): it keeps its digits where a row is fitted well.
+        return P * (1 - Y) - Y * _others(P)
 
     def curvature(self, M: Array, Y: Array) -> Array:
         """Return ``∂²ℓ/∂m² = diag π − ππᵀ`` of every row, (n, K, K)."""
-        xp = array_namespace(M)
         P = self.mean(M)
-        same = xp.eye(self.outputs, dtype=M.dtype, device=device(M))
-        between = P[:, :, None] * P[:, None, :] * (1.0 - same)
-        # π_k (1 − π_k) as π_k times the sum of the others: no cancellation where π_k is near 1.
-        return xp.sum(between, axis=2)[:, :, None] * same - between
+        A = -P[:, :, None] * P[:, None, :]
+        on_diagonal = P * _others(P)
+        for k in range(self.outputs):
+            A[:, k, k] = on_diagonal[:, k]
+        return A
 
     def label_slope(self, M: Array, Y: Array) -> Array:
         """Return ``∂²ℓ/∂m∂y`` along the simplex, ``−T``, of every row, (n, K, K−1)."""
         xp = array_namespace(M)
-        T = xp.asarray(tangent_basis(self.outputs), dtype=M.dtype, device=device(M))
+        T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))
 
 
-def tangent_basis(classes: int) -> np.ndarray:
-    """Return an orthonormal basis of ``{v : Σv = 0}``, (K, K−1): Helmert's contrasts.
-
-    Column j compares class j + 1 with the mean of the classes before it.
-    """
-    T = np.zeros((classes, classes - 1))
-    for j in range(classes - 1):
-        T[: j + 1, j] = 1.0
-        T[j + 1, j] = -(j + 1.0)
-        T[:, j] /= np.sqrt((j + 1.0) * (j + 2.0))
-    return T
+def _others(P: Array) -> Array:
+    """Return ``1 − π_k`` as the sum of the other probabilities: nothing cancels near one."""
+    xp = array_namespace(P)
+    K = P.shape[1]
+    return P @ (1 - xp.eye(K, dtype=P.dtype, device=device(P)))

@@ -19,7 +19,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.chunks import by_rows, row_slices
+from seepage.chunks import CHUNK, by_rows, row_slices
 from seepage.glm.curvature import bordered_gram
 from seepage.glm.inverse import inverse_diagonal, inverse_traces
 from seepage.glm.jacobian import GLMJacobian
@@ -83,7 +83,7 @@ class SingleOutputJacobian(GLMJacobian):
             p = self.design(rows) @ to_eigenbasis
             return largest_eigenvalue(rho[rows], delta, p, q, c[rows], s[rows])
 
-        return by_rows(norms, self.rows, self.size, what="rows")
+        return by_rows(norms, self.rows, self.size, chunk=8 * CHUNK, what="rows")
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return ``r² tr(A_V A_Vᵀ) + c ‖Ax̃‖² + 2 a r (A_V w_V)·Ax̃`` for each row."""

@@ -102,7 +102,8 @@ gaussian = Family(
 bernoulli = Family(
     name="bernoulli",
     loss=lambda m, y: _softplus(m) - y * m,
-    slope=lambda m, y: _sigmoid(m) - y,
+    # s(m) − y, in a form that keeps its digits where a row is fitted well.
+    slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
     curvature=_bernoulli_curvature,
     label_slope=lambda m, y: -array_namespace(m).ones_like(m),
     mean=_sigmoid,

@@ -88,11 +88,13 @@ class _RowTerms(NamedTuple):
 def _shared(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> _Shared:
     xp = array_namespace(jacobian.X)
     A, A_V, w = jacobian.restricted(unknowns)
-    B = A_V.T @ A_V
-    # Scaled to a unit diagonal first, the inverse does not suffer from the units of the columns.
-    scale = 1 / xp.sqrt(xp.linalg.diagonal(B))
-    inverse = xp.linalg.inv(B * scale[:, None] * scale[None, :]) * scale[:, None] * scale[None, :]
-    to_y = A.T @ (A_V @ inverse)
+    # By QR rather than through B itself, which would square the condition number of A_V; scaled
+    # first, so that the units of the columns do not matter.
+    scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
+    Q, R = xp.linalg.qr(A_V * scale[None, :])
+    root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
+    inverse = root @ root.T
+    to_y = A.T @ (Q @ root.T)
     return _Shared(xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T)
 
 
