@@ -1,0 +1,139 @@
+"""Bad input to the leakage and what stands on it: one clear sentence each, and no number."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import seepage as sp
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 3))
+Y = X @ [1.0, -1.0, 0.5] + RNG.standard_normal(40)
+MODEL = sp.glm.LinearRegression().fit(X, Y)
+NOISE = sp.Gaussian(1.0)
+FRAME = pd.DataFrame(X, columns=["age", "height", "weight"])
+
+
+def leak(**changes):
+    settings = {"X": X, "y": Y, "noise": NOISE} | changes
+    table, labels = settings.pop("X"), settings.pop("y")
+    return sp.leakage(settings.pop("model", MODEL), table, labels, **settings)
+
+
+def framed(**changes):
+    return leak(model=sp.glm.LinearRegression().fit(FRAME, Y), X=FRAME, **changes)
+
+
+def holed(value):
+    table = FRAME.copy()
+    table.iloc[7, 1] = value
+    return table
+
+
+CASES = {
+    "NaN in a column": (lambda: leak(X=holed(np.nan)), r"'height' \(first in row 7\)"),
+    "infinity in a column": (lambda: leak(X=holed(np.inf)), "'height'"),
+    "X and y of different lengths": (lambda: leak(y=Y[:-1]), "40 rows but y has 39"),
+    "empty table": (lambda: leak(X=X[:0], y=Y[:0]), "X is empty"),
+    "no columns": (lambda: leak(X=X[:, :0]), "X is empty"),
+    "one dimension": (lambda: leak(X=X[:, 0]), "rows and columns"),
+    "text columns": (lambda: leak(X=FRAME.assign(age="old")), "not numbers: 'age'"),
+    "object array": (lambda: leak(X=X.astype(object)), "object values"),
+    "complex numbers": (lambda: leak(X=X * 1j), "[Cc]omplex"),
+    "no such type": (lambda: leak(dtype="int8"), "float64"),
+    "noise that is a number": (lambda: leak(noise=0.1), r"sp.Gaussian\(sigma\)"),
+    "noise of the wrong size": (lambda: leak(noise=sp.Gaussian([1.0, 2.0])), "meant for 2"),
+    "other data": (lambda: leak(X=X[::-1].copy()), "gradient"),
+    "a column that is not there": (lambda: framed().rows(columns=["wieght"]), "mean 'weight'"),
+    "a column number too high": (lambda: leak().rows(columns=[3]), "has 3 columns"),
+    "a column named twice": (lambda: leak().rows(columns=[0, -3]), "named twice"),
+    "no column at all": (lambda: leak().rows(columns=[]), "No column was named"),
+    "an unknown measure": (lambda: leak().rows(measure="fill"), "choose 'fil' or 'dfil'"),
+    "a group nobody is in": (
+        lambda: leak().groups(["a"] * 20 + ["bb"] * 20, only=["bbb"]),
+        "in the group 'bbb' .did you mean 'bb'",
+    ),
+    "group labels of another length": (lambda: leak().groups(["a"]), "40 rows"),
+    "a missing group label": (lambda: leak().groups([None] + ["a"] * 39), "row 0 is missing"),
+    "a row that is not there": (lambda: leak().subset(rows=[40]), "no row 40"),
+    "rows that are not positions": (lambda: leak().subset(rows=[0.5]), "row positions"),
+    "no rows": (lambda: leak().subset(rows=np.zeros(40, bool)), "No row was chosen"),
+    "a mask of another length": (lambda: leak().subset(rows=np.ones(39, bool)), "40 rows"),
+    "an attribute without columns": (lambda: leak(attributes={"g": []}), "without any column"),
+    "a column in two attributes": (
+        lambda: leak(attributes={"g": [0, 1], "h": [1, 2]}),
+        "belongs to both 'g' and 'h'",
+    ),
+    "a simplex that is none": (
+        lambda: leak(attributes={"g": [0, 1]}).rows(columns=["g"], simplex=True),
+        "no complete one-hot attribute",
+    ),
+    "composition of other tables": (
+        lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(2 * X, Y), X=2 * X)),
+        "values of these tables differ",
+    ),
+    "composition of other columns": (lambda: sp.compose(leak(), framed()), "same table"),
+    "composition about other labels": (
+        lambda: sp.compose(
+            leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)
+        ).rows(),
+        "different labels",
+    ),
+    "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "either eta"),
+    "no target": (lambda: sp.calibrate(leak()), "either eta"),
+    "a target of zero": (lambda: sp.calibrate(leak(), eta=0.0), "above zero"),
+    "an odd summary": (lambda: sp.calibrate(leak(), eta=1.0, over="median"), "quantile"),
+    "a quantile above one": (lambda: sp.calibrate(leak(), eta=1.0, over=2), "quantile"),
+    "a view of another leak": (
+        lambda: sp.calibrate(leak(), eta=1.0, view=leak(noise=sp.Gaussian(2.0)).rows()),
+        "another noise",
+    ),
+    "calibrating a composition": (
+        lambda: sp.calibrate(sp.compose(leak(), leak()), eta=1.0),
+        "single release",
+    ),
+    "releasing what is not fitted": (
+        lambda: sp.release(sp.glm.LinearRegression(), NOISE), "fit it first"
+    ),
+    "releasing with a number": (lambda: sp.release(MODEL, 0.1), r"sp.Gaussian\(sigma\)"),
+    "a block too large": (
+        lambda: sp.bounds.cramer_rao(
+            leak(X=np.tile(X, (50, 1)), y=np.tile(Y, 50)), rows=range(2000)
+        ),
+        "more than the 5000",
+    ),
+    "an unknown rest": (lambda: sp.bounds.cramer_rao(leak(), 0, rest="all"), "'unknown'"),
+    "information that is no matrix": (lambda: sp.bounds.biased(np.ones(3), np.eye(3)), "square"),
+    "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "like the inf"),
+    "a prior that is none": (lambda: sp.bounds.van_trees(np.eye(2), 1.0), "GaussianPrior"),
+    "a prior without width": (
+        lambda: sp.bounds.van_trees(np.eye(2), sp.bounds.BoundedPrior(1.0, 1.0)), "upper limits"
+    ),
+    "a bound of a bound": (lambda: leak().rows().mse_bound().mse_bound(), "already a bound"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_sentence(case):
+    attempt, says = CASES[case]
+    with pytest.raises(sp.InputError, match=says) as caught:
+        attempt()
+    message = str(caught.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert len(message) < 500
+
+
+def test_on_mismatch_may_go_on_with_a_warning():
+    with pytest.warns(sp.NotConvergedWarning, match="gradient"):
+        other = sp.leakage(MODEL, X[::-1].copy(), Y, noise=NOISE, on_mismatch="warn")
+    assert np.all(np.isfinite(np.asarray(other.rows())))
+
+
+def test_a_released_model_is_refused():
+    with pytest.warns(UserWarning, match="fixed seed"):
+        released = sp.release(MODEL, NOISE, seed=1)
+    with pytest.raises(sp.InputError, match="carry noise"):
+        leak(model=released)
+    with pytest.raises(sp.InputError, match="released already"):
+        sp.release(released, NOISE)
