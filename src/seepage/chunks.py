@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 from tqdm import tqdm
 
 Array = Any
@@ -15,6 +15,15 @@ Array = Any
 # Numbers in one chunk: enough rows to keep a matrix product at full speed, few enough that what is
 # made of them stays far below the size of the table.
 CHUNK = 1 << 20
+
+# The same on an accelerator, which takes far more to be kept busy (half a gigabyte of float64).
+ACCELERATOR_CHUNK = 1 << 26
+
+
+def chunk_for(array: Array) -> int:
+    """Return how many numbers a chunk should hold where this array lives."""
+    where = "cpu" if is_numpy_array(array) else getattr(array.device, "type", "cpu")
+    return CHUNK if where == "cpu" else ACCELERATOR_CHUNK
 
 
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:

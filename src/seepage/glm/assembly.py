@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.chunks import by_rows, row_slices
+from seepage.chunks import by_rows, chunk_for, row_slices
 from seepage.glm.adapters import describe
 from seepage.glm.categorical import Categorical
 from seepage.glm.closed_form import SingleOutputJacobian
@@ -33,7 +33,9 @@ def glm_jacobian(
     """
     fit = _in_float64(describe(model, table, y, sample_weight))
     X = table.values
-    margins = by_rows(lambda rows: fit.margins(_wide(X[rows, :])), len(table), X.shape[1])
+    margins = by_rows(
+        lambda rows: fit.margins(_wide(X[rows, :])), len(table), X.shape[1], chunk=chunk_for(X)
+    )
     H = _hessian(fit, X, margins)
     if fit.ridge == 0:
         gram = None if isinstance(fit.family, Categorical) else H

@@ -83,7 +83,7 @@ class SingleOutputJacobian(GLMJacobian):
             p = self.design(rows) @ to_eigenbasis
             return largest_eigenvalue(rho[rows], delta, p, q, c[rows], s[rows])
 
-        return by_rows(norms, self.rows, self.size, chunk=8 * CHUNK, what="rows")
+        return by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return ``r² tr(A_V A_Vᵀ) + c ‖Ax̃‖² + 2 a r (A_V w_V)·Ax̃`` for each row."""
@@ -97,7 +97,7 @@ class SingleOutputJacobian(GLMJacobian):
             AX = X @ A.T
             return xp.stack([xp.vecdot(AX, AX), X @ along_w], axis=1)
 
-        m = by_rows(moments, self.rows, self.size)
+        m = by_rows(moments, self.rows, self.size, chunk=self.chunk)
         return self.r * self.r * xp.sum(A_V * A_V) + c * m[:, 0] + 2 * s * m[:, 1]
 
     def cell_information(self, unknowns: Unknowns) -> Array:
@@ -116,7 +116,7 @@ class SingleOutputJacobian(GLMJacobian):
             slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
             return xp.where(slope > 0, slope, xp.zeros_like(slope))
 
-        return by_rows(cells, self.rows, self.size)
+        return by_rows(cells, self.rows, self.size, chunk=self.chunk)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -224,7 +224,7 @@ class SingleOutputJacobian(GLMJacobian):
             gram, along = bordered_gram(self.X, c, self.intercept), self.X.T @ s
         else:
             gram = along = 0.0
-            for piece in row_slices(rows.shape[0], self.size):
+            for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
                 X, here = self.X[rows[piece], :], rows[piece]
                 gram = gram + bordered_gram(X, c[here], self.intercept)
                 along = along + X.T @ s[here]

@@ -42,7 +42,7 @@ def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
         total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) - t.yy * xp.vecdot(t.y, t.y)
         return _infinite_unless(t.regular, total / t.r_squared)
 
-    return by_rows(traces, jacobian.rows, jacobian.size)
+    return by_rows(traces, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
 
 
 def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
@@ -61,7 +61,7 @@ def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Arra
         out /= t.r_squared[:, None]
         return out if bool(xp.all(t.regular)) else _infinite_unless(t.regular[:, None], out)
 
-    return by_rows(diagonals, jacobian.rows, jacobian.size)
+    return by_rows(diagonals, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
 
 
 class _Shared(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.chunks import by_rows, row_slices
+from seepage.chunks import by_rows, chunk_for, row_slices
 from seepage.jacobian import WIDE_CHUNK, ReleaseJacobian
 from seepage.unknowns import Unknowns
 
@@ -64,6 +64,7 @@ class GLMJacobian(ReleaseJacobian):
         self.X, self.coef, self.intercept = X, coef, intercept
         self.derivatives, self.whitener, self.label_size = derivatives, whitener, label_size
         self.target = target
+        self.chunk = chunk_for(X)
         self.rows, self.features = int(X.shape[0]), int(X.shape[1])
         self.outputs = int(coef.shape[1])
         self.size = int(whitener.shape[1])
@@ -188,7 +189,7 @@ class GLMJacobian(ReleaseJacobian):
             out[:, : Y_unknown.shape[0]] += r @ Y_unknown.T
             return out
 
-        return by_rows(one, rows.shape[0], self.features + self.outputs**2)
+        return by_rows(one, rows.shape[0], self.features + self.outputs**2, chunk=self.chunk)
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``A G z`` for a change ``z (len(rows), q)`` of the block: a vector ``(P,)``."""
@@ -196,7 +197,7 @@ class GLMJacobian(ReleaseJacobian):
         t = unknowns.features(self.features)
         total = self._zeros(self.size // self.outputs, self.outputs)
         width = self.features + self.outputs**2
-        for piece in row_slices(rows.shape[0], width):
+        for piece in row_slices(rows.shape[0], width, chunk=self.chunk):
             r, B = self.slopes(unknowns, rows[piece])
             total += self.design(rows[piece]).T @ (B @ z[piece, :, None])[..., 0]
             total[: self.features, :] += unknowns.back(z[piece, :t].T @ r, self.features)

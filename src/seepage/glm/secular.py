@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.chunks import by_rows
+from seepage.chunks import by_rows, chunk_for
 
 Array = Any
 
@@ -64,7 +64,12 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
         p = p[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
     whole = _Secular(rho, delta, p, q, c, s)
-    return by_rows(lambda rows: _solve(whole.pick(rows)), *p.shape, threads=is_numpy_array(p))
+    return by_rows(
+        lambda rows: _solve(whole.pick(rows)),
+        *p.shape,
+        chunk=chunk_for(p),
+        threads=is_numpy_array(p),
+    )
 
 
 def _solve(batch: _Secular) -> Array:
