@@ -29,7 +29,7 @@ from seepage.chunks import by_rows, chunk_for
 
 Array = Any
 
-_STEPS = 200  # never reached: a bracket is halved where Newton's method does not do better
+_STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
 
 
 class _Secular(NamedTuple):
@@ -107,6 +107,7 @@ def _solve(batch: _Secular) -> Array:
             low, tau, high, width, top, floor = (
                 v[going_on] for v in (low, tau, high, width, top, floor)
             )
+    answer[active] = top + tau
     return answer
 
 
