@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from array_api_compat import array_namespace, is_numpy_array
 from tqdm import tqdm
 
 Array = Any
+Item = TypeVar("Item")
 
 # Numbers in one chunk: enough rows to keep a matrix product at full speed, few enough that what is
 # made of them stays far below the size of the table.
@@ -29,14 +30,17 @@ def chunk_for(array: Array) -> int:
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:
     """Cut ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.
 
-    With ``what``, a bar of that name shows the progress of work that takes longer than two seconds
-    (on a terminal only: pipes stay quiet).
+    With ``what``, a bar of that name shows the progress of long work.
     """
     step = max(1, chunk // max(1, width))
     starts = range(0, rows, step)
-    shown = tqdm(starts, desc=what, delay=2, disable=None if what else True, leave=False)
-    for start in shown:
+    for start in progress(starts, what) if what else starts:
         yield slice(start, min(start + step, rows))
+
+
+def progress(items: Collection[Item], what: str) -> Iterator[Item]:
+    """Go through the items behind a bar that appears after two seconds, on a terminal only."""
+    yield from tqdm(items, desc=what, delay=2, disable=None, leave=False)
 
 
 def by_rows(

@@ -8,7 +8,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.chunks import by_rows
+from seepage.chunks import by_rows, progress
 from seepage.spectra import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
 from seepage.unknowns import Unknowns
 
@@ -127,7 +127,7 @@ class ReleaseJacobian(ABC):
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
-        values = [self.block_norm(unknowns, rows) for unknowns in attributes]
+        values = [self.block_norm(u, rows) for u in progress(attributes, "attributes")]
         return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
 
     def _zeros(self, *shape: int) -> Array:

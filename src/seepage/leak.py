@@ -16,6 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.attributes import Attributes
+from seepage.chunks import progress
 from seepage.errors import InputError, nearest
 from seepage.jacobian import ReleaseJacobian
 from seepage.noise import Noise
@@ -212,7 +213,7 @@ class Leakage:
     def _blocks(self, unknowns: Unknowns, blocks: list[Array], measure: str) -> Array:
         xp = array_namespace(self.jacobian.X)
         if _check_measure(measure) == "fil":
-            squared = [self.jacobian.block_norm(unknowns, which) for which in blocks]
+            squared = [self.jacobian.block_norm(unknowns, b) for b in progress(blocks, "groups")]
         else:
             traces = self.jacobian.row_traces(unknowns)
             count = self.jacobian.unknown_count(unknowns)
