@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -32,8 +34,8 @@ def test_version(run):
 def test_help_names_the_commands(run):
     result = run("--help")
     assert result.exit_code == 0
-    assert "data" in result.output
-    assert "demo" in result.output
+    for command in ("audit", "calibrate", "data", "demo"):
+        assert command in result.output
 
 
 def test_list(run):
@@ -116,3 +118,189 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A table of sixty people as CSV, with a name for every exit status of the audit."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    age, town = rng.normal(50, 12, 60), rng.choice(["Aachen", "Bonn"], 60)
+    ill = rng.random(60) < 1 / (1 + np.exp(-(age - 50) / 10))
+    rows = [f"{a:.2f},{t},{'yes' if s else 'no'}" for a, t, s in zip(age, town, ill, strict=True)]
+    path = tmp_path_factory.mktemp("table") / "people.csv"
+    path.write_text("\n".join(["age,town,ill", *rows]) + "\n")
+    return str(path)
+
+
+AUDIT = ("--target", "ill", "--sensitive", "age", "--group", "town", "--sigma", "0.5")
+
+
+def test_audit_writes_a_report_and_tells(run, people, tmp_path):
+    out = tmp_path / "report"
+    result = run("audit", people, *AUDIT, "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "'people.csv': a logistic model of 'ill' on 60 records" in result.stdout
+    assert str(out / "report.html") in result.stdout
+    assert result.stderr == ""
+    assert (out / "report.html").is_file()
+    assert json.loads((out / "summary.json").read_text())["source"] == "people.csv"
+
+
+def test_json_is_all_that_is_printed(run, people, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("audit", people, *AUDIT, "--json")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    summary = json.loads(result.stdout)
+    assert summary["records"]["count"] == 60
+    assert not (tmp_path / "seepage-audit").exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [
+        (("--max-eta", "1000", "--min-mse", "1e-9", "--max-group-ratio", "1000"), 0),
+        (("--max-eta", "1e-3"), 1),
+        (("--min-mse", "1e6"), 1),
+        (("--max-group-ratio", "1"), 1),
+        (("--max-eta", "1000", "--min-mse", "1e6"), 1),
+        (("--max-eta", "-1"), 2),
+        (("--max-group-ratio", "0.5"), 2),
+    ],
+)
+def test_gates_set_the_exit_status(run, people, limits, status):
+    result = run("audit", people, *AUDIT, "--json", *limits)
+    assert result.exit_code == status, result.output
+    if status == 2:
+        assert result.stdout == ""
+        assert result.stderr.startswith("error: ")
+    else:
+        assert json.loads(result.stdout)["passed"] is (status == 0)
+        assert ("over the limit" in result.stderr) is (status == 1)
+
+
+def test_offenders_are_named_by_row_and_never_by_value(run, people):
+    result = run("audit", people, *AUDIT, "--json", "--max-eta", "1e-3")
+    assert "60 records (rows " in result.stderr
+    rows = result.stderr.partition("(rows ")[2].partition(" and ")[0].split(", ")
+    assert len(rows) == 10
+    assert {int(row) for row in rows} <= set(range(60))
+    ages = [line.split(",")[0] for line in Path(people).read_text().splitlines()[1:]]
+    assert not any(age in result.output for age in ages)
+
+
+def test_the_advice_aims_at_the_limit(run, people, tmp_path):
+    limits = ("--max-eta", "0.01", "--min-mse", "1e6")
+    result = run("audit", people, *AUDIT, *limits, "--out", str(tmp_path / "report"))
+    assert result.exit_code == 1
+    assert "OVER --max-eta: 60 records (rows " in result.stdout
+    assert "no record leaks more than η = 0.001;" in result.stdout
+
+
+def test_calibrate_prints_the_noise_and_its_cost(run, people):
+    plain = run("calibrate", people, "--target", "ill", "--target-eta", "0.5")
+    assert plain.exit_code == 0, plain.output
+    found = json.loads(
+        run("calibrate", people, "--target", "ill", "--target-eta", "0.5", "--json").stdout
+    )
+    assert plain.stdout.startswith(f"σ = {found['sigma']:.6g}\n")
+    assert "share of wrong predictions" in plain.stdout
+    asked = ("--sigma", repr(found["sigma"]), "--json", "--max-eta", "0.5")
+    assert run("audit", people, "--target", "ill", *asked).exit_code == 0
+    less = ("--sigma", repr(found["sigma"] * 0.999), "--json", "--max-eta", "0.5")
+    assert run("audit", people, "--target", "ill", *less).exit_code == 1
+
+
+def test_a_given_model_is_audited(run, people, tmp_path):
+    import numpy as np
+
+    from seepage.auditing.columns import plan_columns
+    from seepage.auditing.encoding import encode
+    from seepage.auditing.intake import read_file
+    from seepage.glm import LogisticRegression
+
+    table = read_file(Path(people))
+    encoded = encode(table, plan_columns(table, "ill"), scale=False)
+    model = LogisticRegression(l2=0.02, fit_intercept=True).fit(encoded.X, encoded.y)
+    path = tmp_path / "model.json"
+
+    def write(factor):
+        path.write_text(
+            json.dumps(
+                {
+                    "family": "logistic",
+                    "coefficients": (factor * np.ravel(model.coef_)).tolist(),
+                    "intercept": float(model.intercept_[0]),
+                    "l2": 0.02,
+                    "classes": ["no", "yes"],
+                    "features": list(encoded.names),
+                }
+            )
+        )
+
+    write(1.0)
+    given = ("--target", "ill", "--sigma", "0.1", "--json")
+    result = run("audit", people, *given, "--model-file", str(path))
+    assert result.exit_code == 0, result.output
+    fitted = run("audit", people, *given, "--no-scale", "--l2", "0.02")
+    ours, theirs = json.loads(fitted.stdout), json.loads(result.stdout)
+    assert theirs["records"]["eta"]["1"] == pytest.approx(ours["records"]["eta"]["1"], rel=1e-6)
+    write(1.5)
+    wrong = run("audit", people, *given, "--model-file", str(path))
+    assert wrong.exit_code == 2
+    assert "do not minimise" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--target", "il"), "did you mean 'ill'"),
+        (("--target", "ill", "--sensitive", "aeg"), "did you mean 'age'"),
+        (("--target", "ill", "--sigma", "1", "--target-eta", "1"), "not both"),
+        (("--target", "ill", "--model", "linear"), "use --model logistic"),
+        (("--target", "ill", "--max-group-ratio", "2"), "--group"),
+        (("--target", "ill", "--sigma", "0"), "sigma must be"),
+        (("--target", "ill", "--missing", "maybe"), "missing must be"),
+    ],
+)
+def test_an_audit_that_makes_no_sense_is_one_line_and_status_two(run, people, arguments, complaint):
+    result = run("audit", people, *arguments, "--json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert complaint in result.stderr
+
+
+def test_a_missing_file_is_status_two(run, tmp_path):
+    result = run("audit", str(tmp_path / "none.csv"), "--target", "ill")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch, tmp_path):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seepage.audit_command.assess", interrupted)
+    result = run("audit", people, *AUDIT, "--out", str(tmp_path / "report"))
+    assert result.exit_code == 130
+    assert not (tmp_path / "report").exists()
+
+
+def test_values_are_shown_only_when_asked_and_with_a_warning(run, people, tmp_path):
+    result = run("audit", people, *AUDIT, "--show-values", "--out", str(tmp_path / "report"))
+    assert result.exit_code == 0
+    assert "do not pass it on" in result.stderr
+
+
+def test_terminal_codes_in_names_do_not_reach_the_terminal(run, tmp_path):
+    path = tmp_path / "hostile.csv"
+    lines = ["\x1b[31mred\x1b[0m,=cmd()|y,ill"]
+    lines += [f"{k % 7},{(k * k) % 11},{'yes' if k % 3 else 'no'}" for k in range(40)]
+    path.write_text("\n".join(lines) + "\n")
+    result = run("audit", str(path), "--target", "ill", "--out", str(tmp_path / "report"))
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output

@@ -16,27 +16,39 @@ def audit():
     return measure()
 
 
-def test_the_demo_writes_a_figure_and_private_numbers(tmp_path):
+def test_the_demo_writes_the_report(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    for words in ("569 patients", "Most leaked records", "Most leaked attributes", "What to do"):
+    for words in ("569 records", "What was done", "can come closest to", "What would help"):
         assert words in result.output
-    summary = tmp_path / "leakage.json"
-    assert stat.S_IMODE(summary.stat().st_mode) == 0o600
-    numbers = json.loads(summary.read_text())
-    assert len(numbers["records"]) == 569
-    assert len(numbers["attributes"]) == 30
-    assert "do not publish" in numbers["notice"]
-    assert (tmp_path / "leakage.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Report: {tmp_path / 'report.html'}" in result.output
+    for name in ("report.html", "leakage.parquet", "summary.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["records"]["count"] == 569
+    assert len(summary["attributes"]) == 31
+    assert "do not publish" in summary["notice"]
+
+
+def test_its_numbers_are_those_of_the_library(audit):
+    """The audit of the encoded table is the leakage of the model that anyone can fit."""
+    import seepage as sp
+
+    patients = sp.data.load_bundled("breast_cancer")
+    X = (patients.X - patients.X.mean(axis=0)) / patients.X.std(axis=0)
+    model = sp.glm.LogisticRegression(l2=1e-2, fit_intercept=True).fit(X, patients.y)
+    leak = sp.leakage(model, X, patients.y, noise=sp.Gaussian(SIGMA))
+    assert np.allclose(audit.eta, leak.rows(), rtol=1e-8)
+    column = list(patients.names).index("worst area")
+    errors = np.asarray(leak.cells().std_bound())[:, column] * patients.X[:, column].std()
+    assert np.allclose(audit.cell_errors["worst area"], errors, rtol=1e-8)
 
 
 def test_the_advice_holds(audit):
-    """With the noise it names, the smallest error on a single cell is one standard deviation."""
-    smallest = (audit["cells"] / audit["spread"]).min()
-    assert smallest * audit["enough"].sigma / SIGMA == pytest.approx(1.0, rel=1e-12)
+    """With the noise it names, no record leaks more than the target."""
+    assert audit.eta.max() * SIGMA / audit.calibrated_sigma == pytest.approx(audit.target_eta)
 
 
 def test_a_record_leaks_at_least_as_much_as_its_parts(audit):
-    rows = np.asarray(audit["rows"])
-    assert np.all(rows >= np.asarray(audit["measurements"]) * (1 - 1e-12))
-    assert np.all(rows >= np.asarray(audit["diagnosis"]) * (1 - 1e-12))
+    assert np.all(audit.eta >= audit.eta_features * (1 - 1e-12))
+    assert np.all(audit.eta >= audit.eta_label * (1 - 1e-12))

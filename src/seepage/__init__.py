@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from seepage import bounds, data, glm
+    from seepage.auditing.pipeline import audit
     from seepage.calibration import calibrate
     from seepage.composition import compose
     from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
@@ -31,6 +32,7 @@ _HOMES = {
     "NotConvergedWarning": "errors",
     "NotTheMinimiserError": "errors",
     "Result": "result",
+    "audit": "auditing.pipeline",
     "calibrate": "calibration",
     "compose": "composition",
     "leakage": "leak",
@@ -46,6 +48,7 @@ __all__ = [
     "NotConvergedWarning",
     "NotTheMinimiserError",
     "Result",
+    "audit",
     "bounds",
     "calibrate",
     "compose",

@@ -16,6 +16,43 @@ Folder = Annotated[
 ]
 
 
+Table = Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")]
+Target = Annotated[str, typer.Option(help="The column the model predicts.")]
+ModelKind = Annotated[
+    str | None,
+    typer.Option(help="linear, logistic, poisson or softmax (default: by the target)."),
+]
+Penalty = Annotated[
+    float | None, typer.Option("--l2", help="The penalty λ (default 0.001; 0.01 if separable).")
+]
+TargetEta = Annotated[
+    float | None,
+    typer.Option(help="The most a record may leak; chooses σ (default 1: one standard deviation)."),
+]
+Sensitive = Annotated[
+    list[str] | None, typer.Option(help="A column to report record by record; repeat for more.")
+]
+Group = Annotated[
+    list[str] | None, typer.Option(help="A column to compare groups by; repeat for more.")
+]
+Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for more.")]
+Codes = Annotated[
+    list[str] | None,
+    typer.Option("--categorical", help="A column of numbers that are codes; repeat for more."),
+]
+Missing = Annotated[
+    str, typer.Option(help="Rows with missing values: refuse, drop or impute them.")
+]
+NoScale = Annotated[bool, typer.Option("--no-scale", help="Do not standardise the columns.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The CSV file has no header line.")]
+Names = Annotated[str | None, typer.Option(help="The columns' names, separated by commas.")]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(help="A fitted model (JSON or safetensors) to audit instead of fitting one."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
+
+
 class _PlainErrors(TyperGroup):
     """Answers bad input with one line and exit status 2 instead of a traceback."""
 
@@ -25,6 +62,10 @@ class _PlainErrors(TyperGroup):
         except InputError as error:
             typer.echo("error: " + " ".join(str(error).split()), err=True)
             raise typer.Exit(2) from error
+        except KeyboardInterrupt as interruption:
+            # Status 1 says that a limit was exceeded, so an interruption must not.
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from interruption
 
 
 app = typer.Typer(
@@ -66,6 +107,94 @@ def demo(
     from seepage.demo import run
 
     run(out)
+
+
+@app.command()
+def audit(
+    table: Table,
+    target: Target,
+    model: ModelKind = None,
+    l2: Penalty = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="The standard deviation of the noise on every number.")
+    ] = None,
+    target_eta: TargetEta = None,
+    sensitive: Sensitive = None,
+    group: Group = None,
+    drop: Drop = None,
+    categorical: Codes = None,
+    missing: Missing = "refuse",
+    no_scale: NoScale = False,
+    no_header: NoHeader = False,
+    names: Names = None,
+    model_file: ModelFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the report (default seepage-audit; none with --json)."),
+    ] = None,
+    max_eta: Annotated[
+        float | None, typer.Option(help="Gate: the most that any record may leak.")
+    ] = None,
+    min_mse: Annotated[
+        float | None,
+        typer.Option(help="Gate: the least squared error of an attack, in squared deviations."),
+    ] = None,
+    max_group_ratio: Annotated[
+        float | None, typer.Option(help="Gate: the most one group may leak beside another.")
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show the records' own values in the report.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell what releasing a linear model of a table leaks about its records; write a report.
+
+    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    """
+    from seepage.audit_command import Question, audit_table
+
+    if sigma is not None and target_eta is not None:
+        raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
+    question = Question(
+        table, target, model, l2, sigma, target_eta, sensitive or (), group or (), drop or (),
+        categorical or (), missing, not no_scale, not no_header, names, model_file, show_values,
+    )  # fmt: skip
+    passed = audit_table(
+        question,
+        out=out or (None if as_json else Path("seepage-audit")),
+        as_json=as_json,
+        max_eta=max_eta,
+        min_mse=min_mse,
+        max_group_ratio=max_group_ratio,
+    )
+    if not passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def calibrate(
+    table: Table,
+    target: Target,
+    model: ModelKind = None,
+    l2: Penalty = None,
+    target_eta: TargetEta = None,
+    drop: Drop = None,
+    categorical: Codes = None,
+    missing: Missing = "refuse",
+    no_scale: NoScale = False,
+    no_header: NoHeader = False,
+    names: Names = None,
+    model_file: ModelFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
+    from seepage.audit_command import Question, calibrate_table
+
+    question = Question(
+        table, target, model, l2, None, target_eta, (), (), drop or (), categorical or (), missing,
+        not no_scale, not no_header, names, model_file,
+    )  # fmt: skip
+    calibrate_table(question, as_json=as_json)
 
 
 @data_app.command("list")

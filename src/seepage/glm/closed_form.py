@@ -15,11 +15,11 @@ Seen from the columns the same happens once more: the information about column j
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.chunks import CHUNK, by_rows, row_slices
+from seepage.chunks import CHUNK, by_rows, progress, row_slices
 from seepage.glm.curvature import bordered_gram
 from seepage.glm.inverse import inverse_diagonal, inverse_traces
 from seepage.glm.jacobian import GLMJacobian
@@ -30,6 +30,18 @@ from seepage.unknowns import Unknowns
 Array = Any
 
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
+_DENSE_BLOCK = 1500  # up to this many released numbers, a block's P×P sum is written out
+
+
+class _Eigenbasis(NamedTuple):
+    """The eigenvectors of ``A_V A_Vᵀ``, and what a row's ``A x̃`` is in terms of them."""
+
+    columns: tuple[int, ...] | None  # which features
+    basis: Any
+    delta: Array  # (k,), the eigenvalues, rising
+    coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
+    beyond: Array | None  # (P, P): x̃ ↦ the part of A x̃ outside their span
+    q: Array  # (k,): the coordinates of A_V w_V
 
 
 class SingleOutputJacobian(GLMJacobian):
@@ -65,25 +77,54 @@ class SingleOutputJacobian(GLMJacobian):
             label_size=1,
         )
         self.w, self.r, self.a, self.b = coef, r, a, b
+        self._kept: _Eigenbasis | None = None
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, by secular equations."""
         if self.unknown_count(unknowns) <= _SMALL:
             return super().row_norms(unknowns)
         xp = array_namespace(self.X)
-        A, A_V, w_V = self.restricted(unknowns)
-        delta, Q = xp.linalg.eigh(A_V @ A_V.T)
-        delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
-        to_eigenbasis = A.T @ Q
-        q = (A_V @ w_V) @ Q
+        basis = self._eigenbasis(unknowns)
         c, s = self._rank_two(unknowns)
         rho = self.r * self.r
 
         def norms(rows: slice) -> Array:
-            p = self.design(rows) @ to_eigenbasis
-            return largest_eigenvalue(rho[rows], delta, p, q, c[rows], s[rows])
+            X = self.design(rows)
+            p = X @ basis.coordinates
+            if basis.beyond is not None:
+                rest = X @ basis.beyond
+                p = xp.concat([xp.sqrt(xp.vecdot(rest, rest))[:, None], p], axis=1)
+            return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
         return by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
+
+    def _forget(self) -> None:
+        self._kept = None
+
+    def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
+        """Diagonalise ``A_V A_Vᵀ``; kept for the next question about the same features.
+
+        Where the unknown features reach only t of the release's dimensions, all that a row adds
+        beyond them is the length of one more coordinate.
+        """
+        kept = self._kept
+        if kept is not None and kept.columns == unknowns.columns and kept.basis is unknowns.basis:
+            return kept
+        xp = array_namespace(self.X)
+        A, A_V, w_V = self.restricted(unknowns)
+        beyond = None
+        if A_V.shape[1] + 1 < self.size:
+            Q, R = xp.linalg.qr(A_V)
+            delta, W = xp.linalg.eigh(R @ R.T)
+            U = Q @ W
+            beyond = A.T - (A.T @ U) @ U.T
+        else:
+            delta, U = xp.linalg.eigh(A_V @ A_V.T)
+        delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
+        if beyond is not None:
+            delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
+        self._kept = _Eigenbasis(unknowns.columns, unknowns.basis, delta, A.T @ U, beyond, q)
+        return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return ``r² tr(A_V A_Vᵀ) + c ‖Ax̃‖² + 2 a r (A_V w_V)·Ax̃`` for each row."""
@@ -165,6 +206,8 @@ class SingleOutputJacobian(GLMJacobian):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
+        if self.size > _DENSE_BLOCK:
+            return super().block_norm(unknowns, rows)
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self._rank_two(unknowns)
@@ -181,21 +224,24 @@ class SingleOutputJacobian(GLMJacobian):
         ``N = A X̃ᵀdiag(a²)X̃ Aᵀ``, ``e = A e_j`` and ``h = A X̃ᵀ(a r)``: one secular equation each.
         """
         xp = array_namespace(self.X)
-        A = self.whitener
-        gram, h = self._sums(self.a**2, self.a * self.r, rows)
-        delta, Q = xp.linalg.eigh(A @ gram @ A.T)
-        delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
-        h = h @ Q
-        e = (A.T @ Q)[: self.features, :]
-        c = xp.sum(self.r[rows] ** 2) * xp.ones_like(self.w)
-        singles = largest_eigenvalue(self.w**2, delta, e, h, c, self.w)
-        singles = xp.where(singles > 0, singles, xp.zeros_like(singles))
-        out = xp.zeros((len(attributes),), dtype=A.dtype, device=A.device)
-        for k, unknowns in enumerate(attributes):
-            if unknowns.columns is not None and len(unknowns.columns) == 1:
-                out[k] = singles[unknowns.columns[0]]
-            else:
-                out[k] = self.block_norm(unknowns, rows)
+        out = self._zeros(len(attributes))
+        single = {
+            k: u.columns[0]
+            for k, u in enumerate(attributes)
+            if u.columns is not None and len(u.columns) == 1 and u.basis is None
+        }
+        for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
+            out[k] = self.block_norm(attributes[k], rows)
+        if single:
+            columns = xp.asarray(list(single.values()), device=self.X.device)
+            A, w = self.whitener, self.w[columns]
+            gram, h = self._sums(self.a**2, self.a * self.r, rows)
+            delta, Q = xp.linalg.eigh(A @ gram @ A.T)
+            delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
+            c = xp.sum(self.r[rows] ** 2) * xp.ones_like(w)
+            e = (A.T @ Q)[columns, :]
+            values = largest_eigenvalue(w**2, delta, e, h @ Q, c, w)
+            out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
         return out
 
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:

@@ -175,7 +175,11 @@ class GLMJacobian(ReleaseJacobian):
         both = copy(self)
         C = self.whitener.T @ self.whitener + other.whitener.T @ other.whitener
         both.whitener = xp.linalg.cholesky(C).T
+        both._forget()
         return both
+
+    def _forget(self) -> None:
+        """Drop what was kept of the whitener; called where it changes."""
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``(A G)ᵀ v`` for a vector of the whitened release: ``(len(rows), q)``."""

@@ -1,0 +1,192 @@
+"""Renders report.html: one file that needs nothing else and runs only the script it came with."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from seepage.auditing.findings import AttributeFinding, Audit, GroupFinding, GroupingFinding
+from seepage.report.canvas import Drawing
+from seepage.report.exposure import (
+    error_at,
+    find_limit,
+    find_over,
+    most_exposed,
+    protection,
+    relative_error,
+)
+from seepage.report.figures import (
+    SHOWN_GROUPINGS,
+    draw_attributes,
+    draw_curve,
+    draw_grouping,
+    draw_histogram,
+)
+from seepage.report.records import EMBEDDED_CELLS, EMBEDDED_ROWS, pack
+from seepage.report.summary import SCHEMA
+from seepage.report.verdict import judge
+from seepage.report.wording import count, counted, number, plain, sentence, short
+
+SHOWN_RECORDS = 8
+SHOWN_VALUES = 30  # columns of values beside a record
+LISTED_ATTRIBUTES = 200
+LISTED_GROUPS = 40
+
+
+def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
+    """Return the figures of an audit, those of the groupings numbered from 1."""
+    drawn = [draw_histogram(audit), draw_attributes(audit)]
+    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:SHOWN_GROUPINGS], 1)]
+    drawn.append(draw_curve(audit))
+    return tuple(figure for figure in drawn if figure is not None)
+
+
+def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
+    """Return the page of an audit."""
+    limit, over = find_limit(audit), find_over(audit)
+    ranked = most_exposed(audit.attributes)
+    script = _read("records.js")
+    return _environment().get_template("report.html.j2").render(
+        audit=audit,
+        verdict=judge(audit),
+        limit=limit,
+        over=int(over.sum()),
+        facts=_pick_facts(audit),
+        most=_list_records(audit, np.argsort(-audit.eta, kind="stable")[:SHOWN_RECORDS]),
+        least=_list_records(audit, np.argsort(audit.eta, kind="stable")[:SHOWN_RECORDS]),
+        shown_values=_choose_values(audit),
+        attributes=ranked[:LISTED_ATTRIBUTES],
+        groupings=[
+            (grouping, _choose_groups(grouping), _find(figures, f"groups-{place}"))
+            for place, grouping in enumerate(audit.groupings, 1)
+        ],
+        histogram=_find(figures, "leakage"),
+        exposed=_find(figures, "attributes"),
+        curve=_find(figures, "curve"),
+        records=pack(audit),
+        embedded_rows=EMBEDDED_ROWS,
+        embedded_cells=EMBEDDED_CELLS,
+        schema=SCHEMA,
+        style=_trusted(_read("style.css")),
+        script=_trusted(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )  # fmt: skip
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("seepage.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "count": count,
+        "plain": plain,
+        "short": short,
+        "sentence": sentence,
+        "protection": protection,
+        "trusted": _trusted,
+    }
+    environment.globals |= {"counted": counted}
+    return environment
+
+
+def _trusted(text: str) -> Markup:
+    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
+    return Markup(text)  # noqa: S704
+
+
+def _read(name: str) -> str:
+    return (files("seepage.report") / "templates" / name).read_text("utf-8")
+
+
+def _find(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
+    return next((figure for figure in figures if figure.name == name), None)
+
+
+def _pick_facts(audit: Audit) -> list[dict[str, str]]:
+    """Return the numbers worth a large print: what they are, the number, and what it means."""
+    worst = float(np.max(audit.eta))
+    facts = [
+        {
+            "name": "Most exposed record",
+            "value": f"η = {number(worst)}",
+            "note": f"row {audit.row_index[int(np.argmax(audit.eta))]}; the median record has "
+            f"{number(float(np.median(audit.eta)))}",
+        }
+    ]
+    facts += [_attribute_fact(a) for a in _pick_attribute(audit)]
+    if audit.groupings:
+        grouping = max(audit.groupings, key=lambda g: g.ratio)
+        facts.append(
+            {
+                "name": f"Groups by {short(grouping.column, 24)}",
+                "value": f"{number(grouping.ratio)} ×",
+                "note": f"mean leakage of {short(grouping.least_protected, 24)} over that of "
+                f"{short(grouping.most_protected, 24)}",
+            }
+        )
+    error = error_at(audit, audit.sigma)
+    if error is not None:
+        note = (
+            f"{short(audit.curve.error_name, 40)}; {number(audit.curve.noiseless_error)} without "
+            f"noise, {number(audit.curve.trivial_error)} for always the same answer"
+        )
+        facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
+    return facts
+
+
+def _pick_attribute(audit: Audit) -> tuple[AttributeFinding, ...]:
+    sensitive = tuple(a for a in audit.attributes if a.sensitive)
+    return most_exposed(sensitive or audit.attributes)[:1]
+
+
+def _attribute_fact(attribute: AttributeFinding) -> dict[str, str]:
+    error = relative_error(attribute, attribute.smallest_error)
+    against = f"{number(error)} × its spread of ±{number(attribute.spread)}"
+    if attribute.kind != "numeric":
+        against = "1 is a whole level"
+    return {
+        "name": f"Easiest {'sensitive ' if attribute.sensitive else ''}column",
+        "value": f"±{number(attribute.smallest_error)}",
+        "note": f"{short(attribute.name, 30)}, row {attribute.easiest_row}: no unbiased attack "
+        f"errs less; {against}",
+    }
+
+
+def _list_records(audit: Audit, places: np.ndarray) -> list[dict[str, Any]]:
+    longest = float(np.max(audit.eta)) or 1.0
+    return [
+        {
+            "place": int(place),
+            "row": int(audit.row_index[place]),
+            "eta": float(audit.eta[place]),
+            "share": float(np.clip(audit.eta[place] / longest, 0, 1)),
+            "label": float(audit.eta_label[place]),
+            "columns": float(audit.eta_features[place]),
+        }
+        for place in places
+    ]
+
+
+def _choose_values(audit: Audit) -> list[str]:
+    """Return the columns whose values are shown, the sensitive ones first."""
+    if audit.values is None:
+        return []
+    sensitive = {a.name for a in audit.attributes if a.sensitive}
+    return sorted(audit.values, key=lambda name: name not in sensitive)[:SHOWN_VALUES]
+
+
+def _choose_groups(grouping: GroupingFinding) -> list[GroupFinding]:
+    ranked = sorted(grouping.groups, key=lambda group: -group.mean_eta)
+    half = LISTED_GROUPS // 2
+    return ranked if len(ranked) <= LISTED_GROUPS else ranked[:half] + ranked[-half:]

@@ -1,0 +1,48 @@
+"""Writes the report: everything is made first, then each file appears whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seepage.auditing.findings import Audit
+from seepage.errors import InputError
+from seepage.files import write_private
+from seepage.report.card import write_card
+from seepage.report.page import draw_figures, render_page
+from seepage.report.records import build_table
+from seepage.report.summary import to_json
+
+
+def write_report(audit: Audit, out: Path) -> Path:
+    """Write an audit into the folder ``out`` and return the path of its page.
+
+    ``report.html``, ``leakage.parquet``, ``summary.json``, ``model-card.md`` and ``figures/*.svg``,
+    readable by their owner only. Files of an earlier report in the same folder are replaced.
+    """
+    import pyarrow.parquet as pq
+
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out.name!r} is a file: name a folder for the report with --out.")
+    figures = draw_figures(audit)
+    texts = {out / "figures" / f"{figure.name}.svg": figure.file for figure in figures}
+    texts |= {
+        out / "summary.json": to_json(audit),
+        out / "model-card.md": write_card(audit),
+        out / "report.html": render_page(audit, figures),
+    }
+    table = build_table(audit)
+    _make_private(out)
+    write_private(out / "leakage.parquet", lambda file: pq.write_table(table, file))
+    for path, text in texts.items():
+        content = text.encode("utf-8", "replace")
+        write_private(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+    for left in (out / "figures").glob("*.svg"):  # of an earlier audit with other groups
+        if left not in texts and left.stem.partition("-")[0] in {"attributes", "groups", "curve"}:
+            left.unlink()
+    return out / "report.html"
+
+
+def _make_private(out: Path) -> None:
+    if not out.exists():
+        out.mkdir(parents=True)
+        out.chmod(0o700)

@@ -1,0 +1,79 @@
+"""Gates: within, over, and who is named."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from people import encoded_people
+
+from seepage.auditing.assess import assess
+from seepage.auditing.gates import check
+from seepage.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def audit():
+    encoded = encoded_people("logistic", groups=["town"])
+    found = assess(encoded, source="people", remedies=False)
+    # Row numbers of the caller's table, which are not positions among the records.
+    return replace(found, row_index=found.row_index + 1000)
+
+
+def test_without_limits_there_is_no_gate(audit):
+    assert check(audit) == ()
+
+
+def test_calibrated_noise_meets_its_own_target(audit):
+    (gate,) = check(audit, max_eta=1.0)
+    assert gate.passed
+    assert gate.measured == pytest.approx(1.0)
+    (gate,) = check(audit, min_mse=1.0)
+    assert gate.passed
+    assert gate.measured == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("max_eta", 0.5), ("min_mse", 4.0)])
+def test_offenders_are_named_by_row_worst_first(audit, name, limit):
+    (gate,) = check(audit, **{name: limit})
+    over = int(np.sum(audit.eta > 0.5))
+    assert not gate.passed
+    assert over > 10
+    worst = audit.row_index[np.argsort(-audit.eta)[:10]]
+    assert f"{over} records (rows {', '.join(map(str, worst))} and {over - 10} more)" in gate.text
+    enough = 2 * audit.sigma
+    assert f"σ = {enough:.4g} would be enough" in gate.text
+
+
+def test_one_offender_is_one(audit):
+    limit = float(np.mean(np.sort(audit.eta)[-2:]))
+    (gate,) = check(audit, max_eta=limit)
+    assert gate.text.startswith(f"1 record (row {audit.row_index[np.argmax(audit.eta)]}) leaks")
+
+
+def test_groups(audit):
+    ratio = audit.groupings[0].ratio
+    within, over = check(audit, max_group_ratio=ratio), check(audit, max_group_ratio=ratio * 0.999)
+    assert within[0].passed
+    assert not over[0].passed
+    assert over[0].measured == ratio
+    assert "'town'" in over[0].text
+    assert not any(group.label in over[0].text for group in audit.groupings[0].groups)
+
+
+def test_gates_come_together(audit):
+    gates = check(audit, max_eta=2, min_mse=0.1, max_group_ratio=1000)
+    assert [g.name for g in gates] == ["--max-eta", "--min-mse", "--max-group-ratio"]
+    assert all(g.passed for g in gates)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_eta": 0}, {"min_mse": -1}, {"max_group_ratio": 0.5}, {"max_eta": np.nan}]
+)
+def test_limits_that_mean_nothing_are_refused(audit, limits):
+    with pytest.raises(InputError, match="must be"):
+        check(audit, **limits)
+
+
+def test_a_group_ratio_needs_groups(audit):
+    with pytest.raises(InputError, match="--group"):
+        check(replace(audit, groupings=()), max_group_ratio=2)
