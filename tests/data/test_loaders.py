@@ -37,6 +37,8 @@ WHOLE = struct.pack(">2I", 0x0801, 4) + bytes([1, 2, 3, 4])
         (gzip.compress(WHOLE[:-1]), "fewer than the 4 bytes"),
         (gzip.compress(WHOLE + b"\0"), "more than the 4 bytes"),
     ],
+    # Names that do not hold the content: gzip writes the time of day into it.
+    ids=["empty", "no gzip", "cut", "damaged", "stub", "magic", "count", "fewer", "more"],
 )
 def test_idx_names_what_is_wrong(tmp_path, content, complaint):
     path = tmp_path / "labels.gz"
