@@ -62,10 +62,10 @@ def main() -> int:
     # A handful of vectors (labels, margins, slopes, curvatures) is held for every row, each as
     # large as the results; nothing else may depend on n.
     vectors = [8 * n * 12 / 1e6 for n in ROWS]
-    bounded = all(used <= held + 100 for used, held in zip(memory, vectors, strict=True))
+    bounded = all(used <= held + 150 for used, held in zip(memory, vectors, strict=True))
     claims = [
         (f"exponent in n at most 1.1: {in_rows:.2f}", in_rows <= 1.1),
-        (f"memory within a dozen vectors of n numbers and 100 MB: {max(memory):.0f} MB", bounded),
+        (f"memory within a dozen vectors of n numbers and 150 MB: {max(memory):.0f} MB", bounded),
     ]
     for claim, met in claims:
         print(f"{'kept' if met else 'MISSED':<7} {claim}")
