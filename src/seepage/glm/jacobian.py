@@ -181,6 +181,10 @@ class GLMJacobian(ReleaseJacobian):
     def _forget(self) -> None:
         """Drop what was kept of the whitener; called where it changes."""
 
+    def _pick(self, rows: Array, piece: slice) -> slice | Array:
+        """Return a piece of the rows, as a slice (which copies nothing) where they are all."""
+        return piece if rows.shape[0] == self.rows else rows[piece]
+
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``(A G)ᵀ v`` for a vector of the whitened release: ``(len(rows), q)``."""
         xp = array_namespace(self.X)
@@ -188,8 +192,12 @@ class GLMJacobian(ReleaseJacobian):
         Y_unknown = unknowns.of(Y[: self.features, :])
 
         def one(piece: slice) -> Array:
-            r, B = self.slopes(unknowns, rows[piece])
-            out = ((self.design(rows[piece]) @ Y)[:, None, :] @ B)[:, 0, :]
+            here = self._pick(rows, piece)
+            r, B = self.slopes(unknowns, here)
+            along = self.X[here, :] @ Y[: self.features, :]
+            if self.intercept:
+                along = along + Y[self.features :, :]
+            out = (along[:, None, :] @ B)[:, 0, :]
             out[:, : Y_unknown.shape[0]] += r @ Y_unknown.T
             return out
 
@@ -202,8 +210,12 @@ class GLMJacobian(ReleaseJacobian):
         total = self._zeros(self.size // self.outputs, self.outputs)
         width = self.features + self.outputs**2
         for piece in row_slices(rows.shape[0], width, chunk=self.chunk):
-            r, B = self.slopes(unknowns, rows[piece])
-            total += self.design(rows[piece]).T @ (B @ z[piece, :, None])[..., 0]
+            here = self._pick(rows, piece)
+            r, B = self.slopes(unknowns, here)
+            along = (B @ z[piece, :, None])[..., 0]
+            total[: self.features, :] += self.X[here, :].T @ along
+            if self.intercept:
+                total[self.features, :] += xp.sum(along, axis=0)
             total[: self.features, :] += unknowns.back(z[piece, :t].T @ r, self.features)
         return self.whitener @ xp.reshape(total, (-1,))
 
