@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -288,6 +289,15 @@ def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch
     result = run("audit", people, *AUDIT, "--out", str(tmp_path / "report"))
     assert result.exit_code == 130
     assert not (tmp_path / "report").exists()
+
+
+def test_a_reader_that_stops_listening_is_not_taken_for_a_failed_gate():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from seepage.cli import main; main()", "data", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)  # noqa: S603
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_values_are_shown_only_when_asked_and_with_a_warning(run, people, tmp_path):

@@ -169,33 +169,33 @@ def _attributes(
 ) -> list[AttributeErrors]:
     every = np.arange(jacobian.rows)
     found: dict[int, AttributeErrors] = {}
-    plain = {k: a.plain_column() for k, a in enumerate(subject.attributes)}
-    single = [k for k, column in plain.items() if column is not None]
+    single = [k for k, a in enumerate(subject.attributes) if a.plain_column() is not None]
+    unknowns = [
+        a.unknowns() if a.plain_column() is None else Unknowns(a.columns, False)
+        for a in subject.attributes
+    ]
+    norms = np.asarray(jacobian.column_norms(unknowns, every), dtype=float)
     batch = max(1, _NUMBERS_AT_ONCE // max(1, jacobian.rows))
     for start in range(0, len(single), batch):
         which = single[start : start + batch]
         columns = tuple(int(subject.attributes[k].columns[0]) for k in which)
         information = np.asarray(jacobian.cell_information(Unknowns(columns, False)))
-        norms = np.asarray(
-            jacobian.column_norms([Unknowns((j,), False) for j in columns], every), dtype=float
-        )
         for place, k in enumerate(which):
             attribute = subject.attributes[k]
             factor = abs(float(attribute.directions[0, 0]))
             found[k] = _summary(
                 attribute,
-                float(np.sqrt(norms[place])) * factor * attribute.scale,
+                float(np.sqrt(norms[k])) * factor * attribute.scale,
                 _errors(information[:, place] * factor**2),
                 attribute.name in kept,
             )
     for k, attribute in enumerate(subject.attributes):
         if k in found:
             continue
-        unknowns = attribute.unknowns()
         found[k] = _summary(
             attribute,
-            float(np.sqrt(jacobian.block_norm(unknowns, every))),
-            _errors(np.asarray(jacobian.row_norms(unknowns))) * attribute.scale,
+            float(np.sqrt(norms[k])),
+            _errors(np.asarray(jacobian.row_norms(unknowns[k]))) * attribute.scale,
             attribute.name in kept,
         )
     return [found[k] for k in range(len(subject.attributes))]

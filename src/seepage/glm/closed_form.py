@@ -24,13 +24,13 @@ from seepage.glm.curvature import bordered_gram
 from seepage.glm.inverse import inverse_diagonal, inverse_traces
 from seepage.glm.jacobian import GLMJacobian
 from seepage.glm.secular import largest_eigenvalue
+from seepage.glm.updated_spectrum import largest_after_update
 from seepage.spectra import dense_largest
 from seepage.unknowns import Unknowns
 
 Array = Any
 
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
-_DENSE_BLOCK = 1500  # up to this many released numbers, a block's P×P sum is written out
 
 
 class _Eigenbasis(NamedTuple):
@@ -40,7 +40,7 @@ class _Eigenbasis(NamedTuple):
     basis: Any
     delta: Array  # (k,), the eigenvalues, rising
     coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
-    beyond: Array | None  # (P, P): x̃ ↦ the part of A x̃ outside their span
+    whole: bool  # whether they span all of the release
     q: Array  # (k,): the coordinates of A_V w_V
 
 
@@ -78,6 +78,7 @@ class SingleOutputJacobian(GLMJacobian):
         )
         self.w, self.r, self.a, self.b = coef, r, a, b
         self._kept: _Eigenbasis | None = None
+        self._lengths: Array | None = None
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, by secular equations."""
@@ -87,19 +88,38 @@ class SingleOutputJacobian(GLMJacobian):
         basis = self._eigenbasis(unknowns)
         c, s = self._rank_two(unknowns)
         rho = self.r * self.r
+        lengths = rho if basis.whole else self._release_lengths()
 
         def norms(rows: slice) -> Array:
             X = self.design(rows)
             p = X @ basis.coordinates
-            if basis.beyond is not None:
-                rest = X @ basis.beyond
-                p = xp.concat([xp.sqrt(xp.vecdot(rest, rest))[:, None], p], axis=1)
+            if not basis.whole:
+                # An eigenvalue is even in this length, so that its cancellation does no harm.
+                rest = lengths[rows] - xp.vecdot(p, p)
+                rest = xp.sqrt(xp.where(rest > 0, rest, xp.zeros_like(rest)))
+                p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
         return by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
 
+    def release_gram(self, rows: slice) -> Array:
+        """Return ``‖A x̃‖²`` of some rows, ``(m, 1, 1)``."""
+        return self._release_lengths()[rows, None, None]
+
+    def _release_lengths(self) -> Array:
+        """Return ``‖A x̃‖²`` of every row; kept, since every question about a row asks for it."""
+        if self._lengths is None:
+            A, xp = self.whitener, array_namespace(self.X)
+
+            def squares(rows: slice) -> Array:
+                AX = self.design(rows) @ A.T
+                return xp.vecdot(AX, AX)
+
+            self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
+        return self._lengths
+
     def _forget(self) -> None:
-        self._kept = None
+        self._kept = self._lengths = None
 
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``; kept for the next question about the same features.
@@ -112,18 +132,17 @@ class SingleOutputJacobian(GLMJacobian):
             return kept
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        beyond = None
-        if A_V.shape[1] + 1 < self.size:
+        whole = A_V.shape[1] + 1 >= self.size
+        if not whole:
             Q, R = xp.linalg.qr(A_V)
             delta, W = xp.linalg.eigh(R @ R.T)
             U = Q @ W
-            beyond = A.T - (A.T @ U) @ U.T
         else:
             delta, U = xp.linalg.eigh(A_V @ A_V.T)
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
-        if beyond is not None:
+        if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns.columns, unknowns.basis, delta, A.T @ U, beyond, q)
+        self._kept = _Eigenbasis(unknowns.columns, unknowns.basis, delta, A.T @ U, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:
@@ -133,26 +152,22 @@ class SingleOutputJacobian(GLMJacobian):
         c, s = self._rank_two(unknowns)
         along_w = A.T @ (A_V @ w_V)
 
-        def moments(rows: slice) -> Array:
-            X = self.design(rows)
-            AX = X @ A.T
-            return xp.stack([xp.vecdot(AX, AX), X @ along_w], axis=1)
-
-        m = by_rows(moments, self.rows, self.size, chunk=self.chunk)
-        return self.r * self.r * xp.sum(A_V * A_V) + c * m[:, 0] + 2 * s * m[:, 1]
+        slopes = self.X @ along_w[: self.features]
+        if self.intercept:
+            slopes = slopes + along_w[-1]
+        return self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        to_z = A.T @ A_V
+        to_z, lengths = A.T @ A_V, self._release_lengths()
         diagonal = xp.sum(A_V * A_V, axis=0)
 
         def cells(rows: slice) -> Array:
             X = self.design(rows)
-            AX = X @ A.T
             # Completed to the square of J's column, so that nothing cancels below zero.
-            slope = (self.a[rows] ** 2 * xp.vecdot(AX, AX))[:, None] * (w_V * w_V)[None, :]
+            slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
             slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * (X @ to_z)
             slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
             return xp.where(slope > 0, slope, xp.zeros_like(slope))
@@ -206,8 +221,6 @@ class SingleOutputJacobian(GLMJacobian):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
-        if self.size > _DENSE_BLOCK:
-            return super().block_norm(unknowns, rows)
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self._rank_two(unknowns)
@@ -220,10 +233,19 @@ class SingleOutputJacobian(GLMJacobian):
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows.
 
-        For a single column j: ``w_j² N + (Σr²) e eᵀ + w_j (e hᵀ + h eᵀ)`` with
-        ``N = A X̃ᵀdiag(a²)X̃ Aᵀ``, ``e = A e_j`` and ``h = A X̃ᵀ(a r)``: one secular equation each.
+        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)`` it is that of::
+
+            ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
+
+        ``N`` is diagonalised once. A single column is then a secular equation, all of them solved
+        together; a group of columns an update of a diagonal by as many ranks as it has columns.
         """
         xp = array_namespace(self.X)
+        A = self.whitener
+        gram, h = self._sums(self.a**2, self.a * self.r, rows)
+        delta, Q = xp.linalg.eigh(A @ gram @ A.T)
+        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), h @ Q
+        whitener, spread = Q.T @ A, xp.sum(self.r[rows] ** 2)
         out = self._zeros(len(attributes))
         single = {
             k: u.columns[0]
@@ -231,16 +253,19 @@ class SingleOutputJacobian(GLMJacobian):
             if u.columns is not None and len(u.columns) == 1 and u.basis is None
         }
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
-            out[k] = self.block_norm(attributes[k], rows)
+            w = attributes[k].of(self.w)
+            U = attributes[k].of(whitener[:, : self.features], axis=1)
+            S = self._zeros(w.shape[0] + 1, w.shape[0] + 1)
+            S[:-1, :-1] = spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
+            S[:-1, -1] = S[-1, :-1] = w
+            U = xp.concat([U, h[:, None]], axis=1)
+            out[k] = largest_after_update(xp.sum(w * w) * delta, U, S)
         if single:
             columns = xp.asarray(list(single.values()), device=self.X.device)
-            A, w = self.whitener, self.w[columns]
-            gram, h = self._sums(self.a**2, self.a * self.r, rows)
-            delta, Q = xp.linalg.eigh(A @ gram @ A.T)
-            delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
-            c = xp.sum(self.r[rows] ** 2) * xp.ones_like(w)
-            e = (A.T @ Q)[columns, :]
-            values = largest_eigenvalue(w**2, delta, e, h @ Q, c, w)
+            w = self.w[columns]
+            values = largest_eigenvalue(
+                w**2, delta, whitener[:, columns].T, h, spread * xp.ones_like(w), w
+            )
             out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
         return out
 

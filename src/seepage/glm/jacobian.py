@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
 
 from seepage.chunks import by_rows, chunk_for, row_slices
 from seepage.jacobian import WIDE_CHUNK, ReleaseJacobian
 from seepage.unknowns import Unknowns
+
+if TYPE_CHECKING:
+    from seepage.glm.fitted import FittedGLM
 
 Array = Any
 
@@ -48,7 +51,14 @@ class GLMJacobian(ReleaseJacobian):
         The labels as numbers, ``(n,)`` or ``(n, K)``.
     label_size
         ``L``, the number of unknowns in one label.
+
+    Attributes
+    ----------
+    fit
+        The model and its objective, for who wants to refit it with a record changed.
     """
+
+    fit: FittedGLM
 
     def __init__(
         self,
@@ -76,6 +86,15 @@ class GLMJacobian(ReleaseJacobian):
             return X
         xp = array_namespace(X)
         return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
+
+    def release_gram(self, rows: slice) -> Array:
+        """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of some rows, ``(m, K, K)``."""
+        xp = array_namespace(self.X)
+        X = self.design(rows)
+        A = xp.reshape(self.whitener, (self.size, -1, self.outputs))
+        to_release = xp.reshape(xp.permute_dims(A, (1, 2, 0)), (X.shape[1], -1))
+        AX = xp.reshape(X @ to_release, (X.shape[0], self.outputs, -1))
+        return AX @ xp.matrix_transpose(AX)
 
     # Rows, one by one -----------------------------------------------------------------------
 
@@ -237,8 +256,6 @@ class _RowTerms:
         self.count = t = A_unknown.shape[1]
         by_output = xp.permute_dims(A_unknown, (2, 0, 1))  # (K, P, t)
         self.blocks = xp.matrix_transpose(by_output)[:, None] @ by_output[None, :]
-        # Both products with x̃ below cost what one product with C does: P² for every row.
-        self.to_release = xp.reshape(xp.permute_dims(A, (1, 2, 0)), (D, K * P))
         C = xp.reshape(jacobian.whitener.T @ xp.reshape(A_unknown, (P, t * K)), (D, K, t, K))
         self.to_unknowns = xp.reshape(xp.permute_dims(C, (0, 1, 3, 2)), (D, K * K * t))
 
@@ -247,9 +264,8 @@ class _RowTerms:
         K = self.jacobian.outputs
         X = self.jacobian.design(rows)
         r, B = self.jacobian.slopes(self.unknowns, rows)
-        AX = xp.reshape(X @ self.to_release, (X.shape[0], K, -1))
         CX = xp.reshape(X @ self.to_unknowns, (X.shape[0], K, K, self.count))
-        return r, B, AX @ xp.matrix_transpose(AX), (r[:, None, None, :] @ CX)[:, :, 0, :]
+        return r, B, self.jacobian.release_gram(rows), (r[:, None, None, :] @ CX)[:, :, 0, :]
 
 
 def _pairs(r: Array) -> Array:

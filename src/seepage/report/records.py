@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from seepage.auditing.findings import Audit
 from seepage.report.exposure import find_limit
-from seepage.report.summary import NOTICE, SCHEMA
+from seepage.report.summary import SCHEMA
 from seepage.report.wording import plain, short
+from seepage.result import NOTICE
 
 EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only
 EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page

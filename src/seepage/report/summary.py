@@ -12,9 +12,9 @@ import numpy as np
 from seepage.auditing.findings import Audit
 from seepage.report.exposure import error_at, find_limit, find_over, protection
 from seepage.report.verdict import judge
+from seepage.result import NOTICE
 
 SCHEMA = "seepage-audit/1"
-NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
