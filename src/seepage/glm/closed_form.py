@@ -91,8 +91,7 @@ class SingleOutputJacobian(GLMJacobian):
         lengths = rho if basis.whole else self._release_lengths()
 
         def norms(rows: slice) -> Array:
-            X = self.design(rows)
-            p = X @ basis.coordinates
+            p = self.design_times(rows, basis.coordinates)
             if not basis.whole:
                 # An eigenvalue is even in this length, so that its cancellation does no harm.
                 rest = lengths[rows] - xp.vecdot(p, p)
@@ -112,7 +111,7 @@ class SingleOutputJacobian(GLMJacobian):
             A, xp = self.whitener, array_namespace(self.X)
 
             def squares(rows: slice) -> Array:
-                AX = self.design(rows) @ A.T
+                AX = self.design_times(rows, A.T)
                 return xp.vecdot(AX, AX)
 
             self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
@@ -151,10 +150,7 @@ class SingleOutputJacobian(GLMJacobian):
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self._rank_two(unknowns)
         along_w = A.T @ (A_V @ w_V)
-
-        slopes = self.X @ along_w[: self.features]
-        if self.intercept:
-            slopes = slopes + along_w[-1]
+        slopes = self.design_times(slice(0, self.rows), along_w)
         return self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
 
     def cell_information(self, unknowns: Unknowns) -> Array:
@@ -165,10 +161,10 @@ class SingleOutputJacobian(GLMJacobian):
         diagonal = xp.sum(A_V * A_V, axis=0)
 
         def cells(rows: slice) -> Array:
-            X = self.design(rows)
+            z = self.design_times(rows, to_z)
             # Completed to the square of J's column, so that nothing cancels below zero.
             slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
-            slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * (X @ to_z)
+            slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * z
             slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
             return xp.where(slope > 0, slope, xp.zeros_like(slope))
 

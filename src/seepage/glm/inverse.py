@@ -110,9 +110,8 @@ def _row_terms(
             y = y + shared.to_y[-1, :][None, :]
             kappa = kappa + xp.sum(shared.beyond[:, -1] ** 2)
     else:
-        X = jacobian.design(rows)
-        y = X @ shared.to_y
-        out_of_reach = X @ shared.beyond.T
+        y = jacobian.design_times(rows, shared.to_y)
+        out_of_reach = jacobian.design_times(rows, shared.beyond.T)
         kappa = xp.vecdot(out_of_reach, out_of_reach)
     curve = xp.sum(shared.w * shared.v)
     along = a * (y @ shared.w)

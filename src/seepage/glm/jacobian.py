@@ -87,13 +87,20 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(X)
         return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
+    def design_times(self, rows: slice | Array, matrix: Array) -> Array:
+        """Return ``X̃ M`` over some rows, for a matrix or a vector, without writing out ``X̃``."""
+        product = self.X[rows, :] @ matrix[: self.features, ...]
+        if self.intercept:
+            product += matrix[self.features :, ...]
+        return product
+
     def release_gram(self, rows: slice) -> Array:
         """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of some rows, ``(m, K, K)``."""
         xp = array_namespace(self.X)
-        X = self.design(rows)
         A = xp.reshape(self.whitener, (self.size, -1, self.outputs))
-        to_release = xp.reshape(xp.permute_dims(A, (1, 2, 0)), (X.shape[1], -1))
-        AX = xp.reshape(X @ to_release, (X.shape[0], self.outputs, -1))
+        to_release = xp.reshape(xp.permute_dims(A, (1, 2, 0)), (A.shape[1], -1))
+        AX = self.design_times(rows, to_release)
+        AX = xp.reshape(AX, (AX.shape[0], self.outputs, -1))
         return AX @ xp.matrix_transpose(AX)
 
     # Rows, one by one -----------------------------------------------------------------------
@@ -262,9 +269,9 @@ class _RowTerms:
     def __call__(self, rows: slice) -> tuple[Array, Array, Array, Array]:
         xp = array_namespace(self.jacobian.X)
         K = self.jacobian.outputs
-        X = self.jacobian.design(rows)
         r, B = self.jacobian.slopes(self.unknowns, rows)
-        CX = xp.reshape(X @ self.to_unknowns, (X.shape[0], K, K, self.count))
+        CX = self.jacobian.design_times(rows, self.to_unknowns)
+        CX = xp.reshape(CX, (CX.shape[0], K, K, self.count))
         return r, B, self.jacobian.release_gram(rows), (r[:, None, None, :] @ CX)[:, :, 0, :]
 
 
