@@ -43,8 +43,11 @@ class Recipe:
 
     def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> Any:
         """Fit it on these rows."""
-        estimator = MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
-        return estimator.fit(X, y, sample_weight=sample_weight)
+        return self.estimator().fit(X, y, sample_weight=sample_weight)
+
+    def estimator(self) -> Any:
+        """Return the model that is to be fitted."""
+        return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
 
     def with_penalty(self, l2: float) -> Recipe:
         """Return the same with another λ."""

@@ -5,6 +5,8 @@ from seepage.glm.general import GeneralizedLinearRegression
 from seepage.glm.linear import LinearRegression
 from seepage.glm.logistic import LogisticRegression
 from seepage.glm.poisson import PoissonRegression
+from seepage.glm.reweight_result import Reweighting
+from seepage.glm.reweighting import reweight
 from seepage.glm.softmax import SoftmaxRegression
 
 __all__ = [
@@ -13,7 +15,9 @@ __all__ = [
     "LinearRegression",
     "LogisticRegression",
     "PoissonRegression",
+    "Reweighting",
     "SoftmaxRegression",
     "get_family",
     "register_family",
+    "reweight",
 ]

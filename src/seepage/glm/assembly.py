@@ -47,10 +47,27 @@ def glm_jacobian(
             gram=gram,
         )
     check_stationarity(fit, X, on_mismatch, hessian=H)
-    whitener = _narrow(whitened_inverse(H, noise), X)
-    if isinstance(fit.family, Categorical):
-        return _categorical(fit, X, margins, whitener)
-    return _single_output(fit, X, margins, whitener)
+    jacobian = _of_rows(fit, X, margins, whitened_inverse(H, noise))
+    jacobian.fit = fit
+    return jacobian
+
+
+def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
+    """Return the Jacobian about a single row, of a model known to be the minimiser on ``X``.
+
+    It is a Jacobian over a table of that one row, however many rows the model was fitted on.
+    """
+    margins = fit.margins(X)
+    H = _hessian(fit, X, margins)
+    one = slice(row, row + 1)
+    weight = None if fit.sample_weight is None else fit.sample_weight[one]
+    alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
+    return _of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
+
+
+def _of_rows(fit: FittedGLM, X: Array, margins: Array, inverse: Array) -> GLMJacobian:
+    build = _categorical if isinstance(fit.family, Categorical) else _single_output
+    return build(fit, X, margins, _narrow(inverse, X))
 
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,6 +29,8 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     weighted_: bool
     """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
+    _start: Array | None = None
+    """Where Newton's method starts: set by whoever refits one model to much the same data."""
 
     def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
         self.l2 = l2
@@ -49,9 +51,19 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         if ridge == 0:
             check_independent_columns(X, weights, intercept=intercept, names=table.names)
         check_intercept_exists(objective)
-        minimum = minimise(objective)
+        minimum = minimise(objective, self._start)
         self.n_iter_ = minimum.steps
         return minimum.parameters
+
+    def _parameters(self) -> Array:
+        """Return the fitted parameters in the shape :func:`split_parameters` takes apart."""
+        xp = array_namespace(self.coef_)
+        theta = self.coef_ if len(self.coef_.shape) == 1 else self.coef_.T
+        theta = theta[:, 0] if theta.shape[1:] == (1,) else theta
+        if not self.fit_intercept:
+            return theta
+        last = xp.asarray(self.intercept_, dtype=theta.dtype, device=device(theta))
+        return xp.concat([theta, xp.reshape(last, (1, *theta.shape[1:]))], axis=0)
 
     def _margins(self, X: Any) -> Array:
         """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""

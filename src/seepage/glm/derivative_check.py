@@ -14,15 +14,23 @@ from seepage.glm.families import Family, probe_points
 Curve = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Truths = dict[str, np.ndarray]
 
-_MEANING = {"slope": "∂ℓ/∂m", "curvature": "∂²ℓ/∂m²", "label_slope": "∂²ℓ/∂m∂y"}
+_MEANING = {
+    "slope": "∂ℓ/∂m",
+    "curvature": "∂²ℓ/∂m²",
+    "label_slope": "∂²ℓ/∂m∂y",
+    "curvature_slope": "∂³ℓ/∂m³",
+    "curvature_label_slope": "∂³ℓ/∂m²∂y",
+    "label_curvature": "∂³ℓ/∂m∂y²",
+}
 
 
 def check_derivatives(family: Family) -> None:
     """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
 
-    All are compared at every pair of a probe margin and a probe label, in float64: with torch's
-    automatic differentiation to 1e-9 where torch is installed, else with extrapolated central
-    differences of the next lower derivative to 1e-6. The curvature must not be negative.
+    So must be the third derivatives, as far as they are stated. All are compared at every pair of a
+    probe margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
+    torch is installed, else with extrapolated central differences of the next lower derivative to
+    1e-6. The curvature must not be negative.
 
     Raises
     ------
@@ -35,6 +43,8 @@ def check_derivatives(family: Family) -> None:
     else:
         truths, tolerance = _by_differences(family, margins, labels), 1e-6
     for name, truth in truths.items():
+        if getattr(family, name) is None:
+            continue
         stated = _stated(family, name, margins, labels)
         error = np.abs(stated - truth)
         allowed = tolerance * np.maximum(1.0, np.abs(truth))
@@ -67,28 +77,41 @@ def _by_torch(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths
     y = torch.tensor(labels, dtype=torch.float64, requires_grad=True)
     loss = torch.sum(family.loss(m, y))
     (slope,) = torch.autograd.grad(loss, m, create_graph=True)
-    # A loss linear in a variable leaves no graph to differentiate again: the derivative is zero.
-    second = (
-        torch.autograd.grad(torch.sum(slope), (m, y), allow_unused=True)
-        if slope.requires_grad
-        else (None, None)
-    )
-    curvature, mixed = (torch.zeros_like(m) if g is None else g for g in second)
-    return {
-        "slope": slope.detach().numpy(),
-        "curvature": curvature.detach().numpy(),
-        "label_slope": mixed.detach().numpy(),
+
+    def by_both(values: torch.Tensor) -> list[torch.Tensor]:
+        # Linear in a variable, it leaves no graph to differentiate again: the derivative is zero.
+        if not values.requires_grad:
+            return [torch.zeros_like(m), torch.zeros_like(m)]
+        found = torch.autograd.grad(torch.sum(values), (m, y), create_graph=True, allow_unused=True)
+        return [torch.zeros_like(m) if g is None else g for g in found]
+
+    curvature, mixed = by_both(slope)
+    curvature_slope, curvature_label_slope = by_both(curvature)
+    truths = {
+        "slope": slope,
+        "curvature": curvature,
+        "label_slope": mixed,
+        "curvature_slope": curvature_slope,
+        "curvature_label_slope": curvature_label_slope,
+        "label_curvature": by_both(mixed)[1],
     }
+    return {name: truth.detach().numpy() for name, truth in truths.items()}
 
 
 def _by_differences(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths:
-    def slope(m: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray(family.slope(m, y), dtype=float)
+    def by_margin(name: str) -> np.ndarray:
+        return _central(lambda h: _stated(family, name, margins + h, labels))
+
+    def by_label(name: str) -> np.ndarray:
+        return _central(lambda h: _stated(family, name, margins, labels + h))
 
     return {
-        "slope": _central(lambda h: np.asarray(family.loss(margins + h, labels), dtype=float)),
-        "curvature": _central(lambda h: slope(margins + h, labels)),
-        "label_slope": _central(lambda h: slope(margins, labels + h)),
+        "slope": by_margin("loss"),
+        "curvature": by_margin("slope"),
+        "label_slope": by_label("slope"),
+        "curvature_slope": by_margin("curvature"),
+        "curvature_label_slope": by_label("curvature"),
+        "label_curvature": by_label("label_slope"),
     }
 
 

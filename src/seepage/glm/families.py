@@ -43,6 +43,9 @@ class Family:
         Given the labels, one clause saying why they cannot belong to this family, or ``None``.
     probe
         Margins and labels at which the derivatives are checked on registration.
+    curvature_slope, curvature_label_slope, label_curvature
+        ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
+        :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
     """
 
     name: str
@@ -56,6 +59,13 @@ class Family:
         (-2.0, -0.3, 0.4, 1.7),
         (0.0, 1.0, 0.3, 2.0),
     )
+    curvature_slope: Elementwise | None = None
+    curvature_label_slope: Elementwise | None = None
+    label_curvature: Elementwise | None = None
+
+
+def _zero(m: Array, y: Array) -> Array:
+    return array_namespace(m).zeros_like(m)
 
 
 def _sigmoid(m: Array) -> Array:
@@ -97,6 +107,9 @@ gaussian = Family(
     curvature=lambda m, y: array_namespace(m).ones_like(m),
     label_slope=lambda m, y: -array_namespace(m).ones_like(m),
     mean=lambda m: m,
+    curvature_slope=_zero,
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
 )
 
 bernoulli = Family(
@@ -109,6 +122,10 @@ bernoulli = Family(
     mean=_sigmoid,
     problem_with=_outside_unit_interval,
     probe=((-2.0, -0.3, 0.4, 1.7), (0.0, 1.0, 0.3, 1.0)),
+    # a (1 − 2s)
+    curvature_slope=lambda m, y: -_bernoulli_curvature(m, y) * array_namespace(m).tanh(m / 2),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
 )
 
 poisson = Family(
@@ -119,6 +136,9 @@ poisson = Family(
     label_slope=lambda m, y: -array_namespace(m).ones_like(m),
     mean=lambda m: array_namespace(m).exp(m),
     problem_with=_negative_counts,
+    curvature_slope=lambda m, y: array_namespace(m).exp(m),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
 )
 
 _registry = {family.name: family for family in (gaussian, bernoulli, poisson)}
@@ -139,9 +159,10 @@ def get_family(name: str | Family) -> Family:
 def register_family(family: Family) -> Family:
     """Make a family known by its name, after checking its derivatives.
 
-    ``slope``, ``curvature`` and ``label_slope`` are compared at ``family.probe`` with automatic
-    differentiation of ``loss`` (by torch where it is installed, else by extrapolated central
-    differences), and the curvature must not be negative: the loss is to be convex.
+    ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
+    compared at ``family.probe`` with automatic differentiation of ``loss`` (by torch where it is
+    installed, else by extrapolated central differences), and the curvature must not be negative:
+    the loss is to be convex.
 
     Examples
     --------
