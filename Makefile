@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bench docs clean
+.PHONY: help demo test test-slow lint types bench reproduce docs clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,10 +44,14 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/core ## Measure every claim about speed and memory
-	@for file in benchmarks/glm_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/glm_*.py benchmarks/audit_sizes.py benchmarks/whitebox.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+reproduce: $(STAMPS)/core ## Make every table and figure of the papers again, and their page
+	@$(BIN)/seepage reproduce all --out reproduction
+	@$(BIN)/python -m seepage.papers.page reproduction docs
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 clean: ## Remove what was built
-	@rm -rf $(VENV) site build dist seepage-demo
+	@rm -rf $(VENV) site build dist seepage-demo reproduction

@@ -112,7 +112,7 @@ def test_links_lead_to_files(page):
     assert not missing
 
 
-@pytest.mark.parametrize("module", [sp, sp.glm, sp.data], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [sp, sp.attacks, sp.glm, sp.data], ids=lambda module: module.__name__)
 def test_the_reference_is_complete(module):
     pages = (ROOT / "docs" / "api").glob("*.md")
     entries = re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE)

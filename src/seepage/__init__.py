@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seepage import bounds, data, glm
+    from seepage import attacks, bounds, data, glm
     from seepage.auditing.pipeline import audit
     from seepage.calibration import calibrate
     from seepage.composition import compose
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seepage.perturbation import release
     from seepage.result import Result
 
-_MODULES = ("bounds", "data", "glm")
+_MODULES = ("attacks", "bounds", "data", "glm")
 _HOMES = {
     "Gaussian": "noise",
     "InputError": "errors",
@@ -48,6 +48,7 @@ __all__ = [
     "NotConvergedWarning",
     "NotTheMinimiserError",
     "Result",
+    "attacks",
     "audit",
     "bounds",
     "calibrate",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +68,11 @@ class _PlainErrors(TyperGroup):
             # Status 1 says that a limit was exceeded, so an interruption must not.
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from interruption
+        except BrokenPipeError as closed:
+            # Nor must a reader that stopped listening, such as `head`. What is still unwritten
+            # goes nowhere, or Python would complain about it once more at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from closed
 
 
 app = typer.Typer(
@@ -195,6 +202,31 @@ def calibrate(
         not no_scale, not no_header, names, model_file,
     )  # fmt: skip
     calibrate_table(question, as_json=as_json)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table or figure of --list, or all.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder the results go to, one folder each.")
+    ] = Path("reproduction"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less data or fewer trials: only shows that it runs.")
+    ] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Print all names and stop.")] = False,
+) -> None:
+    """Make a table or figure of the papers again; write its numbers beside the printed ones."""
+    if show_list:
+        from seepage.papers import list_lines
+
+        for line in list_lines():
+            typer.echo(line)
+    elif name is None:
+        raise InputError("Say what to make: a name of `seepage reproduce --list`, or all.")
+    else:
+        from seepage.papers.reproducing import reproduce as make_again
+
+        make_again(name, out, quick=quick, say=typer.echo)
 
 
 @data_app.command("list")

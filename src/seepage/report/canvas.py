@@ -87,17 +87,25 @@ def render(
 
 
 def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narrow: bool) -> str:
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # The salt names what is inside the file, so two figures on a page never share a name.
-    with rc_context(_STYLE | {"svg.hashsalt": name}), _any_script():
+    with house_style(name):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure, narrow)
         buffer = io.StringIO()
         details = {"Date": None, "Creator": None, "Title": title}
         figure.savefig(buffer, format="svg", metadata=details)
     return buffer.getvalue()
+
+
+@contextmanager
+def house_style(name: str) -> Iterator[None]:
+    """Draw and save as everywhere in the house while this lasts; ``name`` is the figure's own."""
+    from matplotlib import rc_context
+
+    # The salt names what is inside the file, so two figures on a page never share a name.
+    with rc_context(_STYLE | {"svg.hashsalt": name}), _any_script():
+        yield
 
 
 @contextmanager

@@ -1,19 +1,8 @@
-"""What leakage implies for adversaries: lower bounds on their mean squared error.
-
-Each bound is a :class:`~seepage.result.Result` of kind ``bound`` that carries its assumptions in
-words. From the loosest to the tightest, for an unbiased adversary who wants a whole record of d
-unknowns (paper 004, section 5; the last step is exact)::
-
-    1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
-
-The first two are ``leak.rows().mse_bound()`` and ``leak.rows(measure="dfil").mse_bound()``; this
-module has the exact one, and the bounds for other adversaries.
-"""
+"""The exact Cramér–Rao bound on records, cells and blocks: no unbiased estimate does better."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -114,112 +103,6 @@ def cramer_rao(
     return _bound(leak, value, "subset", about, assumptions=assumptions)
 
 
-def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
-    """Return the Cramér–Rao bound for an adversary with a known bias.
-
-    Infinite where the estimate responds to a direction about which there is no information.
-
-    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (paper 001,
-    equation 9)::
-
-        MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
-
-    Parameters
-    ----------
-    information
-        The information matrix ``I`` about the d unknowns.
-    bias_jacobian
-        ``∂bias/∂z``, (d, d); −1 times the identity for an adversary who ignores the release.
-    bias
-        The bias itself at the true record, (d,) or one number.
-    """
-    I = _square(information, "information")  # noqa: E741
-    slope = _square(bias_jacobian, "bias_jacobian")
-    d = I.shape[0]
-    if slope.shape != I.shape:
-        raise InputError(
-            f"bias_jacobian must be {I.shape} like the information, not {slope.shape}."
-        )
-    J_psi = np.eye(d) + slope
-    offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
-    # Directions the estimate ignores need no information; any other one needs some.
-    values, vectors = np.linalg.eigh((I + I.T) / 2)
-    along = ((J_psi @ vectors) ** 2).sum(axis=0)
-    informed = values > 64 * d * np.finfo(float).eps * max(values[-1], 0.0)
-    if np.any(along[~informed] > 1e-20 * d):
-        variance = np.inf
-    else:
-        variance = float(np.sum(along[informed] / values[informed])) / d
-    value = np.asarray(variance + float(offset @ offset) / d)
-    assumptions = ("The adversary's estimate has the stated bias.", *UNBIASED[1:])
-    return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
-
-
-@dataclass(frozen=True)
-class GaussianPrior:
-    """What an adversary knows beforehand: each unknown is Gaussian with this standard deviation."""
-
-    std: Any
-
-    def information(self, size: int) -> np.ndarray:
-        """Return the information of the prior about each unknown, ``1/std²``."""
-        std = np.broadcast_to(np.asarray(self.std, dtype=float), (size,))
-        if not np.all(std > 0):
-            raise InputError("A prior's standard deviations must be above zero.")
-        return np.asarray(std**-2.0)
-
-
-@dataclass(frozen=True)
-class BoundedPrior:
-    """What an adversary knows beforehand: each unknown lies between two limits.
-
-    Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
-    least Fisher information, ``(2π/width)²``. The bound holds on average over that density, hence
-    also for the worst record between the limits.
-    """
-
-    lower: Any
-    upper: Any
-
-    def information(self, size: int) -> np.ndarray:
-        """Return the information of the prior about each unknown, ``(2π/width)²``."""
-        width = np.asarray(self.upper, dtype=float) - np.asarray(self.lower, dtype=float)
-        width = np.broadcast_to(width, (size,))
-        if not np.all(width > 0):
-            raise InputError("A bounded prior needs upper limits above its lower ones.")
-        return np.asarray((2 * np.pi / width) ** 2)
-
-
-def van_trees(information: Any, prior: GaussianPrior | BoundedPrior) -> Result:
-    """Return the van Trees bound, which holds for every estimate, biased or not.
-
-    On average over the prior (Gill and Levit 1995)::
-
-        MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
-
-    Parameters
-    ----------
-    information
-        The information matrices at draws from the prior, ``(draws, d, d)``, of which the mean is
-        taken; or their expectation ``(d, d)``. The information at the true record alone is not
-        enough, unless it does not depend on the record.
-    prior
-        What is known of the unknowns before the release.
-    """
-    if not isinstance(prior, GaussianPrior | BoundedPrior):
-        raise InputError("prior must be a GaussianPrior or a BoundedPrior.")
-    matrices = as_numpy(information).astype(float)
-    expected = _square(matrices.mean(axis=0) if matrices.ndim == 3 else matrices, "information")
-    total = expected + np.diag(prior.information(expected.shape[0]))
-    value = np.asarray(np.trace(np.linalg.inv(total)) / expected.shape[0])
-    assumptions = (
-        f"Before the release the adversary knows of each unknown what {prior!r} says.",
-        "The error is averaged over that prior.",
-        *UNBIASED[1:],
-    )
-    return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
-
-
 def _bound(
     leak: Leakage,
     values: Array,
@@ -277,10 +160,3 @@ def _out_of_reach_of_rest(leak: Leakage, unknowns: Unknowns, rows: Array) -> Arr
     values, vectors = xp.linalg.eigh(reach)
     tolerance = 64 * jacobian.size * float(xp.finfo(values.dtype).eps) * float(values[-1])
     return vectors[:, values <= tolerance].T
-
-
-def _square(matrix: Any, what: str) -> np.ndarray:
-    out = as_numpy(matrix).astype(float)
-    if out.ndim != 2 or out.shape[0] != out.shape[1]:
-        raise InputError(f"{what} must be a square matrix, not of shape {out.shape}.")
-    return out

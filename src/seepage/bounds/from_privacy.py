@@ -1,0 +1,155 @@
+"""What differential privacy implies for an adversary who wants the record itself.
+
+Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ in
+one record, and with it the variance of unbiased estimates (paper 004, theorem 1, by way of
+Hammersley, Chapman and Robbins). Total variation bounds every estimate: two values of a cell that
+the output can hardly tell apart cannot both be estimated well (Le Cam's two points; over all cells
+at once, Assouad's cube).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.privacy.statements import PrivacyStatement
+from seepage.result import Result
+
+_DOMAIN = "Each unknown may take any value within the stated diameter."
+_PROMISE = "The mechanism is private as stated, for replacing one record by any other."
+
+
+def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
+    """Return the bound that Rényi differential privacy of order 2 implies (paper 004, theorem 1).
+
+    With diameters ``D_k`` of the domain, ``γ_k`` the least slope of the mean of each unknown's
+    estimate in that unknown, and d unknowns::
+
+        MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
+
+    Parameters
+    ----------
+    epsilon
+        ε at order 2, for replacing one record.
+    diameters
+        How far apart two records can be in each unknown: one number, or one per unknown.
+    slope
+        γ: 1 for an unbiased adversary.
+    bias
+        The bias at the true record, one number or one for each unknown.
+
+    Examples
+    --------
+    Paper 004's own example, a number between 0 and 100 at ε = 2:
+
+    >>> import seepage as sp
+    >>> round(float(sp.bounds.from_renyi(2.0, 100.0)))
+    391
+    """
+    if not epsilon >= 0:
+        raise InputError(f"epsilon must not be negative, but it is {epsilon!r}.")
+    widths = _diameters(diameters)
+    gamma, offset = (np.broadcast_to(np.asarray(v, float), widths.shape) for v in (slope, bias))
+    moved = float(np.mean(gamma**2 * widths**2)) / 4
+    if moved == 0 or math.isinf(epsilon):
+        variance = 0.0
+    elif epsilon == 0:
+        variance = math.inf
+    else:
+        variance = moved * math.exp(-epsilon) / -math.expm1(-epsilon)
+    unbiased = bool(np.all(gamma == 1) and np.all(offset == 0))
+    return _bound(
+        variance + float(np.mean(offset**2)),
+        "The adversary's estimate is unbiased at every value within the domain."
+        if unbiased
+        else "The adversary's estimate has the stated bias, and its mean the stated slope or more.",
+        _PROMISE,
+        _DOMAIN,
+    )
+
+
+def from_privacy(
+    statement: PrivacyStatement, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0
+) -> Result:
+    """Return the bound that any promise with a Rényi divergence implies; see :func:`from_renyi`.
+
+    (ε, δ)-differential privacy with δ > 0 has none, since with probability δ everything may be
+    revealed: :func:`two_point` covers it, or :meth:`seepage.privacy.GaussianDP.meeting` where the
+    noise is known to be Gaussian.
+    """
+    epsilon = statement.renyi()
+    if math.isinf(epsilon):
+        raise InputError(
+            f"{statement.words} does not bound the Rényi divergence of order 2, so nothing follows "
+            "for unbiased adversaries; use two_point, which holds for all."
+        )
+    return from_renyi(epsilon, diameters, slope=slope, bias=bias)
+
+
+def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
+    """Return the bound that any promise implies for *every* adversary, biased or not.
+
+    Let each unknown take either of two values ``D_k`` apart with equal probability. Whatever the
+    adversary computes, with TV the total variation that the promise allows::
+
+        MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
+
+    on average over these records, hence for the worst of them. Without a release (TV = 0) it is the
+    error of guessing the middle.
+
+    Parameters
+    ----------
+    statement
+        The promise: one of :mod:`seepage.privacy`.
+    diameters
+        As for :func:`from_renyi`.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> from seepage.privacy import DifferentialPrivacy
+    >>> round(float(sp.bounds.two_point(DifferentialPrivacy(2.0, 1e-5), 100.0)))
+    596
+    """
+    widths = _diameters(diameters)
+    value = (1 - statement.total_variation()) * float(np.mean(widths**2)) / 4
+    return _bound(
+        value,
+        "The error is averaged over records whose unknowns take one of two values, as far apart as "
+        "the domain allows, independently and with equal probability.",
+        _PROMISE,
+        _DOMAIN,
+    )
+
+
+def membership_advantage(statement: PrivacyStatement) -> float:
+    """Return the most that membership inference can gain over a coin (Humphries et al. 2020).
+
+    The advantage is the true positive rate less the false positive rate of telling which of two
+    data sets, that differ in one record, was used: at most the total variation, which is
+    ``(e^ε − 1)/(e^ε + 1)`` for pure ε-differential privacy.
+
+    Examples
+    --------
+    >>> from seepage.bounds import membership_advantage
+    >>> from seepage.privacy import DifferentialPrivacy
+    >>> round(membership_advantage(DifferentialPrivacy(2.0)), 2)
+    0.76
+    """
+    return statement.total_variation()
+
+
+def _diameters(diameters: Any) -> np.ndarray:
+    widths = np.atleast_1d(np.asarray(diameters, dtype=float))
+    if widths.ndim != 1 or widths.size == 0:
+        raise InputError("diameters must be one number, or one for each unknown.")
+    if not np.all(np.isfinite(widths)) or np.any(widths < 0):
+        raise InputError("diameters must be finite and not negative.")
+    return widths
+
+
+def _bound(value: float, *assumptions: str) -> Result:
+    return Result(np.asarray(value), "subset", "mse", kind="bound", assumptions=assumptions)

@@ -1,0 +1,39 @@
+"""Paper 001's two problems of attribute inversion: a gene in IWPC, marital status in Adult."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seepage.attacks import NominalAttribute
+from seepage.data import adult_one_hot, iwpc_one_hot, load_adult, load_iwpc
+from seepage.data.structures import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeProblem:
+    """A data set and the attribute under attack (``words``); ``l2`` is Figure 7's penalty."""
+
+    name: str
+    words: str
+    problem: Problem
+    attribute: NominalAttribute
+    l2: float
+
+    @property
+    def columns(self) -> list[int]:
+        """The columns that encode the attribute: what η is about."""
+        return list(self.attribute.columns)
+
+
+def warfarin() -> AttributeProblem:
+    """Return IWPC with the allele of VKORC1, which has three values (section 6.4)."""
+    problem = iwpc_one_hot(load_iwpc())
+    attribute = NominalAttribute.from_problem(problem, "vkorc1", dropped="CC")
+    return AttributeProblem("IWPC", "the allele of VKORC1", problem, attribute, 1e-2)
+
+
+def census() -> AttributeProblem:
+    """Return Adult with marital status, married or not (section 6.4)."""
+    problem = adult_one_hot(load_adult())
+    attribute = NominalAttribute.from_problem(problem, "marital-status", dropped="married")
+    return AttributeProblem("Adult", "marital status", problem, attribute, 1e-3)

@@ -1,0 +1,231 @@
+"""How far one record can move the minimiser of a penalised objective, and what noise hides of it.
+
+Let two tables differ in one record, and ``w``, ``w'`` be their minimisers. The objective of one is
+strongly convex with constant nλ, and its gradient at the other's minimiser is that of two losses::
+
+    nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
+
+(Chaudhuri, Monteleoni and Sarwate 2011), so that the sensitivity is ``2L/(nλ)``. ``L`` must hold
+for every record that could be in the table, but at minimisers only:
+
+* logistic: at most 1; softmax: a vector no longer than √2;
+* least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, hence the residual;
+* Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
+
+The intercept is not penalised, so nothing bounds how far it moves: models with one are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError
+from seepage.glm.categorical import Categorical
+from seepage.glm.fitted import FittedGLM
+from seepage.glm.jacobian import GLMJacobian
+from seepage.leak import Leakage
+from seepage.noise import Gaussian, Laplace
+from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
+from seepage.tables import as_numpy, read_table
+
+Array = Any
+
+_FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guarantee for other data."
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far replacing one record can move the released parameters, in Euclidean norm.
+
+    Parameters
+    ----------
+    value
+        ``2L/(nλ)``.
+    lipschitz
+        ``L``.
+    guarantee
+        Whether it rests on stated bounds alone; if not, on the data at hand, and then it is an
+        indication only.
+    assumptions
+        What it rests on.
+    """
+
+    value: float
+    lipschitz: float
+    guarantee: bool
+    assumptions: tuple[str, ...]
+
+
+def output_sensitivity(
+    leak: Leakage,
+    *,
+    row_norm: float | None = None,
+    label_bound: float | None = None,
+    lipschitz: float | None = None,
+) -> Sensitivity:
+    """Return the sensitivity of a penalised model's parameters to replacing one record.
+
+    Parameters
+    ----------
+    leak
+        The leakage of one release; its model must have a penalty and no intercept.
+    row_norm
+        What no record's norm ``‖x‖`` exceeds: a promise about all records, kept for instance by
+        :func:`clip_rows`. Where not given, the largest in the data, and no guarantee.
+    label_bound
+        What no label's size exceeds; needed for least squares and Poisson.
+    lipschitz
+        ``L`` itself, for a family of your own.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> from seepage.privacy import clip_rows, output_sensitivity
+    >>> X = clip_rows(np.random.default_rng(0).standard_normal((100, 3)), 1.0)
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> model = sp.glm.LogisticRegression(l2=0.1).fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    >>> output_sensitivity(leak, row_norm=1.0).value
+    0.2
+    """
+    fit = _penalised_fit(leak)
+    weight = 1.0 if fit.sample_weight is None else float(np.max(as_numpy(fit.sample_weight)))
+    assumptions: tuple[str, ...]
+    if lipschitz is not None:
+        _check_positive(lipschitz, "lipschitz")
+        L, assumptions, stated = lipschitz, (f"Every loss is {lipschitz:g}-Lipschitz.",), True
+    else:
+        B, stated_rows, about_rows = _row_norm(leak.jacobian.X, row_norm)
+        slope, stated_labels, about_labels = _slope(fit, B, label_bound)
+        L, stated = weight * slope * B, stated_rows and stated_labels
+        assumptions = (*about_rows, *about_labels)
+    if fit.sample_weight is not None:
+        assumptions = (*assumptions, "The sample weights do not depend on the data.")
+    return Sensitivity(2 * L / fit.ridge, L, stated, assumptions)
+
+
+def output_perturbation(
+    leak: Leakage,
+    *,
+    row_norm: float | None = None,
+    label_bound: float | None = None,
+    lipschitz: float | None = None,
+) -> PrivacyStatement:
+    """Return what the noise of a release promises, from :func:`output_sensitivity`.
+
+    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (the least deviation in any
+    direction, where it differs), hence ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
+    privacy with ``ε = √P · sensitivity/b`` for P released numbers.
+    """
+    found = output_sensitivity(
+        leak, row_norm=row_norm, label_bound=label_bound, lipschitz=lipschitz
+    )
+    (noise,) = leak.noise
+    size = leak.jacobian.size
+    assumptions = ("Only the noisy parameters leave.", *found.assumptions)
+    if isinstance(noise, Gaussian):
+        information = np.asarray(noise.information(size))
+        worst = np.linalg.eigvalsh(information)[-1] if information.ndim == 2 else information.max()
+        mu = found.value * math.sqrt(float(worst))
+        return GaussianDP(mu, assumptions=assumptions, guarantee=found.guarantee)
+    if isinstance(noise, Laplace):
+        epsilon = math.sqrt(size) * found.value / float(np.min(noise.scale))
+        return DifferentialPrivacy(epsilon, assumptions=assumptions, guarantee=found.guarantee)
+    raise InputError(f"Nothing is known about the privacy of {noise!r}.")
+
+
+def clip_rows(X: Any, norm: float) -> Array:
+    """Return the table as an array, with rows longer than ``norm`` scaled down to that length.
+
+    Fit on what it returns, and the norm of every record, present or future, is bounded by a number
+    that does not depend on the data: what :func:`output_sensitivity` takes as ``row_norm``.
+    """
+    _check_positive(norm, "norm")
+    values = read_table(X).values
+    xp = array_namespace(values)
+    lengths = xp.sqrt(xp.sum(values * values, axis=1))
+    longer = lengths > norm
+    # A hair below, so that rounding leaves no row above.
+    scale = xp.where(longer, norm * (1 - 1e-14) / xp.where(longer, lengths, 1.0), 1.0)
+    return values * scale[:, None]
+
+
+def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
+    """Return ``2/(nλσ)``, which paper 004 prints as ε at order 2 (section 7.1).
+
+    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it serves the
+    comparison with that paper's Figure 2, and nothing else.
+    """
+    return 2 / (n * l2 * sigma)
+
+
+def _penalised_fit(leak: Leakage) -> FittedGLM:
+    jacobian = leak.jacobian
+    if not isinstance(jacobian, GLMJacobian) or len(leak.noise) != 1:
+        raise InputError("The sensitivity is that of one release of one linear model.")
+    fit = jacobian.fit
+    if fit.ridge == 0:
+        raise InputError("Without a penalty nothing bounds how far one record moves the model.")
+    if fit.intercept is not None:
+        raise InputError(
+            "The intercept is not penalised, so nothing bounds how far one record moves it; fit "
+            "without one, with a column of ones in the table where the model needs it."
+        )
+    return fit
+
+
+def _row_norm(X: Array, stated: float | None) -> tuple[float, bool, tuple[str, ...]]:
+    xp = array_namespace(X)
+    lengths = xp.sqrt(xp.sum(X * X, axis=1))
+    longest = float(xp.max(lengths))
+    if stated is None:
+        return longest, False, (_FROM_THE_DATA.format(f"‖x‖, {longest:.4g},"),)
+    _check_positive(stated, "row_norm")
+    if longest > stated:
+        raise InputError(
+            f"Row {int(xp.argmax(lengths))} has norm {longest:.4g}, above the stated row_norm "
+            f"{stated:g}; fit on sp.privacy.clip_rows(X, {stated:g}), or state a larger one."
+        )
+    return float(stated), True, (f"No record's norm exceeds {stated:g}.",)
+
+
+def _slope(
+    fit: FittedGLM, row_norm: float, label_bound: float | None
+) -> tuple[float, bool, tuple[str, ...]]:
+    """Return the largest size of ``∂ℓ/∂m`` at any minimiser, and what that rests on."""
+    if isinstance(fit.family, Categorical):
+        return math.sqrt(2.0), True, ()
+    if fit.family.name == "bernoulli":
+        return 1.0, True, ()
+    if fit.family.name not in ("gaussian", "poisson"):
+        raise InputError(
+            f"No Lipschitz constant is known for the family {fit.family.name!r}; pass lipschitz=."
+        )
+    largest = float(np.max(np.abs(as_numpy(fit.target))))
+    if label_bound is None:
+        Y, stated, about = largest, False, _FROM_THE_DATA.format(f"|y|, {largest:.4g},")
+    else:
+        _check_positive(label_bound, "label_bound")
+        if largest > label_bound:
+            raise InputError(
+                f"A label has size {largest:.4g}, above the stated label_bound {label_bound:g}; "
+                "clip the labels and fit again, or state a larger one."
+            )
+        Y, stated, about = float(label_bound), True, f"No label's size exceeds {label_bound:g}."
+    n = len(fit.target) if fit.sample_weight is None else float(as_numpy(fit.sample_weight).sum())
+    if fit.family.name == "gaussian":
+        return Y + row_norm * Y * math.sqrt(n / fit.ridge), stated, (about,)
+    # F(0) = Σω, and e^m − y m ≥ y − y log y, which is least at one end of 0 ≤ y ≤ Y.
+    excess = max(0.0, Y * math.log(Y) - Y) if Y > 0 else 0.0
+    margin = row_norm * math.sqrt(2 * (n / fit.ridge) * (1 + excess))
+    return max(math.exp(min(margin, 700.0)), Y), stated, (about,)
+
+
+def _check_positive(value: float, what: str) -> None:
+    if not 0 < value < math.inf:
+        raise InputError(f"{what} must be a finite number above zero, not {value!r}.")

@@ -1,0 +1,268 @@
+"""What a mechanism promises about any two data sets that differ in one record.
+
+Bounds on reconstruction ask a promise two things, both about *replacing* one record by another:
+
+* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (paper 004,
+  theorem 1);
+* the total variation, the most by which the probability of any outcome can change, which bounds
+  membership inference and, through two-point arguments, every adversary.
+
+Promises about adding or removing a record are translated: replacing is removing and then adding.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from seepage.errors import InputError
+from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
+
+NEIGHBOURS = ("replace", "add-or-remove")
+
+# In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: at p = 3/2 (orders 3 and
+# 4) it is exact for the Gaussian mechanism; the others may do better for another curve.
+HOELDER = (1.2, 1.5, 2.0, 3.0)
+
+
+class PrivacyStatement(ABC):
+    """A promise of differential privacy, of whatever kind."""
+
+    neighbours: str
+    assumptions: tuple[str, ...]
+    guarantee: bool
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The promise in a few words."""
+
+    @abstractmethod
+    def renyi(self) -> float:
+        """Return the Rényi divergence of order 2 under replacement, at most; maybe infinite."""
+
+    @abstractmethod
+    def total_variation(self) -> float:
+        """Return the total variation under replacement, at most."""
+
+
+@dataclass(frozen=True)
+class DifferentialPrivacy(PrivacyStatement):
+    """(ε, δ)-differential privacy; pure where δ = 0.
+
+    Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
+    3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ²: with
+    probability δ everything may be revealed. The total variation is at most
+    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015).
+
+    Parameters
+    ----------
+    epsilon, delta
+        The promise.
+    neighbours
+        What it is about: to ``"replace"`` one record, or to ``"add-or-remove"`` one; the latter is
+        (2ε, (1 + e^ε)δ) for a replacement.
+
+    Examples
+    --------
+    >>> from seepage.privacy import DifferentialPrivacy
+    >>> round(DifferentialPrivacy(0.1).total_variation(), 3)
+    0.05
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    neighbours: str = "replace"
+    assumptions: tuple[str, ...] = ()
+    guarantee: bool = True
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+        if not 0 <= self.delta < 1:
+            raise InputError(f"delta must be at least 0 and below 1, but it is {self.delta!r}.")
+        _check_neighbours(self.neighbours)
+
+    @property
+    def words(self) -> str:
+        """The promise in a few words."""
+        kind = f"({self.epsilon:.4g}, {self.delta:.2g})" if self.delta else f"{self.epsilon:.4g}"
+        return f"{kind}-differential privacy ({self.neighbours})"
+
+    def renyi(self) -> float:
+        """Return ``log(e^ε + e^−ε − 1)``; infinite where δ > 0."""
+        epsilon, delta = self._replacing()
+        if delta > 0:
+            return math.inf
+        return epsilon + math.log1p(math.exp(-2 * epsilon) - math.exp(-epsilon))
+
+    def total_variation(self) -> float:
+        """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``."""
+        epsilon, delta = self._replacing()
+        return min(1.0, math.tanh(epsilon / 2) + 2 * delta * _inverse_of_one_plus_exp(epsilon))
+
+    def _replacing(self) -> tuple[float, float]:
+        if self.neighbours == "replace":
+            return self.epsilon, self.delta
+        twice = self.delta * (1 + math.exp(min(self.epsilon, 700.0)))
+        return 2 * self.epsilon, min(1.0, twice)
+
+
+@dataclass(frozen=True)
+class GaussianDP(PrivacyStatement):
+    """What Gaussian noise promises: to tell neighbours apart is to tell N(0, 1) from N(μ, 1).
+
+    The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
+    exact.
+
+    Parameters
+    ----------
+    mu
+        How far a neighbour can move what is released (its sensitivity) over σ.
+    neighbours
+        ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
+
+    Examples
+    --------
+    >>> from seepage.privacy import GaussianDP
+    >>> GaussianDP(0.5).renyi()
+    0.25
+    >>> round(GaussianDP.meeting(epsilon=1.0, delta=1e-5).mu, 3)
+    0.268
+    """
+
+    mu: float
+    neighbours: str = "replace"
+    assumptions: tuple[str, ...] = ()
+    guarantee: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < math.inf:
+            raise InputError(f"mu must be finite and not negative, but it is {self.mu!r}.")
+        _check_neighbours(self.neighbours)
+
+    @classmethod
+    def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
+        """Return the Gaussian mechanism whose noise is just enough for (ε, δ).
+
+        For who knows (ε, δ), and that Gaussian noise was calibrated to it exactly: unlike (ε, δ)
+        alone, it has a Rényi divergence.
+        """
+        _check_epsilon(epsilon)
+        if not 0 < delta < 1:
+            raise InputError(f"delta must lie between 0 and 1, but it is {delta!r}.")
+        return cls(gaussian_mu(epsilon, delta), neighbours)
+
+    @property
+    def words(self) -> str:
+        """The promise in a few words."""
+        return f"the Gaussian mechanism with μ = {self.mu:.4g} ({self.neighbours})"
+
+    def delta(self, epsilon: float) -> float:
+        """Return the least δ at this ε, under replacement."""
+        return gaussian_delta(epsilon, self._replacing())
+
+    def renyi(self) -> float:
+        """Return ``μ²``."""
+        return self._replacing() ** 2
+
+    def total_variation(self) -> float:
+        """Return ``2Φ(μ/2) − 1``."""
+        return math.erf(self._replacing() / math.sqrt(8))
+
+    def _replacing(self) -> float:
+        return self.mu if self.neighbours == "replace" else 2 * self.mu
+
+
+@dataclass(frozen=True)
+class RenyiDP(PrivacyStatement):
+    """Rényi differential privacy: bounds ε(α) on the Rényi divergence at one or more orders α.
+
+    ``(α − 1) D_α`` is convex in α and zero at α = 1, so the bounds at hand imply others in between:
+    ε(2) follows from one order at or above 2, or better from one on either side.
+
+    Parameters
+    ----------
+    curve
+        ε at every order: ``{2: 0.5}``, or pairs ``[(1.5, 0.3), (4, 1.1)]``.
+    neighbours
+        ``"replace"`` or ``"add-or-remove"`` one record. For the latter, orders up to 4 are needed:
+        ``D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R)`` with 1/p + 1/q = 1.
+
+    Examples
+    --------
+    >>> from seepage.privacy import RenyiDP
+    >>> RenyiDP({2: 1.58}).renyi()
+    1.58
+    """
+
+    curve: Mapping[float, float] | Sequence[tuple[float, float]]
+    neighbours: str = "replace"
+    assumptions: tuple[str, ...] = ()
+    guarantee: bool = True
+
+    def __post_init__(self) -> None:
+        pairs = self.curve.items() if isinstance(self.curve, Mapping) else self.curve
+        points = sorted((float(order), float(epsilon)) for order, epsilon in pairs)
+        if not points:
+            raise InputError("The Rényi curve is empty; give ε at one order or more.")
+        for order, epsilon in points:
+            if not 1 < order < math.inf:
+                raise InputError(f"Rényi orders lie above 1, but one is {order:g}.")
+            if not epsilon >= 0:
+                raise InputError(f"ε at order {order:g} must not be negative: it is {epsilon:g}.")
+        _check_neighbours(self.neighbours)
+        object.__setattr__(self, "curve", tuple(points))
+
+    @property
+    def words(self) -> str:
+        """The promise in a few words."""
+        order, epsilon = min(self._points(), key=lambda point: abs(point[0] - 2))
+        return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
+
+    def at(self, order: float) -> float:
+        """Return a bound on the divergence of this order, from those at the orders given."""
+        scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self._points())]
+        best = math.inf
+        for low, at_low in (point for point in scaled if point[0] <= order):
+            for high, at_high in (point for point in scaled if point[0] >= order):
+                share = 0.0 if high == low else (order - low) / (high - low)
+                value = at_low + share * (at_high - at_low) if share else at_low
+                best = min(best, value / (order - 1))
+        return best
+
+    def renyi(self) -> float:
+        """Return ε(2) under replacement; infinite where the orders given do not reach it."""
+        if self.neighbours == "replace":
+            return self.at(2.0)
+        options = []
+        for p in HOELDER:
+            rest = 2 - 1 / p
+            options.append(rest * self.at(2 * p) + self.at(rest * p / (p - 1)))
+        return min(options)
+
+    def total_variation(self) -> float:
+        """Return what χ² = e^ε − 1 leaves: ``√χ²/2`` up to 1, ``χ²/(1 + χ²)`` beyond."""
+        epsilon = self.renyi()
+        if epsilon <= math.log(2):
+            return math.sqrt(math.expm1(epsilon)) / 2
+        return -math.expm1(-epsilon)
+
+    def _points(self) -> tuple[tuple[float, float], ...]:
+        return tuple(self.curve)  # type: ignore[arg-type]
+
+
+def _inverse_of_one_plus_exp(epsilon: float) -> float:
+    small = math.exp(-epsilon)
+    return small / (1 + small)
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not 0 <= epsilon < math.inf:
+        raise InputError(f"epsilon must be finite and not negative, but it is {epsilon!r}.")
+
+
+def _check_neighbours(neighbours: str) -> None:
+    if neighbours not in NEIGHBOURS:
+        raise InputError(f"neighbours must be 'replace' or 'add-or-remove', not {neighbours!r}.")

@@ -1,0 +1,69 @@
+"""Measured numbers beside printed ones: when they agree, and how they are shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import seepage as sp
+from seepage.papers.outcome import Quantity, quantity_rows
+
+
+@pytest.mark.parametrize(
+    ("measured", "printed", "agrees"),
+    [
+        (0.0405, "0.040", True),  # in the middle: either neighbour may be printed
+        (0.0405, "0.041", True),
+        (0.04051, "0.040", False),
+        (80.65, "80.7", True),
+        (99.95, "100", True),
+        (0.247, "0.26", False),
+        (24, "24", True),
+        (24.6, "24", False),
+        (2e-6, "0.000", True),
+        (-1.234, "-1.23", True),
+    ],
+)
+def test_agreement_is_up_to_the_printed_precision(measured, printed, agrees):
+    assert Quantity("x", measured, printed).agrees is agrees
+
+
+@given(st.floats(-1e6, 1e6), st.integers(0, 8))
+def test_what_is_printed_of_a_number_agrees_with_it(measured, decimals):
+    quantity = Quantity("x", measured, f"{measured:.{decimals}f}")
+    assert quantity.agrees
+    assert quantity.difference == measured - quantity.published
+
+
+def test_without_a_printed_number_there_is_nothing_to_compare():
+    quantity = Quantity("x", 1.5)
+    assert (quantity.published, quantity.difference, quantity.agrees) == (None, None, None)
+
+
+@pytest.mark.parametrize("measured", [float("nan"), float("inf")])
+def test_what_is_no_number_is_refused(measured):
+    with pytest.raises(sp.InputError, match="'mean η' came out as"):
+        Quantity("mean η", measured)
+
+
+@pytest.mark.parametrize("quantity", [Quantity("a", 0.25, "0.3"), Quantity("b", 7)])
+def test_json_brings_it_back(quantity):
+    written = quantity.to_json()
+    assert {"name", "published", "measured", "difference"} <= written.keys()
+    assert Quantity.from_json(written) == quantity
+
+
+def test_rows_show_enough_digits_to_see_the_rounding():
+    head, *rows = quantity_rows([Quantity("a", 0.04049, "0.040"), Quantity("b", 0.5)])
+    assert head == ("quantity", "published", "measured", "difference", "agrees")
+    assert rows[0] == ("a", "0.040", "0.04049", "+0.00049", "yes")
+    assert rows[1] == ("b", "–", "0.5", "–", "–")
+
+
+def test_rows_never_show_a_negative_nothing():
+    assert Quantity("a", 0.0399999999, "0.040").cells()[3] == "+0.00000"
+
+
+def test_rows_without_printed_numbers_show_what_was_measured():
+    assert quantity_rows([Quantity("a", 3)]) == [("quantity", "measured"), ("a", "3")]
