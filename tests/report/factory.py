@@ -15,6 +15,7 @@ from seepage.auditing.findings import (
     GroupingFinding,
     Remedy,
 )
+from seepage.guarantee_table import Guarantee, Guarantees
 
 NAMES = ("age", "body mass index", "smoker", "marital-status", "blood pressure", "hours per week")
 KINDS = ("numeric", "numeric", "boolean", "categorical", "numeric", "numeric")
@@ -105,10 +106,29 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                     "wrong predictions is then 0.061.",
                 ),
             ),
+            guarantees=make_guarantees(),
             versions={"seepage": "0.1.0", "numpy": "2.4.6", "Python": "3.12.1"},
         ),
         **changes,
     )
+
+
+def make_guarantees(name: str = "age") -> Guarantees:
+    """Return bounds of every sort: guarantees, indications, and one that does not apply."""
+    known = "Everything outside the view is known to the adversary."
+    ranges = "Every column lies within the range it has in the data."
+    rows = (
+        Guarantee("FIL, 1/η²", 0.3, "an unbiased adversary", ("It is unbiased.", known)),
+        Guarantee("Cramér–Rao", 4.0, "an unbiased adversary", ("It is unbiased.", known)),
+        Guarantee(
+            "Rényi differential privacy", None, "an unbiased adversary", (),
+            reason="The intercept is not penalised.",
+        ),
+        Guarantee("van Trees", 0.8, "every adversary", (known, ranges), guarantee=False),
+        Guarantee(f"Cramér–Rao, {name}", 0.4, "an unbiased adversary, one cell", (known,)),
+        Guarantee("advantage, at most", 0.31, "membership inference", (ranges,), unit="advantage"),
+    )  # fmt: skip
+    return Guarantees(rows, 3, "7", False, 569, "all columns", 8, 1.0)
 
 
 def make_gated(passed: bool, **changes) -> Audit:
@@ -162,5 +182,6 @@ def make_hostile(text: str, rows: int = 60) -> Audit:
         remedies=(Remedy(text, text),),
         gates=tuple(replace(gate, text=text) for gate in audit.gates),
         values={name: [text] * rows for name in names},
+        guarantees=make_guarantees(text),
         versions={text: text},
     )

@@ -151,6 +151,26 @@ def test_extreme_audits_are_rendered():
     assert "There is no curve" in render(make_audit(curve=flat))
 
 
+def test_the_bounds_on_the_most_exposed_record_say_what_they_assume(figures):
+    page = render_page(make_audit(), figures)
+    section = page.split('<section id="guarantees">')[1].split("</section>")[0]
+    lines = {
+        name: re.sub(r"<[^>]+>", " ", row)
+        for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)
+        for name in ("FIL", "Cramér–Rao", "Rényi", "van Trees", "advantage")
+        if f">{name}" in row and "cell" not in row
+    }
+    assert "±0.548" in lines["FIL"]
+    assert "[1] [2]" in lines["FIL"]
+    assert "tightest" not in lines["FIL"]
+    assert "does not apply: The intercept is not penalised." in lines["Rényi"]
+    assert "±0.894 *" in lines["van Trees"]
+    assert "0.31" in lines["advantage"]
+    assert section.count("tightest") == 1
+    assert "An indication, not a guarantee" in section
+    assert 'id="guarantees"' not in render(make_audit(guarantees=None))
+
+
 def test_many_groups_and_columns_are_cut_and_said(figures):
     audit = make_audit()
     column, grouping = audit.attributes[0], audit.groupings[0]

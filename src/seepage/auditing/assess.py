@@ -17,6 +17,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.grouping import compare_groups
 from seepage.auditing.measure import measure
+from seepage.auditing.promises import find_guarantees
 from seepage.auditing.recipe import Recipe, choose_model, read_recipe, weights_of
 from seepage.auditing.remedies import find_remedies
 from seepage.auditing.subject import Attribute, Subject, check_sensitive, label_step
@@ -177,6 +178,10 @@ def examine(
         advice = find_remedies(
             subject, recipe, trial, sigma=noise, target=target, worst=worst, seed=seed
         )
+    promised = None
+    if remedies:
+        say("bounds on the most exposed record")
+        promised = find_guarantees(subject, noise)
     steps = list(subject.steps)
     if trial.recipe.l2 != recipe.l2:
         steps.append(
@@ -227,6 +232,7 @@ def examine(
         calibrated_sigma=calibrated,
         remedies=advice,
         values=values,
+        guarantees=promised,
         versions=_versions(),
     )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from seepage.guarantee_table import Guarantees
+
 
 @dataclass(frozen=True)
 class AttributeFinding:
@@ -146,6 +148,8 @@ class Audit:
         The leakage asked for, if any; ``calibrated_sigma`` is the noise that meets it.
     values
         The caller's own values of the audited rows, only where they asked to show them.
+    guarantees
+        Every bound on what can be found out about the most exposed record, where they are known.
     versions
         Names and versions of what computed this.
     """
@@ -175,4 +179,5 @@ class Audit:
     remedies: tuple[Remedy, ...] = ()
     gates: tuple[Gate, ...] = ()
     values: dict[str, list[str]] | None = None
+    guarantees: Guarantees | None = None
     versions: dict[str, str] = field(default_factory=dict)

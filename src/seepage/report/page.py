@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from seepage.auditing.findings import AttributeFinding, Audit, GroupFinding, GroupingFinding
+from seepage.report.assurance import list_guarantees
 from seepage.report.canvas import Drawing
 from seepage.report.exposure import (
     error_at,
@@ -62,6 +63,7 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
         least=_list_records(audit, np.argsort(audit.eta, kind="stable")[:SHOWN_RECORDS]),
         shown_values=_choose_values(audit),
         attributes=ranked[:LISTED_ATTRIBUTES],
+        guarantees=list_guarantees(audit.guarantees),
         groupings=[
             (grouping, _choose_groups(grouping), _find(figures, f"groups-{place}"))
             for place, grouping in enumerate(audit.groupings, 1)

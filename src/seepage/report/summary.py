@@ -62,6 +62,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "dataset_eta": audit.dataset_eta,
         "curve": asdict(audit.curve),
         "remedies": [asdict(remedy) for remedy in audit.remedies],
+        "guarantees": _guarantees(audit),
         "gates": [asdict(gate) for gate in audit.gates],
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
@@ -73,6 +74,23 @@ def summarise(audit: Audit) -> dict[str, Any]:
 def to_json(audit: Audit) -> str:
     """Return the summary as JSON text that ends in a newline."""
     return json.dumps(summarise(audit), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _guarantees(audit: Audit) -> list[dict[str, Any]]:
+    """Return the bounds on the most exposed record, without saying which record that is."""
+    lines = () if audit.guarantees is None else audit.guarantees.rows
+    return [
+        {
+            "bound": line.name,
+            "adversary": line.adversary,
+            "unit": line.unit,
+            "value": line.value,
+            "guarantee": line.guarantee,
+            "assumptions": list(line.assumptions),
+            "reason": line.reason,
+        }
+        for line in lines
+    ]
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float]:
