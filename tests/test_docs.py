@@ -112,7 +112,10 @@ def test_links_lead_to_files(page):
     assert not missing
 
 
-@pytest.mark.parametrize("module", [sp, sp.attacks, sp.glm, sp.data], ids=lambda module: module.__name__)
+MODULES = [sp, sp.attacks, sp.bounds, sp.data, sp.glm, sp.privacy]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_reference_is_complete(module):
     pages = (ROOT / "docs" / "api").glob("*.md")
     entries = re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE)

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seepage import attacks, bounds, data, glm
+    from seepage import attacks, bounds, data, glm, nn, privacy
     from seepage.auditing.pipeline import audit
     from seepage.calibration import calibrate
     from seepage.composition import compose
     from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
+    from seepage.guarantee import guarantees
+    from seepage.guarantee_table import Guarantees
     from seepage.leak import Leakage, leakage
     from seepage.noise import Gaussian, Laplace, Noise
     from seepage.perturbation import release
     from seepage.result import Result
 
-_MODULES = ("attacks", "bounds", "data", "glm")
+_MODULES = ("attacks", "bounds", "data", "glm", "nn", "privacy")
 _HOMES = {
     "Gaussian": "noise",
+    "Guarantees": "guarantee_table",
     "InputError": "errors",
     "Laplace": "noise",
     "Leakage": "leak",
@@ -35,12 +38,14 @@ _HOMES = {
     "audit": "auditing.pipeline",
     "calibrate": "calibration",
     "compose": "composition",
+    "guarantees": "guarantee",
     "leakage": "leak",
     "release": "perturbation",
 }
 
 __all__ = [
     "Gaussian",
+    "Guarantees",
     "InputError",
     "Laplace",
     "Leakage",
@@ -55,7 +60,10 @@ __all__ = [
     "compose",
     "data",
     "glm",
+    "guarantees",
     "leakage",
+    "nn",
+    "privacy",
     "release",
 ]
 

@@ -66,8 +66,8 @@ def guarantees(
         event. Where not given, what output perturbation gives, if anything.
     prior
         What adversaries know of the record beforehand, for the bound that holds for all of them.
-        Where not given, two: that its columns are spread as those of the other records are, and
-        that they lie within the domain.
+        Where not given, that its columns are spread as those of the other records are, and, where
+        a domain is stated, that they lie within it.
     row
         The record; the one with the largest dFIL where not given.
     columns
@@ -78,11 +78,10 @@ def guarantees(
     Examples
     --------
     >>> import seepage as sp
-    >>> from seepage.guarantee import guarantees
     >>> wine = sp.data.load_bundled("wine")
     >>> X, y = wine.X / wine.X.max(axis=0), wine.y == 0
     >>> model = sp.glm.LogisticRegression(l2=0.1).fit(X, y)
-    >>> table = guarantees(sp.leakage(model, X, y, noise=sp.Gaussian(0.1)), domain=(0, 1))
+    >>> table = sp.guarantees(sp.leakage(model, X, y, noise=sp.Gaussian(0.1)), domain=(0, 1))
     >>> table.tightest("an unbiased adversary").name
     'Cramér–Rao'
     """
@@ -209,12 +208,15 @@ def _van_trees(
     name = "van Trees, spread as the data"
     found = _averaged(name, leak, gaussian, sought, position, share, sampling)
     yield replace(found, assumptions=(*found.assumptions, _FROM_DATA), guarantee=False)
+    if not limits.stated:
+        # Over the ranges of the data records would be spread far more widely than they are.
+        return
     sought = [j for j in which if limits.diameters[j] > 0]
     share = len(sought) / len(which)
     bounded = BoundedPrior(limits.lower[sought], limits.upper[sought])
     name = "van Trees, within the domain"
     found = _averaged(name, leak, bounded, sought, position, share, sampling)
-    yield replace(found, assumptions=(*found.assumptions, limits.words), guarantee=limits.stated)
+    yield replace(found, assumptions=(*found.assumptions, limits.words))
 
 
 def _averaged(

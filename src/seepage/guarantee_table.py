@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import textwrap
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from seepage.result import NOTICE
 from seepage.tables import build_frame
 
 _WIDTH = 100
+_NOTHING = 1e-30  # a bound below it says nothing, whatever the units
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _line(line: Guarantee, width: int, numbered: dict[str, int], best: bool) -> 
     mark = " " if line.guarantee else "*"
     refs = " ".join(f"[{numbered[text]}]" for text in line.assumptions)
     tail = f"{refs}  ← tightest" if best else refs
-    return f"  {line.name:<{width}}{_number(value):>11}{mark}{error:>11}   {tail}"
+    return f"  {_padded(line.name, width)}{_number(value):>11}{mark}{error:>11}   {tail}"
 
 
 def _why_not(line: Guarantee, width: int, told: bool) -> str:
@@ -215,15 +217,20 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
     return textwrap.fill(
         f"does not apply: {reason}",
         _WIDTH,
-        initial_indent=f"  {line.name:<{width}}",
+        initial_indent=f"  {_padded(line.name, width)}",
         subsequent_indent=" " * (width + 2),
     )
+
+
+def _padded(text: str, width: int) -> str:
+    """Fill up with blanks; a mark that stands above a letter takes no room of its own."""
+    return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 
 def _number(value: float) -> str:
     if math.isinf(value):
         return "∞"
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value > _NOTHING else "0"
 
 
 def _root(value: float) -> str:

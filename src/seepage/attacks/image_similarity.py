@@ -61,7 +61,7 @@ def ssim(image: Any, reference: Any, data_range: float = 1.0) -> np.ndarray:
     >>> from seepage.attacks import ssim
     >>> stripes = np.tile([0.0, 1.0], (16, 8))
     >>> float(ssim(stripes, stripes).round(6)), float(ssim(1 - stripes, stripes).round(2))
-    (1.0, -0.99)
+    (1.0, -1.0)
     """
     a, b = _images(image, reference, data_range)
     if min(a.shape[-2:]) < 2 * _RADIUS + 1:

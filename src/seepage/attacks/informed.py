@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.attacks.estimate_slope import slope_sums
 from seepage.attacks.informed_margin import MarginAttack
 from seepage.attacks.informed_softmax import SoftmaxAttack
 from seepage.attacks.parameters import parameters_of
 from seepage.attacks.reconstruction_error import ErrorTally, ReconstructionErrors
-from seepage.chunks import progress
-from seepage.errors import InputError
+from seepage.chunks import _cores, progress
+from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters import describe
 from seepage.glm.categorical import Categorical
+from seepage.glm.fitted import FittedGLM
+from seepage.glm.stationarity import check_stationarity
 from seepage.noise import Gaussian, Noise
 from seepage.tables import Table, as_numpy, read_table
 
+_CONVERGED = 1e-9  # the step still to go, below which a model is not fitted again
 _CHUNK = 1 << 21  # numbers in the margins of all records under some releases
 
 
@@ -57,7 +63,8 @@ class InformedAdversary:
     model
         The model that was trained, for its kind and penalty: any linear model of
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is,
+        unless it minimises its objective on the adversary's data already.
     label
         ``"known"`` or ``"unknown"`` to the adversary.
     noise
@@ -91,14 +98,10 @@ class InformedAdversary:
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn everything there is to know: the records, labels and weights, all but one row's."""
-        from sklearn.base import clone
-
         table = read_table(X)
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        self.model_ = clone(self.model).fit(X, y, **weights)
         values = as_numpy(table.values)
         plain = Table(values, table.names, table.index, table.library)
-        fit = describe(self.model_, plain, as_numpy(y), sample_weight)
+        self.model_, fit = _trained(self.model, X, y, sample_weight, plain)
         known = self.label == "known"
         self._attack: MarginAttack | SoftmaxAttack
         if isinstance(fit.family, Categorical):
@@ -158,8 +161,8 @@ class InformedAdversary:
         theta = self._draw(noise, trials, seed)
         unknown = self._unknown()
         size = int(unknown.sum())
-        tally = ErrorTally(self._names(which), size)
-        for start in progress(range(0, trials, self._step()), "attacking"):
+
+        def one(start: int) -> tuple[np.ndarray, np.ndarray]:
             some = theta[start : start + self._step()]
             if isinstance(attack, SoftmaxAttack):
                 off = attack.features(which, attack.solve(some, which)) - attack.X[which]
@@ -167,7 +170,16 @@ class InformedAdversary:
             else:
                 squared, offset = attack.errors(which, attack.solve(some, which))
             squared /= size
-            tally.add(squared, offset if size == len(unknown) else offset[:, unknown])
+            return squared, offset if size == len(unknown) else offset[:, unknown]
+
+        tally = ErrorTally(self._names(which), size)
+        starts, cores = range(0, trials, self._step()), _cores()
+        # Releases are spread over the cores, so that elementwise work is shared out as well; a
+        # product of matrices that wants all cores for itself would be in the way.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:
+            for k in progress(range(0, len(starts), cores), "attacking"):
+                for squared, offset in pool.map(one, starts[k : k + cores]):
+                    tally.add(squared, offset)
         return tally.result()
 
     def slopes(
@@ -230,3 +242,22 @@ class InformedAdversary:
         attack = self._fitted()
         outputs = attack.fit.parameters.shape[1] if isinstance(attack, SoftmaxAttack) else 1
         return max(1, _CHUNK // (len(self._table) * outputs))
+
+
+def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:
+    """Return the model trained on the data, and what it minimises; as it is where it is trained."""
+    from sklearn.base import clone
+
+    labels = as_numpy(y)
+    if hasattr(model, "coef_"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                fit = describe(model, table, labels, sample_weight)
+                if check_stationarity(fit, table.values) <= _CONVERGED:
+                    return model, fit
+        except InputError:  # trained on other data, or released with noise
+            pass
+    weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+    fresh = clone(model).fit(X, y, **weights)
+    return fresh, describe(fresh, table, labels, sample_weight)

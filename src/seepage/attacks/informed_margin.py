@@ -32,17 +32,18 @@ from typing import NamedTuple
 import numpy as np
 
 from seepage.attacks.known_coordinate import known_coordinate
+from seepage.attacks.noise_covariance import covariance_times
 from seepage.attacks.record_length import nearest_length
 from seepage.chunks import by_rows
 from seepage.errors import InputError
 from seepage.glm.families import Family
 from seepage.glm.fitted import FittedGLM
 from seepage.glm.objective import Objective
-from seepage.noise import Gaussian, Laplace, Noise
+from seepage.noise import Noise
 
 _GRID = 33  # margins tried before the iteration
 _REACH = 6.0  # how far they go from the other records' mean margin, in deviations
-_STEPS = 8
+_STEPS = 12
 _PIECE = 1 << 15  # numbers in a piece of elementwise work
 
 
@@ -120,9 +121,8 @@ class MarginAttack:
         """Return the labels, (m, T), that go with the rows found: known, tried, or solved for."""
         if found.labels is not None:
             return found.labels
-        known = self.fit.target[rows, None] + np.zeros_like(found.rho)
         if self.label_known:
-            return np.asarray(known)
+            return np.asarray(self.fit.target[rows, None] + np.zeros_like(found.rho))
         d = self.X.shape[1]
         offset = theta[:, self.column] * self.value
         M = self.picked(rows) @ theta[:, :d].T + (theta[:, d] if self.objective.intercept else 0.0)
@@ -151,8 +151,12 @@ class MarginAttack:
         others = np.array(self.theta)
         others[self.column] = 0.0
         pair = np.stack([np.eye(len(H))[self.column], others], axis=1)
-        towards = H @ _covariance_times(noise, H @ pair)
-        self.precision = np.linalg.inv(pair.T @ towards)
+        towards = H @ covariance_times(noise, H @ pair)
+        both = pair.T @ towards
+        size = np.sqrt(np.diagonal(both))
+        size = np.where(size > 0, size, 1.0)  # parameters that are all zero make no equation
+        self.precision = np.linalg.pinv(both / np.outer(size, size), hermitian=True)
+        self.precision /= np.outer(size, size)
         self.gain = towards @ self.precision
 
     def _by_both(
@@ -167,14 +171,18 @@ class MarginAttack:
         low, step = self.centre - _REACH * self.spread, 2 * _REACH * self.spread / (_GRID - 1)
         best = np.full_like(first, np.inf)
         margin = np.zeros_like(first)
-        for k in range(_GRID):
-            tried = np.full((1, 1), low + k * step)
-            rho = weight * self.family.slope(tried, y)
-            e0, e1 = first - c * rho, second - rho * (tried - offset)
-            cost = e0 * (p00 * e0 + 2 * p01 * e1) + p11 * e1 * e1
-            cost += self.drawn * (tried - self.centre) ** 2
-            better = cost < best
-            best, margin = np.where(better, cost, best), np.where(better, tried, margin)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = np.where(first != 0, second * c / first + offset, self.centre)
+            for k in range(_GRID + 1):
+                # What the known coordinate alone says comes last: exact where there is no noise.
+                tried = ratio if k == _GRID else np.full((1, 1), low + k * step)
+                rho = weight * self.family.slope(tried, y)
+                e0, e1 = first - c * rho, second - rho * (tried - offset)
+                cost = e0 * (p00 * e0 + 2 * p01 * e1) + p11 * e1 * e1
+                cost += self.drawn * (tried - self.centre) ** 2
+                better = cost < best
+                best, margin = np.where(better, cost, best), np.where(better, tried, margin)
+        below, above = margin - step, margin + step
         for _ in range(_STEPS):
             rho = weight * self.family.slope(margin, y)
             bend = weight * self.family.curvature(margin, y)
@@ -183,9 +191,12 @@ class MarginAttack:
             top = d0 * (p00 * e0 + p01 * e1) + d1 * (p01 * e0 + p11 * e1)
             top -= self.drawn * (margin - self.centre)
             bottom = d0 * (p00 * d0 + 2 * p01 * d1) + p11 * d1 * d1 + self.drawn
+            # Between the neighbours on the grid: a Gauss–Newton step, or half-way where it leaves.
+            below, above = np.where(top > 0, margin, below), np.where(top > 0, above, margin)
             with np.errstate(divide="ignore", invalid="ignore"):
-                move = np.nan_to_num(top / bottom, posinf=0.0, neginf=0.0)
-            margin = margin + np.clip(move, -step, step)
+                nearer = margin + top / bottom
+            inside = (nearer >= below) & (nearer <= above)
+            margin = np.where(inside, nearer, (below + above) / 2)
         rho = weight * self.family.slope(margin, y)
         return np.stack([rho, first - c * rho, second - rho * (margin - offset)], axis=1)
 
@@ -286,16 +297,4 @@ class MarginAttack:
 
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
-    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE, threads=True))
-
-
-def _covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known."""
-    if isinstance(noise, Gaussian):
-        sigma = np.asarray(noise.sigma)
-        if sigma.ndim == 2:
-            return np.asarray(sigma @ vectors)
-        return np.asarray(sigma[..., None] ** 2 * vectors)
-    if isinstance(noise, Laplace):
-        return np.asarray(2 * np.asarray(noise.scale)[..., None] ** 2 * vectors)
-    return vectors
+    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))

@@ -67,9 +67,9 @@ class ReconstructionErrors:
 
     def __repr__(self) -> str:
         return (
-            f"<attack on {len(self)} records, {self.trials} trials: mean squared error, median over"
-            f" the records {np.median(self.mse):.4g}, smallest {np.min(self.mse):.4g} at "
-            f"{self.rows[int(np.argmin(self.mse))]!s}>"
+            f"<attack on {len(self)} record{'s' if len(self) != 1 else ''}, {self.trials} trials: "
+            f"mean squared error, median {np.median(self.mse):.4g}, smallest "
+            f"{np.min(self.mse):.4g} at {self.rows[int(np.argmin(self.mse))]!s}>"
         )
 
 

@@ -58,6 +58,17 @@ class GaussianPrior:
         root = np.linalg.cholesky(self.covariance(size))
         return np.asarray(self.centre(size) + generator.standard_normal((count, size)) @ root.T)
 
+    @property
+    def words(self) -> str:
+        """What the adversary knows, as a sentence."""
+        std = np.asarray(self.std, dtype=float)
+        mean = _said(self.mean, "mean")
+        spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
+        return (
+            f"Before the release the adversary takes the unknowns to be Gaussian, with {mean} and "
+            f"{spread}."
+        )
+
     def __repr__(self) -> str:
         return f"GaussianPrior(std={_short(self.std)}, mean={_short(self.mean)})"
 
@@ -97,6 +108,17 @@ class BoundedPrior:
         if not np.all(upper > lower):
             raise InputError("A bounded prior needs upper limits above its lower ones.")
         return lower, upper
+
+    @property
+    def words(self) -> str:
+        """What the adversary knows, as a sentence."""
+        limits = "limits of its own"
+        if np.ndim(self.lower) == np.ndim(self.upper) == 0:
+            limits = f"{_short(self.lower)} and {_short(self.upper)}"
+        return (
+            f"Before the release the adversary knows that each unknown lies between {limits}, "
+            "rather in the middle than near an end."
+        )
 
     def __repr__(self) -> str:
         return f"BoundedPrior(lower={_short(self.lower)}, upper={_short(self.upper)})"
@@ -143,6 +165,10 @@ def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")
     return np.broadcast_to(values, (size,))
+
+
+def _said(value: Any, what: str) -> str:
+    return f"{what} {_short(value)}" if np.ndim(value) == 0 else f"{what}s of their own"
 
 
 def _short(value: Any) -> str:

@@ -158,7 +158,7 @@ def _inverse(expected: np.ndarray, prior: Prior) -> np.ndarray:
 
 def _assumptions(prior: Prior) -> tuple[str, ...]:
     return (
-        f"Before the release the adversary knows of each unknown what {prior!r} says.",
+        prior.words,
         "The error is averaged over that prior.",
         *UNBIASED[1:],
     )

@@ -1,0 +1,189 @@
+"""The table of guarantees: its lines are the bounds it names, and it says what it assumes."""
+
+from __future__ import annotations
+
+import dp_accounting
+import numpy as np
+import pytest
+
+import seepage as sp
+from seepage.bounds import (
+    BoundedPrior,
+    GaussianPrior,
+    cramer_rao_rows,
+    from_privacy,
+    hammersley_chapman_robbins,
+    two_point,
+    van_trees_rows,
+)
+from seepage.guarantee import (
+    EVERY_ADVERSARY,
+    MEMBERSHIP,
+    ONE_CELL,
+    UNBIASED_ADVERSARY,
+    guarantees,
+)
+from seepage.privacy import DifferentialPrivacy, output_perturbation
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (60, 3))
+Y = (X[:, 0] + 0.5 * RNG.standard_normal(60) > 0).astype(int)
+
+
+def leak_of(intercept=False, sigma=0.3, l2=0.1):
+    model = sp.glm.LogisticRegression(l2=l2, fit_intercept=intercept).fit(X, Y)
+    return sp.leakage(model, X, Y, noise=sp.Gaussian(sigma))
+
+
+LEAK = leak_of()
+TABLE = guarantees(LEAK, domain=(-1, 1), draws=16)
+
+
+def line(table, name):
+    (found,) = [g for g in table.rows if g.name.startswith(name)]
+    return found
+
+
+def test_every_line_is_the_bound_it_names():
+    i = TABLE.row
+    dfil = LEAK.rows(label=False, measure="dfil")
+    assert i == int(np.argmax(dfil))
+    promise = output_perturbation(LEAK, row_norm=np.sqrt(3))
+    wide = BoundedPrior(-1, 1)
+    data = GaussianPrior(X.std(axis=0), X.mean(axis=0))
+    want = {
+        "FIL": LEAK.rows(label=False).mse_bound()[i],
+        "dFIL": dfil.mse_bound()[i],
+        "Cramér–Rao": cramer_rao_rows(LEAK)[i],
+        "Rényi": from_privacy(promise, [2.0] * 3),
+        "van Trees, spread": van_trees_rows(LEAK, data, [i], draws=16)[0],
+        "van Trees, within": van_trees_rows(LEAK, wide, [i], draws=16)[0],
+        "two points": two_point(promise, [2.0] * 3),
+        "advantage": promise.total_variation(),
+    }
+    cells = [g for g in TABLE.rows if g.adversary == ONE_CELL]
+    for name, value in want.items():
+        found = [g for g in TABLE.rows if g.name.startswith(name) and g.adversary != ONE_CELL]
+        assert found[0].value == pytest.approx(float(value), rel=1e-12), name
+    j = int(np.argmin(LEAK.cells().mse_bound()[i]))
+    assert cells[0].value == pytest.approx(LEAK.cells().mse_bound()[i, j])
+    assert cells[1].value == float(hammersley_chapman_robbins(LEAK, i, j, domain=(-1, 1)))
+
+
+def test_bounds_are_ordered_and_the_tightest_is_named():
+    fil, dfil, exact = (g.value for g in TABLE.rows[:3])
+    assert fil <= dfil <= exact
+    assert TABLE.tightest(UNBIASED_ADVERSARY).value == max(
+        g.value for g in TABLE.rows if g.adversary == UNBIASED_ADVERSARY
+    )
+    assert TABLE.tightest().adversary in (UNBIASED_ADVERSARY, EVERY_ADVERSARY)
+    with pytest.raises(sp.InputError, match="did you mean 'every adversary'"):
+        TABLE.tightest("every adversry")
+
+
+def test_every_line_says_what_it_assumes_or_why_it_does_not_apply():
+    for table in (TABLE, guarantees(leak_of(intercept=True), draws=8)):
+        for g in table.rows:
+            assert bool(g.assumptions) == g.applies
+            assert bool(g.reason) == (not g.applies)
+            assert all(text.endswith(".") for text in g.assumptions)
+
+
+def test_the_print_can_be_read():
+    text = str(TABLE)
+    assert f"record {TABLE.row}, the most exposed of 60 by dFIL" in text
+    assert "(all columns: 3 numbers;" in text
+    for g in TABLE.rows:
+        assert g.name in text
+    for assumption in {a for g in TABLE.rows for a in g.assumptions}:
+        assert " ".join(assumption.split()) in " ".join(text.split())
+    assert text.count("← tightest") == 3
+    assert "do not publish" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_what_rests_on_the_data_is_starred():
+    """Whatever the domain, a prior read off the data is; other lines are with a domain that is."""
+    starred = {g.name for g in TABLE.rows if g.applies and not g.guarantee}
+    assert starred == {"van Trees, spread as the data"}
+    loose = guarantees(LEAK, draws=8)
+    unsafe = {g.name.partition(",")[0] for g in loose.rows if g.applies and not g.guarantee}
+    assert unsafe == {"Rényi differential privacy", "van Trees", "two points",
+                      "Hammersley–Chapman–Robbins", "advantage"}  # fmt: skip
+    assert "An indication, not a guarantee" in str(loose)
+
+
+def test_an_intercept_that_is_not_penalised_promises_nothing():
+    table = guarantees(leak_of(intercept=True), domain=(-1, 1), draws=8)
+    missing = [g for g in table.rows if not g.applies]
+    assert {g.adversary for g in missing} == {UNBIASED_ADVERSARY, EVERY_ADVERSARY, MEMBERSHIP}
+    assert all("intercept" in g.reason for g in missing)
+    assert str(table).count("The intercept is not penalised") == 1
+    assert str(table).count("for the same reason") == 2
+
+
+def test_promises_are_taken_from_the_caller():
+    stated = guarantees(LEAK, domain=(-1, 1), dp=DifferentialPrivacy(0.5, 1e-6), draws=8)
+    assert "order 2" in line(stated, "Rényi").reason
+    assert line(stated, "two points").value == pytest.approx(
+        float(two_point(DifferentialPrivacy(0.5, 1e-6), 2.0))
+    )
+    event = guarantees(LEAK, domain=(-1, 1), dp=dp_accounting.GaussianDpEvent(10.0), draws=8)
+    assert line(event, "Rényi").value == pytest.approx(1 / np.expm1(0.04), rel=1e-6)
+    with pytest.raises(sp.InputError, match="dp must be"):
+        guarantees(LEAK, dp="private", draws=8)
+
+
+def test_a_row_columns_and_a_prior_may_be_chosen():
+    table = guarantees(
+        LEAK, domain=(-1, 1), row=-1, columns=["x1"], prior=GaussianPrior(0.5), draws=8
+    )
+    assert (table.row, table.numbers, table.about) == (59, 1, "x1")
+    assert "record 59\n(x1: 1 number;" in str(table)
+    names = [g.name for g in table.rows if g.adversary == EVERY_ADVERSARY]
+    assert names == ["van Trees", "two points"]
+    assert table.guessing == pytest.approx(X[:, 1].var())
+    assert line(table, "FIL").value == pytest.approx(line(table, "dFIL").value)
+
+
+def test_columns_that_never_vary_are_no_obstacle():
+    constant = np.column_stack([X, np.ones(60)])
+    model = sp.glm.LogisticRegression(l2=0.1).fit(constant, Y)
+    leak = sp.leakage(model, constant, Y, noise=sp.Gaussian(0.3))
+    table = guarantees(leak, draws=8)
+    data = GaussianPrior(X.std(axis=0), X.mean(axis=0))
+    want = van_trees_rows(leak, data, [table.row], columns=[0, 1, 2], draws=8)[0] * 3 / 4
+    assert line(table, "van Trees, spread").value == pytest.approx(float(want))
+
+
+def test_composed_releases_keep_the_lines_that_need_no_refit():
+    table = guarantees(sp.compose(LEAK, leak_of(l2=0.3)), draws=8)
+    applying = {g.name for g in table.rows if g.applies}
+    assert {"FIL, 1/η²", "Cramér–Rao"} <= applying
+    assert not any(name.startswith(("van Trees", "Hammersley")) for name in applying)
+
+
+def test_it_turns_into_a_data_frame_and_html():
+    frame = TABLE.table("pandas")
+    assert frame["bound"].tolist() == [g.name for g in TABLE.rows]
+    assert frame["applies"].all()
+    html = TABLE._repr_html_()
+    assert html.count("<tr>") == 1 + len(TABLE.rows) + 4
+    assert "<script" not in guarantees(_named("<script>"), draws=8)._repr_html_()
+
+
+def _named(name):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=[name, "b", "c"])
+    model = sp.glm.LogisticRegression(l2=0.1).fit(frame, Y)
+    return sp.leakage(model, frame, Y, noise=sp.Gaussian(0.3))
+
+
+def test_the_breast_cancer_demo_has_a_table():
+    cancer = sp.data.load_bundled("breast_cancer")
+    Z = (cancer.X - cancer.X.mean(axis=0)) / cancer.X.std(axis=0)
+    model = sp.glm.LogisticRegression(l2=1e-2, fit_intercept=True).fit(Z, cancer.y)
+    table = guarantees(sp.leakage(model, Z, cancer.y, noise=sp.Gaussian(0.1)), draws=16)
+    assert table.guessing == pytest.approx(1.0)
+    assert line(table, "van Trees, spread").value < 1.0  # no better than what one knows anyway
+    assert table.tightest(UNBIASED_ADVERSARY).name == "Cramér–Rao"
