@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import seepage as sp
-from seepage.papers import EXPERIMENTS, page
+from seepage.papers import EXPERIMENTS, Experiment, page
 from seepage.papers.outcome import Quantity
 from seepage.papers.page import main, write_page
 from seepage.papers.reproducing import reproduce
@@ -61,11 +61,19 @@ def test_a_figure_of_an_experiment_that_is_gone_is_removed(results, tmp_path):
     assert not left.exists()
 
 
-def test_a_missing_result_is_refused(fake, results, tmp_path):
+def test_without_any_result_there_is_no_page(fake, results, tmp_path):
     (results / fake.name / "result.json").unlink()
-    with pytest.raises(sp.InputError, match=f"run `seepage reproduce {fake.name}` first"):
+    with pytest.raises(sp.InputError, match="There are no results in"):
         write_page(results, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
+
+
+def test_a_missing_result_is_named(fake, results, tmp_path, monkeypatch):
+    other = Experiment("other-figure", "004", "Figure 9", "Another one")
+    monkeypatch.setattr(page, "EXPERIMENTS", {fake.name: fake, other.name: other})
+    text = write_page(results, tmp_path / "docs").read_text()
+    assert "- `other-figure`: Another one (paper 004, Figure 9)" in text
+    assert "reproduction/other-figure.png" not in text
 
 
 def test_a_broken_result_is_refused(fake, results, tmp_path):
@@ -85,7 +93,7 @@ def test_the_command(results, tmp_path, capsys):
     assert main([str(results), str(tmp_path / "docs")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'docs' / 'reproduction.md'}\n"
     assert main([str(tmp_path / "nowhere"), str(tmp_path / "docs")]) == 2
-    assert capsys.readouterr().err.startswith("error: There is no ")
+    assert capsys.readouterr().err.startswith("error: There are no results in ")
     assert main([]) == 2
     assert "usage" in capsys.readouterr().err
 
@@ -93,6 +101,9 @@ def test_the_command(results, tmp_path, capsys):
 def test_the_documentation_has_every_experiment():
     text = (DOCS / "reproduction.md").read_text(encoding="utf-8")
     pictures = re.findall(r"\]\((reproduction/[^)]+\.png)\)", text)
-    assert [Path(picture).stem for picture in pictures] == list(EXPERIMENTS)
+    missing = re.findall(r"^- `([a-z0-9-]+)`: ", text, re.MULTILINE)
+    shown = [Path(picture).stem for picture in pictures]
+    assert shown == [name for name in EXPERIMENTS if name not in missing]
+    assert set(shown) | set(missing) == set(EXPERIMENTS)
     for picture in pictures:
         assert (DOCS / picture).stat().st_size < 150_000

@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
+from seepage import papers
 from seepage.cli import app
+from seepage.papers import Experiment, reproducing
 from seepage.papers.reproducing import reproduce
 
 
@@ -67,6 +69,26 @@ def test_a_quick_run_says_so(fake, run, tmp_path):
 def test_all_of_them(fake, run, tmp_path):
     assert run("all").exit_code == 0
     assert (tmp_path / "reproduction" / fake.name / "result.json").exists()
+
+
+def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tmp_path):
+    def without_data(quick):
+        raise sp.InputError("The data are not here.")
+
+    module = types.SimpleNamespace(reproduce=without_data)
+    monkeypatch.setitem(sys.modules, "seepage.papers.other_figure", module)
+    other = Experiment("other-figure", "004", "Figure 9", "Another one")
+    both = {other.name: other, fake.name: fake}
+    for owner in (papers, reproducing):
+        monkeypatch.setattr(owner, "EXPERIMENTS", both)
+    result = run("all")
+    assert result.exit_code == 0
+    assert "other-figure is left out: The data are not here." in result.output
+    assert "1 of 2 in " in result.output
+    assert (tmp_path / "reproduction" / fake.name / "result.json").exists()
+    alone = run("other-figure")
+    assert alone.exit_code == 2
+    assert "The data are not here." in alone.output
 
 
 def test_the_same_twice(fake, run, tmp_path):

@@ -61,6 +61,8 @@ _LIST = (
     Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
     Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
     Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
+    Experiment("bounds-figure5", "004", "Figure 5", "Accuracy against bounds in private SGD"),
+    Experiment("bounds-figure6", "004", "Figure 6", "Images that private SGD leaks most about"),
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}

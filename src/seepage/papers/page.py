@@ -32,8 +32,11 @@ differs.
 
 
 def write_page(results: Path, docs: Path) -> Path:
-    """Write the page and copy its figures; refuse where a result is missing or was a quick one."""
-    found = [_read(results / name / RESULT, name) for name in EXPERIMENTS]
+    """Write the page and copy its figures; refuse a quick result, and say which are missing."""
+    made = [name for name in EXPERIMENTS if (results / name / RESULT).is_file()]
+    if not made:
+        raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
+    found = [_read(results / name / RESULT, name) for name in made]
     figures = {entry["name"]: (results / entry["name"] / PNG).read_bytes() for entry in found}
     page = docs / "reproduction.md"
     for name, picture in figures.items():
@@ -46,8 +49,6 @@ def write_page(results: Path, docs: Path) -> Path:
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"There is no {path}; run `seepage reproduce {name}` first.")
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -76,6 +77,14 @@ def _lines(found: list[dict[str, Any]]) -> Iterator[str]:
         )
     for entry in found:
         yield from _section(entry)
+    made = {entry["name"] for entry in found}
+    missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in made]
+    if missing:
+        yield "\n## Not made yet\n"
+        yield "What these need was not at hand when the page was written:\n"
+        for experiment in missing:
+            where = f"paper {experiment.paper}, {experiment.place}"
+            yield f"- `{experiment.name}`: {experiment.title} ({where})"
 
 
 def _section(entry: dict[str, Any]) -> Iterator[str]:

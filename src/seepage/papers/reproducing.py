@@ -22,16 +22,27 @@ Say = Callable[[str], object]
 
 
 def reproduce(name: str, out: Path, *, quick: bool, say: Say) -> None:
-    """Make one experiment again, or all of them, and tell each as soon as it is there."""
+    """Make one experiment again, or all of them, and tell each as soon as it is there.
+
+    Of all of them, those whose data are not at hand are left out, and said to be.
+    """
     wanted = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     if out.exists() and not out.is_dir():
         raise InputError(f"{out.name!r} is a file: name a folder for the results with --out.")
     start = time.perf_counter()
+    left_out = 0
     for experiment in wanted:
-        for line in _tell(experiment, out, quick):
-            say(line)
+        try:
+            for line in _tell(experiment, out, quick):
+                say(line)
+        except InputError as problem:
+            if len(wanted) == 1:
+                raise
+            left_out += 1
+            say(f"{experiment.name} is left out: {problem}\n")
     if len(wanted) > 1:
-        say(f"All {len(wanted)} in {time.perf_counter() - start:.0f} s.")
+        made, seconds = len(wanted) - left_out, time.perf_counter() - start
+        say(f"{made} of {len(wanted)} in {seconds:.0f} s.")
 
 
 def write_result(

@@ -1,0 +1,130 @@
+"""The steps that the accountant's benchmark compares, and the clock that compares them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+
+import seepage.nn as snn
+from seepage.nn.losses import cross_entropy
+
+GIB = 2**30
+
+
+class Stopwatch:
+    """Times work in turns, so that all of it meets the same disturbances, and its peak memory."""
+
+    def __init__(self, device: torch.device, repeats: int) -> None:
+        self.device, self.repeats = device, repeats
+
+    def compare(self, tasks: dict[str, Callable[[], object]]) -> dict[str, dict[str, float]]:
+        """Return the best seconds and, on a graphics card, the peak GiB of every task."""
+        best = {name: {"seconds": float("inf"), "gib": 0.0} for name in tasks}
+        for name, work in tasks.items():
+            best[name]["gib"] = self._peak(work)
+        for _ in range(self.repeats):
+            for name, work in tasks.items():
+                self._wait()
+                start = time.perf_counter()
+                work()
+                self._wait()
+                best[name]["seconds"] = min(best[name]["seconds"], time.perf_counter() - start)
+        return best
+
+    def _peak(self, work: Callable[[], object]) -> float:
+        gc.collect()
+        if self.device.type != "cuda":
+            work()
+            return 0.0
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        work()
+        self._wait()
+        return torch.cuda.max_memory_allocated(self.device) / GIB
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """Return a plain training step: losses, their gradient, and a change of the parameters."""
+    parameters = list(net.parameters())
+
+    def step() -> None:
+        loss = cross_entropy(net(x), y).mean()
+        for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.data.add_(g, alpha=-1e-6)
+
+    return step
+
+
+def clipped_alone(net: nn.Module, clip: Any) -> Callable[..., dict[str, Tensor]]:
+    """Return the function that gives the clipped gradient of one example, to be vmapped."""
+
+    def loss(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(functional_call(net, parameters, (one[None],)), label[None])[0]
+
+    def clipped(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> dict[str, Tensor]:
+        g = grad(loss)(parameters, one, label)
+        norm = torch.stack([part.square().sum() for part in g.values()]).sum().sqrt()
+        return {name: part * clip.factor(norm) for name, part in g.items()}
+
+    return clipped
+
+
+def vmap_step(net: nn.Module, clip: Any, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """Return a DP-SGD step in which ``vmap`` gives every example its gradient."""
+    one = clipped_alone(net, clip)
+
+    def step() -> None:
+        parameters = {name: p.detach() for name, p in net.named_parameters()}
+        each = vmap(one, in_dims=(None, 0, 0))(parameters, x, y)
+        update(net, {name: part.sum(0) for name, part in each.items()}, len(y))
+
+    return step
+
+
+def coordinate_products(net: nn.Module, clip: Any, x: Tensor, y: Tensor, count: int) -> Any:
+    """Return what paper 004 does: products with ``count`` unit vectors, by JVPs of ``vmap``."""
+    one = clipped_alone(net, clip)
+
+    def products() -> Tensor:
+        parameters = {name: p.detach() for name, p in net.named_parameters()}
+        total = torch.zeros(len(y), device=x.device)
+        for j in torch.randint(0, x[0].numel(), (count,)).tolist():
+            unit = torch.zeros(x[0].numel(), device=x.device)
+            unit[j] = 1.0
+            v = unit.reshape(x.shape[1:]).expand_as(x).contiguous()
+            _, change = jvp(lambda z: vmap(one, in_dims=(None, 0, 0))(parameters, z, y), (x,), (v,))
+            total += sum(part.flatten(1).square().sum(1) for part in change.values())
+        return total
+
+    return products
+
+
+def update(net: nn.Module, gradient: dict[str, Tensor], batch: int) -> None:
+    """Take a small private step: noise, then a change of the parameters."""
+    for name, p in net.named_parameters():
+        noisy = gradient[name] + torch.randn_like(p)
+        p.data.add_(noisy, alpha=-1e-6 / batch)
+
+
+def accounted_step(
+    engine: snn.Engine, x: Tensor, y: Tensor, probes: int, train: bool = True
+) -> Callable[[], Tensor]:
+    """Return a step of private training whose leakage is measured on the way."""
+
+    def step() -> Tensor:
+        found = engine.step(x, y, probes=probes, update=train)
+        if found.gradient is not None:
+            update(engine.net, found.gradient, len(y))
+        return found.traces
+
+    return step

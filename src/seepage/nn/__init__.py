@@ -1,0 +1,96 @@
+"""What private training of neural networks leaks about its records; needs torch.
+
+Everything here is imported on first use, so that ``import seepage`` never waits for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seepage.nn.accountant import FisherAccountant
+    from seepage.nn.clipping import HardClip, NoClip, SmoothClip
+    from seepage.nn.engine import Engine, Step
+    from seepage.nn.estimate import Estimate
+    from seepage.nn.leakage import GradientLeakage, leakage
+    from seepage.nn.merging import MergedRuns, merge_runs
+    from seepage.nn.opacus_hook import attach
+    from seepage.nn.private_sgd import PrivateSGD
+    from seepage.nn.run_record import RunRecord, join_shares
+    from seepage.nn.sampler_check import SamplerWarning
+    from seepage.nn.samplers import FixedSizeSampler, PoissonSampler
+    from seepage.nn.sharing import gather_shares
+    from seepage.nn.validation import FallbackWarning, KinkWarning
+    from seepage.nn.views import Embedding, Input, Label
+
+__all__ = [
+    "Embedding",
+    "Engine",
+    "Estimate",
+    "FallbackWarning",
+    "FisherAccountant",
+    "FixedSizeSampler",
+    "GradientLeakage",
+    "HardClip",
+    "Input",
+    "KinkWarning",
+    "Label",
+    "MergedRuns",
+    "NoClip",
+    "PoissonSampler",
+    "PrivateSGD",
+    "RunRecord",
+    "SamplerWarning",
+    "SmoothClip",
+    "Step",
+    "attach",
+    "gather_shares",
+    "join_shares",
+    "leakage",
+    "merge_runs",
+]
+
+_HOME = {
+    "Embedding": "views",
+    "Engine": "engine",
+    "Estimate": "estimate",
+    "FallbackWarning": "validation",
+    "FisherAccountant": "accountant",
+    "FixedSizeSampler": "samplers",
+    "GradientLeakage": "leakage",
+    "HardClip": "clipping",
+    "Input": "views",
+    "KinkWarning": "validation",
+    "Label": "views",
+    "MergedRuns": "merging",
+    "NoClip": "clipping",
+    "PoissonSampler": "samplers",
+    "PrivateSGD": "private_sgd",
+    "RunRecord": "run_record",
+    "SamplerWarning": "sampler_check",
+    "SmoothClip": "clipping",
+    "Step": "engine",
+    "attach": "opacus_hook",
+    "gather_shares": "sharing",
+    "join_shares": "run_record",
+    "leakage": "leakage",
+    "merge_runs": "merging",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'seepage.nn' has no attribute {name!r}")
+    if find_spec("torch") is None:
+        raise ImportError(
+            "seepage.nn needs torch, which is not installed; run: pip install 'seepage[nn]'"
+        )
+    value = getattr(import_module(f"seepage.nn.{_HOME[name]}"), name)
+    globals()[name] = value  # the next look-up finds it without coming through here
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

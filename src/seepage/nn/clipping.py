@@ -1,0 +1,174 @@
+"""How a gradient is clipped before it is released: not at all, hard, or smoothly with GELU.
+
+A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. The clip acts on a change of the gradient as
+
+    ∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ,     ρ(n) = 1 − nφ′/φ,     ĝ = g/n
+
+so that it scales the part of the change across ``g`` by ``1/φ`` and the part along it by ``ρ/φ``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+
+
+class Clip(ABC):
+    """What divides a gradient of norm ``n`` before it is summed and released."""
+
+    max_grad_norm: float
+
+    @abstractmethod
+    def phi(self, norms: Tensor) -> Tensor:
+        """Return ``φ(n)``, by which the gradient is divided."""
+
+    @abstractmethod
+    def slope(self, norms: Tensor) -> Tensor:
+        """Return ``φ′(n)``."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """The largest norm that a clipped gradient can have."""
+
+    def factor(self, norms: Tensor) -> Tensor:
+        """Return ``1/φ(n)``, by which the gradient is multiplied."""
+        return 1 / self.phi(norms)
+
+    def radial(self, norms: Tensor) -> Tensor:
+        """Return ``ρ = 1 − nφ′/φ``: how the clip passes a change along the gradient on."""
+        return 1 - norms * self.slope(norms) / self.phi(norms)
+
+    def conservative(self, norms: Tensor) -> Tensor:
+        """Return ``max(1, ρ²)/φ²``, for which ``‖∂g̃‖_F² ≤ max(1, ρ²)/φ² · ‖∂g‖_F²``."""
+        return torch.clamp(self.radial(norms) ** 2, min=1.0) / self.phi(norms) ** 2
+
+    def squared(self, norms: Tensor, gg: Tensor, gd: Tensor, dd: Tensor) -> Tensor:
+        """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
+
+        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which is the formula of paper 004's clip written out:
+        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``.
+        """
+        along = torch.where(gg > 0, gd * gd / torch.where(gg > 0, gg, 1.0), 0.0)
+        value = (dd - (1 - self.radial(norms) ** 2) * along) / self.phi(norms) ** 2
+        return torch.clamp(value, min=0.0)
+
+
+@dataclass(frozen=True)
+class NoClip(Clip):
+    """Gradients as they are: ``φ = 1``. The release then has no bounded sensitivity.
+
+    Examples
+    --------
+    >>> from seepage.nn import NoClip
+    >>> NoClip().sensitivity
+    inf
+    """
+
+    @property
+    def max_grad_norm(self) -> float:  # type: ignore[override]
+        """One: the noise multiplier is then the standard deviation of the noise itself."""
+        return 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        """Unbounded."""
+        return math.inf
+
+    def phi(self, norms: Tensor) -> Tensor:
+        """Return one."""
+        return torch.ones_like(norms)
+
+    def slope(self, norms: Tensor) -> Tensor:
+        """Return zero."""
+        return torch.zeros_like(norms)
+
+
+@dataclass(frozen=True)
+class HardClip(Clip):
+    """``φ = max(1, n/C)``: the usual clip, which has a kink at ``n = C``.
+
+    Parameters
+    ----------
+    max_grad_norm
+        The threshold ``C``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn import HardClip
+    >>> HardClip(2.0).factor(torch.tensor([1.0, 8.0]))
+    tensor([1.0000, 0.2500])
+    """
+
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        check_threshold(self.max_grad_norm)
+
+    @property
+    def sensitivity(self) -> float:
+        """``C``."""
+        return self.max_grad_norm
+
+    def phi(self, norms: Tensor) -> Tensor:
+        """Return ``max(1, n/C)``."""
+        return torch.clamp(norms / self.max_grad_norm, min=1.0)
+
+    def slope(self, norms: Tensor) -> Tensor:
+        """Return ``1/C`` beyond the threshold, zero up to it."""
+        return (norms > self.max_grad_norm).to(norms.dtype) / self.max_grad_norm
+
+
+@dataclass(frozen=True)
+class SmoothClip(Clip):
+    """``φ = GELU(n/C − 1) + 1``, the smooth clip of paper 004, section 6.2.
+
+    ``‖g̃‖ ≤ 1.1152 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the price that
+    :meth:`Clip.conservative` pays is that changes along the gradient count in full, plus 1.5 %.
+
+    Parameters
+    ----------
+    max_grad_norm
+        The threshold ``C``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn import SmoothClip
+    >>> SmoothClip(1.0).factor(torch.tensor([0.0, 1.0, 8.0]))
+    tensor([1.1886, 1.0000, 0.1250])
+    """
+
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        check_threshold(self.max_grad_norm)
+
+    @property
+    def sensitivity(self) -> float:
+        """``1.1152 C``, the largest value of ``n/φ(n)`` (paper 004, appendix C, prints 1.115)."""
+        return 1.1152 * self.max_grad_norm
+
+    def phi(self, norms: Tensor) -> Tensor:
+        """Return ``GELU(n/C − 1) + 1``."""
+        return torch.nn.functional.gelu(norms / self.max_grad_norm - 1) + 1
+
+    def slope(self, norms: Tensor) -> Tensor:
+        """Return ``GELU′(n/C − 1)/C``, with ``GELU′(m) = Φ(m) + m·Φ′(m)``."""
+        m = norms / self.max_grad_norm - 1
+        normal = torch.special.ndtr(m)
+        density = torch.exp(-m * m / 2) / math.sqrt(2 * math.pi)
+        return (normal + m * density) / self.max_grad_norm
+
+
+def check_threshold(value: float) -> None:
+    """Raise unless a clipping threshold is a finite number above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"max_grad_norm must be a finite number above zero, not {value!r}.")

@@ -1,0 +1,219 @@
+"""The record of one run: sums for every data record, and the ledger of its steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.accounted import Accounted
+from seepage.nn.individual import IndividualTally
+from seepage.nn.individual_privacy import IndividualPrivacy
+from seepage.nn.ledger import Ledger
+from seepage.nn.privacy import renyi
+from seepage.nn.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.subsampling import POISSON
+from seepage.nn.tally import Tally
+
+VERSION = 1
+
+
+class RunRecord(Accounted):
+    """What is known of a run without its network: it can be read, stored, and joined with others.
+
+    Parameters
+    ----------
+    records
+        How many records the data set has.
+    probes
+        How many estimates of the trace each step gave.
+    about
+        The unknowns, in words.
+    individual
+        Whether the differential privacy of every record by itself is kept.
+    sketch
+        Sketches of the information about some records, or ``None``.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        probes: int,
+        about: str,
+        *,
+        individual: bool,
+        sketch: SpectrumSketch | None,
+    ) -> None:
+        self.records = records
+        self.probes = probes
+        self.about = about
+        self.unknowns = 0
+        self.unobserved = 0
+        self.ledger = Ledger()
+        self.tally = Tally(records)
+        self.individual = IndividualTally(records) if individual else None
+        self.sketch = sketch
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has taken."""
+        return self.ledger.steps
+
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the trace of the information about each record, and its variance."""
+        if self.unobserved:
+            raise InputError(
+                f"{self.unobserved} steps were taken without observe(): what they gave away is not "
+                "known. Call observe(index, x, y) before every step."
+            )
+        return self.tally.moments(self.probes, amplified)
+
+    def fil(self) -> SpectrumBracket:
+        """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
+        if self.sketch is None:
+            raise InputError(
+                "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
+            )
+        return self.sketch.bracket()
+
+    def individual_privacy(self) -> IndividualPrivacy:
+        """Return the Rényi differential privacy of every record by itself."""
+        if self.individual is None:
+            raise InputError("The accountant was told individual=False; nothing was kept.")
+        if any(math.isinf(entry.sensitivity) for entry in self.ledger):
+            raise InputError("Gradients that are not clipped have no differential privacy.")
+        if any(entry.sampler != POISSON for entry in self.ledger):
+            raise InputError(
+                "The privacy of single records is told for Poisson batches only: in other ones a "
+                "record is replaced by another, whose gradient is not known."
+            )
+        orders = self.individual.orders
+        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.tally.uses.device)
+        total, error = self.individual.totals(self.steps, self.tally.uses, worst)
+        return IndividualPrivacy(orders, total.cpu().numpy(), error.cpu().numpy())
+
+    def _parts(self) -> dict[str, Tally | IndividualTally | SpectrumSketch]:
+        found = {"tally": self.tally, "individual": self.individual, "sketch": self.sketch}
+        return {name: part for name, part in found.items() if part is not None}
+
+    def to(self, device: torch.device) -> None:
+        """Move all sums to a device."""
+        for part in self._parts().values():
+            for name, tensor in part.tensors().items():
+                setattr(part, name, tensor.to(device))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as tensors by name, and the rest as text under ``"facts"``.
+
+        No pickle is needed to store it: safetensors takes the tensors and the text.
+        """
+        state: dict[str, Any] = {
+            f"{kind}.{name}": tensor.detach().cpu().clone()
+            for kind, part in self._parts().items()
+            for name, tensor in part.tensors().items()
+        }
+        state["facts"] = json.dumps(self._facts())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
+        facts = json.loads(state["facts"])
+        for name in ("version", "records", "probes", "about", "sketched"):
+            mine = self._facts()[name]
+            if facts[name] != mine:
+                raise InputError(
+                    f"The state is of a run with {name} = {facts[name]!r}, not {mine!r}."
+                )
+        wanted = {
+            f"{kind}.{name}": (part, name, tensor)
+            for kind, part in self._parts().items()
+            for name, tensor in part.tensors().items()
+        }
+        found = {name for name in state if name != "facts"}
+        if found != set(wanted):
+            odd = sorted(found ^ set(wanted))[0]
+            raise InputError(f"The state and this accountant do not keep the same: see {odd!r}.")
+        for full, (part, name, tensor) in wanted.items():
+            if state[full].shape[:3] != tensor.shape[:3]:  # a sketch learns its width as it goes
+                raise InputError(
+                    f"{full} of the state has the shape {tuple(state[full].shape)}, not "
+                    f"{tuple(tensor.shape)}."
+                )
+            setattr(part, name, state[full].to(tensor.device, copy=True))
+        self._take(facts)
+
+    def absorb(self, share: RunRecord) -> None:
+        """Add what another process saw of the same run."""
+        for kind, part in self._parts().items():
+            other = share._parts()[kind]
+            if isinstance(part, SpectrumSketch):
+                part.absorb(other)  # type: ignore[arg-type]
+                continue
+            for name, tensor in part.tensors().items():
+                tensor += getattr(other, name).to(tensor.device)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "records": self.records,
+            "probes": self.probes,
+            "about": self.about,
+            "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
+            "unknowns": self.unknowns,
+            "unobserved": self.unobserved,
+            "ledger": self.ledger.to_json(),
+        }
+
+    def _take(self, facts: Mapping[str, Any]) -> None:
+        self.unknowns = facts["unknowns"]
+        self.unobserved = facts["unobserved"]
+        self.ledger = Ledger.from_json(facts["ledger"])
+
+
+def join_shares(shares: Sequence[RunRecord]) -> RunRecord:
+    """Return the whole run, given what each of its processes saw of it.
+
+    In data-parallel training every process observes its own part of each batch; the sums of a
+    record add up. All shares must have taken the same steps.
+    """
+    if not shares:
+        raise InputError("There are no shares to join.")
+    first = shares[0]
+    whole = RunRecord(
+        first.records,
+        first.probes,
+        first.about,
+        individual=first.individual is not None,
+        sketch=None,
+    )
+    if first.sketch is not None:
+        whole.sketch = SpectrumSketch(
+            first.sketch.chosen.tolist(), first.sketch.rank, first.records
+        )
+    whole.unknowns = max(share.unknowns for share in shares)  # zero where all batches were empty
+    whole.ledger = first.ledger
+    whole.unobserved = max(share.unobserved for share in shares)
+    for share in shares:
+        check_alike(first, share)
+        whole.absorb(share)
+    return whole
+
+
+def check_alike(first: RunRecord, other: RunRecord) -> None:
+    """Raise unless two records are of runs with the same data, probes, view and steps."""
+    for name in ("records", "probes", "about"):
+        if getattr(first, name) != getattr(other, name):
+            raise InputError(
+                f"The runs differ in {name}: {getattr(first, name)!r} and {getattr(other, name)!r}."
+            )
+    if first.ledger != other.ledger:
+        raise InputError(
+            f"The runs did not take the same steps: {first.ledger}; against {other.ledger}."
+        )
+    if list(first._parts()) != list(other._parts()):
+        raise InputError("Only some of the runs kept sketches, or the privacy of single records.")

@@ -1,0 +1,239 @@
+"""Layers whose second derivatives torch puts together from dozens of kernels, with their own here.
+
+Used where gradients are differentiated again by a backward pass. Each function returns exactly what
+torch's own does; only the way back from the way back is written out by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+_SLOPE = math.sqrt(2 / math.pi)
+_CUBE = 0.044715
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Return ``functional.layer_norm`` of something to be differentiated, parameters constant."""
+    constant = not any(t is not None and t.requires_grad for t in (weight, bias))
+    if not constant or not x.requires_grad:
+        return NotImplemented
+    # Laid out in order here, where it can be differentiated, and not inside.
+    return _LayerNorm.apply(x.contiguous(), list(normalized_shape), weight, bias, eps)
+
+
+class _LayerNorm(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:
+        out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
+        standard = out if weight is None and bias is None else (x - mean) * scale
+        ctx.save_for_backward(x, mean, scale, weight, standard)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        x, mean, scale, weight, standard = ctx.saved_tensors
+        constants = (mean, scale, weight, standard.detach(), ctx.shape)
+        return _LayerNormBack.apply(delta, x, *constants), None, None, None, None
+
+
+class _LayerNormBack(Function):  # type: ignore[misc]
+    """``P(ĝ) = ς(ĝ − mean ĝ − x̂ mean(ĝx̂))`` with ``ĝ = δw`` and ``ς`` one over the deviation.
+
+    ``P`` is symmetric, so its way back to ``ĝ`` is ``P`` itself; and ``v·P(ĝ) = ςQ`` with
+    ``Q = Σvĝ − N(mean v·mean ĝ + ab)``, ``a = mean(ĝx̂)``, ``b = mean(vx̂)``, has the gradient
+    ``−ς²x̂Q/N − ς(bP(ĝ) + aP(v))`` with respect to ``x``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        delta: Tensor,
+        x: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        weight: Any,
+        standard: Tensor,
+        shape: Any,
+    ) -> Tensor:
+        out = _pushed(delta, x, mean, scale, weight, shape)
+        ctx.save_for_backward(delta, x, mean, scale, weight, standard, out)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        delta, x, mean, scale, weight, standard, pushed = ctx.saved_tensors
+        pv = _pushed(v, x, mean, scale, None, ctx.shape)
+        axes = list(range(-len(ctx.shape), 0))
+        g = delta if weight is None else delta * weight
+        a, b = (g * standard).mean(axes, keepdim=True), (v * standard).mean(axes, keepdim=True)
+        q = (v * g).mean(axes, keepdim=True)
+        q = q - v.mean(axes, keepdim=True) * g.mean(axes, keepdim=True) - a * b
+        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, scale * q).mul_(-scale)
+        to_delta = pv if weight is None else pv * weight
+        return to_delta, to_x, None, None, None, None, None
+
+
+def _pushed(
+    delta: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Any, shape: Any
+) -> Tensor:
+    back = torch.ops.aten.native_layer_norm_backward
+    found: Tensor = back(
+        delta.contiguous(), x, shape, mean, scale, weight, None, [True, False, False]
+    )[0]
+    return found
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Any:
+    """Return ``functional.gelu`` of something to be differentiated."""
+    return _Gelu.apply(x, approximate) if x.requires_grad else NotImplemented
+
+
+class _Gelu(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.approximate = approximate
+        return functional.gelu(x, approximate=approximate)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        return _GeluBack.apply(delta, ctx.saved_tensors[0], ctx.approximate), None
+
+
+class _GeluBack(Function):  # type: ignore[misc]
+    """``δφ′(x)``; its way back to ``x`` is ``vδφ″(x)``."""
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, x: Tensor, approximate: str) -> Tensor:
+        ctx.save_for_backward(delta, x)
+        ctx.approximate = approximate
+        out: Tensor = torch.ops.aten.gelu_backward(delta, x, approximate=approximate)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        delta, x = ctx.saved_tensors
+        to_delta = torch.ops.aten.gelu_backward(v, x, approximate=ctx.approximate)
+        bend = _gelu_bend(x) if ctx.approximate == "none" else _gelu_tanh_bend(x)
+        return to_delta, bend.mul_(v).mul_(delta), None
+
+
+def _gelu_bend(x: Tensor) -> Tensor:
+    """Return ``φ″(x) = (2 − x²) N(x)``, ``N`` the normal density."""
+    square = x * x
+    density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
+    return density.mul_(2 - square)
+
+
+def _gelu_tanh_bend(x: Tensor) -> Tensor:
+    """Return ``φ″ = (1 − t²)(s + 3cκx² − xts²)``, ``t = tanh(c(x + κx³))``, ``s = c(1 + 3κx²)``."""
+    square = x * x
+    t = (square * (_SLOPE * _CUBE)).add_(_SLOPE).mul_(x).tanh_()
+    s = (square * (3 * _SLOPE * _CUBE)).add_(_SLOPE)
+    inside = torch.addcmul(torch.add(s, square, alpha=3 * _SLOPE * _CUBE), x * t, s * s, value=-1)
+    return inside.mul_(1 - t.square_())
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Return ``functional.cross_entropy`` of class numbers, one loss for each row."""
+    plain = weight is None and reduction == "none" and label_smoothing == 0.0
+    if not plain or input.dim() != 2 or target.is_floating_point() or not input.requires_grad:
+        return NotImplemented
+    return _CrossEntropy.apply(input, target, target != ignore_index)
+
+
+class _CrossEntropy(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+        logs = torch.log_softmax(logits, -1)
+        safe = torch.where(counted, target, 0)
+        losses = -logs.gather(1, safe[:, None])[:, 0] * counted
+        ctx.save_for_backward(logits, logs.exp_(), safe, counted)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> Any:
+        logits, chances, target, counted = ctx.saved_tensors
+        return _CrossEntropyBack.apply(c * counted, logits, chances, target), None, None
+
+
+class _CrossEntropyBack(Function):  # type: ignore[misc]
+    """``c(p − e_y)``; its way back to the logits is ``cp(v − p·v)``, the softmax's own kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:
+        ctx.save_for_backward(c, chances, target)
+        out = chances * c[:, None]
+        return out.scatter_add_(1, target[:, None], -c[:, None])
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        c, chances, target = ctx.saved_tensors
+        mean = torch.linalg.vecdot(v, chances)
+        to_c = mean - v.gather(1, target[:, None])[:, 0]
+        back = torch.ops.aten._softmax_backward_data
+        to_logits = back(v * c[:, None], chances, -1, chances.dtype)
+        return to_c, to_logits, None, None
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Return ``functional.scaled_dot_product_attention`` of four axes, without mask or causal.
+
+    Torch's plain version scales both factors, builds its mask anew and looks for rows that are
+    hidden altogether, all of it to be differentiated twice.
+    """
+    ordinary = query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2]
+    if attn_mask is not None or dropout_p or enable_gqa or not ordinary:
+        return NotImplemented
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    rows, columns = query.shape[2], key.shape[2]
+    hidden = torch.zeros((), dtype=query.dtype, device=query.device)
+    if is_causal:
+        hidden = torch.full((rows, columns), -math.inf, dtype=query.dtype, device=query.device)
+        hidden = hidden.triu_(1)
+    scores = torch.baddbmm(
+        hidden, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=factor
+    )
+    mixed = torch.softmax(scores, -1) @ value.flatten(0, 1)
+    return mixed.unflatten(0, query.shape[:2])
+
+
+# Each gives NotImplemented for what it does not cover.
+SUBSTITUTES: dict[Any, Any] = {
+    functional.layer_norm: layer_norm,
+    functional.gelu: gelu,
+    functional.cross_entropy: cross_entropy,
+    functional.scaled_dot_product_attention: attention,
+}

@@ -1,0 +1,151 @@
+"""A small sketch of the accumulated information about some records, for the norm over a run.
+
+The norm of a sum of information matrices is less than the sum of their norms, so FIL over a run
+cannot be had from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
+``E[yyᵀ] = κJ̃ᵀJ̃/s²``; their sum over steps and probes estimates the whole matrix, and what is kept
+of it for each record are its leading directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seepage.errors import InputError
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumBracket:
+    """FIL of some records over a run.
+
+    Parameters
+    ----------
+    index
+        Which records.
+    lower
+        Along the leading direction of one half of the probes, as the other half measures it: the
+        mean of its square is not above that of FIL.
+    upper
+        From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
+        square is not below that of FIL.
+    """
+
+    index: NDArray[np.int64]
+    lower: Numbers
+    upper: Numbers
+
+    def __repr__(self) -> str:
+        return (
+            f"<FIL of {len(self.index)} records: median between {np.median(self.lower):.4g} and "
+            f"{np.median(self.upper):.4g}>"
+        )
+
+
+class SpectrumSketch:
+    """Leading directions of the information about some records.
+
+    Two sketches are kept for each record, of one half of the probes each; an update appends the new
+    vectors and keeps the ``rank`` leading directions of what is then there. With ``S`` the sum of
+    all ``yyᵀ`` and ``B`` the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
+
+    Parameters
+    ----------
+    index
+        The records to follow.
+    rank
+        How many directions to keep.
+    records
+        How many records the data set has.
+    """
+
+    def __init__(self, index: Sequence[int], rank: int, records: int) -> None:
+        chosen = torch.unique(torch.as_tensor(index, dtype=torch.int64))
+        if not len(chosen) or int(chosen[0]) < 0 or int(chosen[-1]) >= records:
+            raise InputError(f"sketch_records must name records between 0 and {records - 1}.")
+        if rank < 1:
+            raise InputError(f"sketch must keep at least one direction, not {rank}.")
+        self.rank = rank
+        self.chosen = chosen
+        self._place = torch.full((records,), -1, dtype=torch.int64)
+        self._place[chosen] = torch.arange(len(chosen))
+        self.rows = torch.zeros(2, len(chosen), rank, 0)
+        self.lost = torch.zeros(2, len(chosen), dtype=torch.float64)
+
+    def add(self, index: Tensor, pulls: Tensor, factors: Tensor, noise: float) -> None:
+        """Add a step: ``pulls`` are ``J̃ᵀu``, ``(B, probes, …)``, of the records ``index``."""
+        if pulls.shape[1] < 2:
+            raise InputError("A sketch needs at least two probes a step.")
+        place = self._place.to(index.device)[index]
+        mine = torch.nonzero(place >= 0).flatten()
+        if not len(mine):
+            return
+        place = place[mine].to(self.rows.device)
+        scale = torch.sqrt(factors[mine]).to(pulls.dtype) / noise
+        vectors = (pulls[mine].flatten(2) * scale[:, None, None]).to(self.rows.device)
+        if self.rows.shape[3] == 0:
+            self.rows = vectors.new_zeros(*self.rows.shape[:3], vectors.shape[2])
+        for half in (0, 1):
+            part = vectors[:, half::2]
+            self._append(half, place, part / part.shape[1] ** 0.5)
+
+    def _append(self, half: int, place: Tensor, vectors: Tensor) -> None:
+        stacked = torch.cat((self.rows[half, place], vectors), 1)
+        self.rows[half, place], lost = _leading(stacked, self.rank)
+        self.lost[half, place] += lost
+
+    def bracket(self) -> SpectrumBracket:
+        """Return FIL of every followed record, between two bounds."""
+        if self.rows.shape[3] == 0:
+            nothing = np.zeros(len(self.chosen))
+            return SpectrumBracket(self.chosen.numpy(), nothing, nothing)
+        both = self.rows.double()
+        together = torch.cat((both[0], both[1]), 1) / 2**0.5
+        upper = torch.linalg.eigvalsh(_gram(together))[:, -1] + self.lost.mean(0)
+        across = []
+        for half in (0, 1):
+            values, vectors = torch.linalg.eigh(_gram(both[half]))
+            direction = (both[half].transpose(1, 2) @ vectors[:, :, -1:]).squeeze(2)
+            direction = direction / values[:, -1:].clamp(min=1e-300).sqrt()
+            across.append((both[1 - half] @ direction[:, :, None]).square().sum((1, 2)))
+        lower = torch.stack(across).mean(0)
+        return SpectrumBracket(
+            self.chosen.cpu().numpy(),
+            lower.clamp(min=0.0).sqrt().cpu().numpy(),
+            upper.clamp(min=0.0).sqrt().cpu().numpy(),
+        )
+
+    def absorb(self, other: SpectrumSketch, share: float = 1.0) -> None:
+        """Add another sketch of the same records, its information multiplied by ``share``."""
+        if not torch.equal(self.chosen, other.chosen.to(self.chosen.device)):
+            raise InputError("The sketches are of different records.")
+        if other.rows.shape[3] == 0:
+            return
+        if self.rows.shape[3] == 0:
+            self.rows = torch.zeros_like(other.rows, device=self.rows.device)
+        everyone = torch.arange(len(self.chosen), device=self.rows.device)
+        for half in (0, 1):
+            self._append(half, everyone, other.rows[half].to(self.rows.device) * share**0.5)
+        self.lost += share * other.lost.to(self.lost.device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is kept, by name."""
+        return {"rows": self.rows, "lost": self.lost}
+
+
+def _gram(rows: Tensor) -> Tensor:
+    return rows @ rows.transpose(1, 2)
+
+
+def _leading(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return ``rank`` rows with the leading part of ``rowsᵀrows``, and the norm of the rest."""
+    values, vectors = torch.linalg.eigh(_gram(rows.double()))
+    kept = (vectors[:, :, -rank:].transpose(1, 2) @ rows.double()).to(rows.dtype)
+    rest = values[:, -rank - 1] if values.shape[1] > rank else torch.zeros_like(values[:, 0])
+    return kept, rest.clamp(min=0.0)

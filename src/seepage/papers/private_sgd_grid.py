@@ -1,0 +1,296 @@
+"""Trains the private networks of paper 004's Figure 5 and writes what they leak, as data.
+
+``python -m seepage.papers.private_sgd_grid mnist --device cuda --minutes 8 --out FILE`` runs all
+settings at once and writes accuracies and leakages after every number of steps that the grid names.
+It needs torch and numpy only; what follows from the data (ε, bounds, the figure) is computed when
+the figure is drawn. When the time is over it stops, and the file holds the steps that were reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.samplers import PoissonSampler
+from seepage.nn.subsampling import MixtureFactor
+from seepage.papers.ensemble import Ensemble, EnsembleStep
+from seepage.papers.private_sgd_settings import SHOWN, SHOWN_STEPS, Grid, find_grid
+
+_EXTREMES = 8  # records of Figure 6, at either end
+_TEST_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training and test images as the networks see them, and their classes."""
+
+    X: Tensor
+    y: Tensor
+    X_test: Tensor
+    y_test: Tensor
+
+    def to(self, device: str) -> Images:
+        """Move everything to a device."""
+        return Images(*(t.to(device) for t in (self.X, self.y, self.X_test, self.y_test)))
+
+
+def load_images(grid: Grid) -> Images:
+    """Read the data set and prepare it as the grid says."""
+    from seepage import data
+
+    found = (data.load_mnist if grid.data == "mnist" else data.load_cifar10)()
+    parts = []
+    for split in (found.train, found.test):
+        pixels = torch.tensor(split.pixels, dtype=torch.float32) / 255
+        pixels = pixels[:, None] if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2)
+        parts += [((pixels - grid.centre) / grid.scale).contiguous(), torch.tensor(split.labels)]
+    return Images(*parts)
+
+
+class Run:
+    """One training run of all settings together.
+
+    Parameters
+    ----------
+    grid
+        The settings.
+    images
+        The data, on the device to train on.
+    seed
+        Of initial parameters, batches, noise and probes.
+    probes
+        Random directions per step.
+    """
+
+    def __init__(self, grid: Grid, images: Images, seed: int, probes: int) -> None:
+        self.grid, self.images, self.probes = grid, images, probes
+        self.device = images.X.device
+        count, records = len(grid.settings), len(images.X)
+        shape = tuple(images.X.shape[1:])
+        seeds = [seed * count + k for k in range(count)]
+        self.networks = Ensemble(grid.make_network(), seeds, shape).to(self.device)
+        self.velocity = [torch.zeros_like(p) for p in self.networks.parameters]
+        self.sampler = PoissonSampler(records, grid.batch_size, seed)
+        self.source = torch.Generator(self.device).manual_seed(seed)
+        self.mixture = MixtureFactor(self.sampler.sample_rate)
+        # Tr I of every record, for each setting: without κ, and with the factor of a mixture.
+        self.plain = torch.zeros(count, records, dtype=torch.float64, device=self.device)
+        self.mixed = torch.zeros_like(self.plain)
+        self.rates = self._column("learning_rate")
+        self.thresholds = self._column("max_grad_norm")
+        self.noises = self._column("noise_multiplier") * self.thresholds
+        self.step = 0
+
+    def _column(self, name: str) -> Tensor:
+        values = [getattr(setting, name) for setting in self.grid.settings]
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+    def advance(self) -> None:
+        """Take one step with every setting."""
+        index = self.sampler.batch(self.step).to(self.device)
+        x, y = self.images.X[index], self.images.y[index]
+        found = self.networks.step(x, y, self.directions(x), self.thresholds)
+        self.account(index, found)
+        gradients = [tensor for pair in found.gradients for tensor in pair]
+        for p, v, g in zip(self.networks.parameters, self.velocity, gradients, strict=True):
+            apart = (-1, *[1] * (p.dim() - 1))
+            drawn = torch.randn(p.shape, generator=self.source, device=self.device)
+            noisy = (g + self.noises.reshape(apart) * drawn) / self.grid.batch_size
+            v.mul_(self.grid.momentum).add_(noisy)
+            p.sub_(self.rates.reshape(apart) * v)
+        self.step += 1
+
+    def directions(self, x: Tensor) -> Tensor:
+        """Return random signs, the directions along which the traces are measured."""
+        coins = torch.rand(self.probes, *x.shape, generator=self.source, device=self.device)
+        return torch.where(coins < 0.5, -1.0, 1.0)
+
+    def account(self, index: Tensor, found: EnsembleStep) -> None:
+        """Add what the step gives away to the sums of its records."""
+        # Per unit of a pixel in [0, 1], not of the network's input.
+        noise = self.noises[:, None].double() * self.grid.scale
+        share = found.traces.double().mean(0) / noise**2
+        self.plain.index_add_(1, index, share)
+        kappa = self.mixture(found.lengths.double() / self.noises[:, None])
+        self.mixed.index_add_(1, index, kappa * share)
+
+    def accuracies(self) -> list[float]:
+        """Return the share of test images that each network names rightly."""
+        right = torch.zeros(len(self.grid.settings), device=self.device)
+        for rows, wanted in zip(
+            self.images.X_test.split(_TEST_ROWS), self.images.y_test.split(_TEST_ROWS), strict=True
+        ):
+            right += (self.networks.logits(rows).argmax(-1) == wanted).sum(1)
+        return [float(r) / len(self.images.y_test) for r in right]
+
+
+class Average:
+    """Leakage and accuracy after some steps, averaged over runs with different seeds."""
+
+    def __init__(self, settings: int, records: int) -> None:
+        self.runs = 0
+        self.plain = torch.zeros(settings, records, dtype=torch.float64)
+        self.mixed = torch.zeros_like(self.plain)
+        self.accuracies: list[list[float]] = []
+        self.single: list[Tensor] = []  # the largest of each run alone
+
+    def add(self, run: Run) -> None:
+        """Take a run in, as it now stands."""
+        plain = run.plain.cpu()
+        self.plain += plain
+        self.mixed += run.mixed.cpu()
+        self.accuracies.append(run.accuracies())
+        self.single.append(plain.amax(1))
+        self.runs += 1
+
+    def rows(self, grid: Grid, steps: int, unknowns: int) -> list[dict[str, Any]]:
+        """Return a row for every setting; leakages are ``η̄² = Tr I/d``."""
+        out = []
+        for k, setting in enumerate(grid.settings):
+            plain = (self.plain[k] / self.runs / unknowns).numpy()
+            mixed = (self.mixed[k] / self.runs / unknowns).numpy()
+            accuracy = [round(run[k], 4) for run in self.accuracies]
+            row: dict[str, Any] = asdict(setting) | {"steps": steps, "accuracy": accuracy}
+            row["diverged"] = not bool(np.isfinite(plain).all())
+            if not row["diverged"]:
+                row["plain"] = _summary(plain)
+                row["mixture"] = _summary(mixed)
+                row["largest of single runs"] = [
+                    _rounded(float(largest[k]) / unknowns) for largest in self.single
+                ]
+                if setting == SHOWN and steps == SHOWN_STEPS:
+                    order = np.argsort(plain, kind="stable")
+                    ends = {"lowest": order[:_EXTREMES], "highest": order[::-1][:_EXTREMES]}
+                    row |= {
+                        name: [[int(i), _rounded(plain[i])] for i in which]
+                        for name, which in ends.items()
+                    }
+            out.append(row)
+        return out
+
+
+def _summary(values: np.ndarray) -> dict[str, float]:
+    return {
+        "largest": _rounded(values.max()),
+        "top 0.1 %": _rounded(np.quantile(values, 0.999)),
+        "median": _rounded(np.median(values)),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def run_grid(
+    grid: Grid,
+    images: Images,
+    *,
+    runs: int,
+    probes: int,
+    minutes: float,
+    write: Callable[[dict[str, Any]], None],
+    say: Callable[[str], object] = print,
+) -> dict[str, Any]:
+    """Train every setting ``runs`` times, as far as the time allows; write after each measure."""
+    deadline = time.monotonic() + 60 * minutes
+    averages = {steps: Average(len(grid.settings), len(images.X)) for steps in grid.steps}
+    unknowns = math.prod(images.X.shape[1:])
+    found: dict[str, Any] = {}
+    for seed in range(runs):
+        run = Run(grid, images, seed, probes)
+        for steps in grid.steps:
+            while run.step < steps and time.monotonic() < deadline:
+                run.advance()
+            if run.step < steps:
+                say(f"the time is over after {run.step} steps of run {seed + 1}")
+                return found
+            averages[steps].add(run)
+            rows = [
+                row
+                for at, average in averages.items()
+                if average.runs
+                for row in average.rows(grid, at, unknowns)
+            ]
+            found = _header(grid, images, probes) | {"rows": rows}
+            write(found)
+            left = deadline - time.monotonic()
+            say(f"run {seed + 1}, {steps} steps; {left:.0f} s left")
+    return found
+
+
+def _header(grid: Grid, images: Images, probes: int) -> dict[str, Any]:
+    where = images.X.device
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a processor"
+    return {
+        "data": grid.data,
+        "records": len(images.X),
+        "unknowns": math.prod(images.X.shape[1:]),
+        "batch_size": grid.batch_size,
+        "momentum": grid.momentum,
+        "input scale": grid.scale,
+        "sampling": "poisson",
+        "probes": probes,
+        "machine": name,
+        "torch": torch.__version__.partition("+")[0],
+    }
+
+
+def write_json(path: Path, found: dict[str, Any]) -> None:
+    """Write results whole or not at all, a line for each row so that changes can be read."""
+    rows = ",\n  ".join(json.dumps(row) for row in found["rows"])
+    head = json.dumps({key: value for key, value in found.items() if key != "rows"}, indent=1)
+    text = f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n'
+    half = path.with_name(f".{path.name}.part")
+    half.write_text(text, encoding="utf-8")
+    half.replace(path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the command line, train, and write."""
+    parser = argparse.ArgumentParser(prog="python -m seepage.papers.private_sgd_grid")
+    parser.add_argument("data", help="mnist or cifar10")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=8.0, help="when to stop")
+    parser.add_argument("--runs", type=int, default=1, help="runs to average over")
+    parser.add_argument("--probes", type=int, default=1, help="random probes per step")
+    parser.add_argument("--settings", type=int, help="only the first so many settings")
+    parser.add_argument("--steps", type=int, nargs="*", help="measure after these steps instead")
+    chosen = parser.parse_args(arguments)
+    try:
+        grid = find_grid(chosen.data)
+        grid = replace(grid, settings=grid.settings[: chosen.settings])
+        if chosen.steps:
+            grid = replace(grid, steps=tuple(sorted(chosen.steps)))
+        # Ten bits of a product are enough for leakages that are known to per cents.
+        torch.set_float32_matmul_precision("high")
+        images = load_images(grid).to(chosen.device)
+        with torch.inference_mode():
+            run_grid(
+                grid,
+                images,
+                runs=chosen.runs,
+                probes=chosen.probes,
+                minutes=chosen.minutes,
+                write=lambda found: write_json(chosen.out, found),
+            )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
