@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seepage import attacks, bounds, data, glm, nn, privacy
+    from seepage import attacks, bounds, data, glm, layers, nn, privacy
     from seepage.auditing.pipeline import audit
     from seepage.calibration import calibrate
     from seepage.composition import compose
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seepage.perturbation import release
     from seepage.result import Result
 
-_MODULES = ("attacks", "bounds", "data", "glm", "nn", "privacy")
+_MODULES = ("attacks", "bounds", "data", "glm", "layers", "nn", "privacy")
 _HOMES = {
     "Gaussian": "noise",
     "Guarantees": "guarantee_table",
@@ -61,6 +61,7 @@ __all__ = [
     "data",
     "glm",
     "guarantees",
+    "layers",
     "leakage",
     "nn",
     "privacy",

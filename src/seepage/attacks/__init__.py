@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from seepage.attacks.linearised import LinearisedAdversary
     from seepage.attacks.nominal import NominalAttribute
     from seepage.attacks.prior import Prior
+    from seepage.attacks.property_inference import (
+        PropertyInference,
+        PropertyInferenceResult,
+        attack_layers,
+    )
     from seepage.attacks.reconstruction_error import (
         ReconstructionErrors,
         categorical_accuracy,
@@ -36,10 +41,13 @@ __all__ = [
     "LinearisedAdversary",
     "NominalAttribute",
     "Prior",
+    "PropertyInference",
+    "PropertyInferenceResult",
     "Reconstruction",
     "ReconstructionErrors",
     "Releases",
     "WhiteBox",
+    "attack_layers",
     "categorical_accuracy",
     "draw_releases",
     "psnr",
@@ -57,10 +65,13 @@ _HOME = {
     "LinearisedAdversary": "linearised",
     "NominalAttribute": "nominal",
     "Prior": "prior",
+    "PropertyInference": "property_inference",
+    "PropertyInferenceResult": "property_inference",
     "Reconstruction": "informed",
     "ReconstructionErrors": "reconstruction_error",
     "Releases": "releases",
     "WhiteBox": "white_box",
+    "attack_layers": "property_inference",
     "categorical_accuracy": "reconstruction_error",
     "draw_releases": "releases",
     "psnr": "image_similarity",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seepage.data.adult import load_adult
     from seepage.data.bundled import load_bundled
+    from seepage.data.celeba import load_celeba
     from seepage.data.cifar10 import load_cifar10
     from seepage.data.iwpc import load_iwpc
     from seepage.data.lfw import load_lfw
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from seepage.data.obtain import fetch, locate
     from seepage.data.pneumoniamnist import load_pneumoniamnist
     from seepage.data.prepare import adult_one_hot, iwpc_one_hot, two_class_pca, two_class_pixels
+    from seepage.data.pubfig import load_pubfig
     from seepage.data.registry import DATA_SETS
     from seepage.data.structures import Faces, Images, ImageSet, Problem, Records, Tabular
 
@@ -34,11 +36,13 @@ __all__ = [
     "iwpc_one_hot",
     "load_adult",
     "load_bundled",
+    "load_celeba",
     "load_cifar10",
     "load_iwpc",
     "load_lfw",
     "load_mnist",
     "load_pneumoniamnist",
+    "load_pubfig",
     "locate",
     "two_class_pca",
     "two_class_pixels",
@@ -57,11 +61,13 @@ _HOME = {
     "iwpc_one_hot": "prepare",
     "load_adult": "adult",
     "load_bundled": "bundled",
+    "load_celeba": "celeba",
     "load_cifar10": "cifar10",
     "load_iwpc": "iwpc",
     "load_lfw": "lfw",
     "load_mnist": "mnist",
     "load_pneumoniamnist": "pneumoniamnist",
+    "load_pubfig": "pubfig",
     "locate": "obtain",
     "two_class_pca": "prepare",
     "two_class_pixels": "prepare",

@@ -210,6 +210,36 @@ _ALL = (
             "pred_… scores"
         ),
     ),
+    DataSet(
+        name="celeba",
+        title="CelebA, 202,599 aligned faces of 218×178 with forty attributes",
+        folder="celeba",
+        files=("list_attr_celeba.txt", "img_align_celeba/000001.jpg"),
+        downloads=(),
+        size=1_470_000_000,
+        licence="for research, not for sale",
+        source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        by_hand=(
+            "its publisher hands it out through a web page, so put there yourself what you get "
+            "from it: list_attr_celeba.txt, the folder img_align_celeba unpacked, and, to keep "
+            "people apart, identity_CelebA.txt"
+        ),
+    ),
+    DataSet(
+        name="pubfig",
+        title="PubFig83, 8,300 or more cropped faces of 83 people with 73 attribute scores",
+        folder="pubfig",
+        files=("pubfig_attributes.txt",),
+        downloads=(),
+        size=100_000_000,
+        licence="for research, not for sale",
+        source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
+        by_hand=(
+            "its publishers hand out addresses rather than images, so put there yourself: "
+            "pubfig_attributes.txt of the PubFig page, and a folder pubfig83 with a folder for "
+            "each person that holds images named by their number (Adam Sandler/12.jpg)"
+        ),
+    ),
     _bundled("breast_cancer", "569 tumours, 30 measurements, benign or malignant"),
     _bundled("diabetes", "442 patients, 10 measurements, disease progression"),
     _bundled("digits", "1,797 handwritten digits of 8×8"),

@@ -47,7 +47,7 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """Images ``(n, 62, 47, 3)`` and one row of attributes each.
+    """Images ``(n, height, width, 3)`` and one row of attributes each.
 
     ``*_manual`` columns are human labels; ``pred_*`` columns are another model's scores and
     must be called predicted labels wherever they are used. Missing numbers are NaN, missing

@@ -63,6 +63,16 @@ _LIST = (
     Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
     Experiment("bounds-figure5", "004", "Figure 5", "Accuracy against bounds in private SGD"),
     Experiment("bounds-figure6", "004", "Figure 6", "Images that private SGD leaks most about"),
+    Experiment(
+        "layers-figure1",
+        "003",
+        "Figure 1",
+        "What each layer gives away, by two measures and an attack",
+    ),
+    Experiment(
+        "layers-figure2", "003", "Figure 2", "Attacks on several properties, layer by layer"
+    ),
+    Experiment("layers-figure3", "003", "Figure 3", "Sensitivity under different main tasks"),
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}

@@ -1,0 +1,209 @@
+"""Property inference (Melis et al. 2019): tells updates from data with a property from others.
+
+The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
+and without the property at each of them, and trains a classifier to tell these apart, from one
+layer's gradient or from all. It then scores the updates it sees of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import Interval
+from seepage.chunks import progress
+from seepage.errors import InputError
+from seepage.layers.families import find_family
+from seepage.layers.gradients import JOINED, LayerGradients
+from seepage.layers.per_layer import PerLayer
+from seepage.tables import as_numpy
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PropertyInferenceResult:
+    """How well an adversary told updates with a property from those without.
+
+    The scores depend on the data and are themselves sensitive: do not publish them.
+
+    Parameters
+    ----------
+    layer
+        Which layer's gradients it saw.
+    scores
+        The probability of the property that it gave to every update; of a property with several
+        classes, one column per class.
+    truth
+        The property of every update, as a position in ``classes``.
+    classes
+        The classes of the property.
+    kind
+        ``attack``: a demonstration that this much can be inferred, never that no more can be.
+    """
+
+    layer: str
+    scores: np.ndarray
+    truth: np.ndarray
+    classes: tuple[Any, ...]
+    kind: str = "attack"
+
+    @property
+    def auc(self) -> float:
+        """The area under the ROC curve; of several classes, the mean of one against the rest."""
+        return float(np.mean([area for area, _ in self._areas()]))
+
+    @property
+    def interval(self) -> Interval:
+        """DeLong's 95 % interval; of several classes, the mean of the ends, which is too wide."""
+        ends = np.mean([interval for _, interval in self._areas()], axis=0)
+        return Interval(float(ends[0]), float(ends[1]))
+
+    @property
+    def accuracy(self) -> float:
+        """The share of updates whose most likely class is the true one."""
+        return float(np.mean(self.scores.argmax(axis=1) == self.truth))
+
+    def _areas(self) -> list[tuple[float, Interval]]:
+        columns = [1] if len(self.classes) == 2 else range(len(self.classes))
+        return [area_under_curve(self.scores[:, k], self.truth == k) for k in columns]
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"<property inference from {self.layer}: AUC {self.auc:.4f}, 95 % interval "
+            f"{low:.4f} to {high:.4f}, {len(self.truth):,} updates>"
+        )
+
+
+class PropertyInference:
+    """An adversary who infers a property of a client from its updates.
+
+    Parameters
+    ----------
+    layer
+        The layer whose gradients it sees, or ``"all layers"``.
+    classifier
+        Any classifier of scikit-learn with ``predict_proba``, or the name of a family; a random
+        forest by default.
+    seed
+        Of a classifier given by name.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> draw = np.random.default_rng(0)
+    >>> p = np.arange(200) % 2
+    >>> seen = {"fc1": draw.standard_normal((200, 4)) + p[:, None]}
+    >>> adversary = sp.attacks.PropertyInference("fc1").fit(seen, p)
+    >>> fresh = {"fc1": draw.standard_normal((200, 4)) + p[:, None]}
+    >>> adversary.attack(fresh, p).auc > 0.85
+    True
+    """
+
+    def __init__(
+        self, layer: str = JOINED, classifier: Any = "random_forest", *, seed: int = 0
+    ) -> None:
+        self.layer, self.classifier, self.seed = layer, classifier, seed
+
+    def fit(self, gradients: LayerGradients | Mapping[str, Any], property: Any) -> Self:
+        """Learn from gradients of auxiliary data, one property label each."""
+        seen = LayerGradients.of(gradients)
+        labels = _labels(property, len(seen))
+        self.classes_, target = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError("The auxiliary data all have the same property: there is no contrast.")
+        self.sizes_ = dict(seen.sizes)
+        self.model_ = find_family(self.classifier, self.seed).fit(seen[self.layer], target)
+        return self
+
+    def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
+        """Return the probability of every class of the property for every update seen."""
+        if not hasattr(self, "model_"):
+            raise InputError("This adversary knows nothing yet: call fit with auxiliary gradients.")
+        seen = LayerGradients.of(gradients)
+        if dict(seen.sizes) != self.sizes_:
+            raise InputError("The updates are not of the layers that the adversary learnt from.")
+        return np.asarray(self.model_.predict_proba(seen[self.layer]))
+
+    def attack(
+        self, gradients: LayerGradients | Mapping[str, Any], property: Any
+    ) -> PropertyInferenceResult:
+        """Score the updates seen, and compare with the truth."""
+        scores = self.predict_proba(gradients)
+        labels = _labels(property, len(scores))
+        unknown = set(np.unique(labels).tolist()) - set(self.classes_.tolist())
+        if unknown:
+            raise InputError(
+                f"The updates have the property {unknown.pop()!r}, which the auxiliary data lack."
+            )
+        truth = np.searchsorted(self.classes_, labels)
+        return PropertyInferenceResult(self.layer, scores, truth, tuple(self.classes_.tolist()))
+
+
+def attack_layers(
+    auxiliary: LayerGradients | Mapping[str, Any],
+    auxiliary_property: Any,
+    seen: LayerGradients | Mapping[str, Any],
+    seen_property: Any,
+    *,
+    classifier: Any = "random_forest",
+    seed: int = 0,
+) -> PerLayer:
+    """Return the AUC of the adversary who sees one layer alone, for every layer and for all.
+
+    Parameters
+    ----------
+    auxiliary, auxiliary_property
+        Gradients of the adversary's own data, and their property.
+    seen, seen_property
+        The client's updates, and the truth.
+    classifier, seed
+        As for :class:`PropertyInference`.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> draw = np.random.default_rng(0)
+    >>> p = np.arange(200) % 2
+    >>> def gradients():
+    ...     noise = draw.standard_normal((2, 200, 4))
+    ...     return {"fc1": noise[0] + p[:, None], "fc2": noise[1]}
+    >>> sp.attacks.attack_layers(gradients(), p, gradients(), p).ranking()[-1]
+    'fc2'
+    """
+    known, victim = LayerGradients.of(auxiliary), LayerGradients.of(seen)
+    names = (*known.layers, JOINED)
+    found = []
+    for layer in progress(names, "property inference"):
+        adversary = PropertyInference(layer, classifier, seed=seed).fit(known, auxiliary_property)
+        found.append(adversary.attack(victim, seen_property))
+    intervals = np.array([result.interval for result in found])
+    notes = [
+        f"The gradients of {layer} were projected at random from {known.sizes[layer]:,} to "
+        f"{known[layer].shape[1]:,} numbers."
+        for layer in known.projected
+    ]
+    return PerLayer(
+        "property inference, AUC",
+        names,
+        np.array([result.auc for result in found]),
+        intervals[:, 0],
+        intervals[:, 1],
+        (*known.sizes.values(), sum(known.sizes.values())),
+        "attack",
+        columns={"accuracy": np.array([result.accuracy for result in found])},
+        notes=tuple(notes),
+    )
+
+
+def _labels(property: Any, count: int) -> np.ndarray:
+    labels = as_numpy(property)
+    if labels.shape != (count,):
+        raise InputError(
+            f"There are {count} gradients, but property has the shape {labels.shape}; give one "
+            "label for each."
+        )
+    return labels

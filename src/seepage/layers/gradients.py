@@ -1,0 +1,185 @@
+"""Recorded gradients, layer by layer: what an observer of federated rounds holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from seepage.chunks import row_slices
+from seepage.errors import InputError, nearest
+from seepage.layers.sketch import Sketch
+from seepage.tables import as_numpy
+
+WIDTH = 4096  # numbers kept of a layer's gradient
+JOINED = "all layers"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerGradients:
+    """One row per recorded gradient, one block of columns per layer, projected where too wide.
+
+    Parameters
+    ----------
+    blocks
+        For every layer its columns, ``(n, width)``.
+    sizes
+        How many numbers the gradient of each layer really has.
+    norms
+        The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
+    variances
+        For every layer, the variance that unit noise on the gradient has in each column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.layers import LayerGradients
+    >>> found = LayerGradients.of({"fc1": np.ones((5, 3)), "fc2": np.zeros((5, 9000))})
+    >>> found
+    <5 gradients of 2 layers; fc2 projected from 9,000 to 4,096 numbers>
+    >>> found.without("fc2").layers
+    ('fc1',)
+    """
+
+    blocks: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+    norms: np.ndarray
+    variances: Mapping[str, np.ndarray]
+
+    @staticmethod
+    def of(
+        blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
+    ) -> LayerGradients:
+        """Return gradients by layer, ``{name: (n, size)}``, as one object, the wide ones projected.
+
+        Arrays are gone through in chunks, so that they may be memory-mapped.
+        """
+        if isinstance(blocks, LayerGradients):
+            return blocks
+        if width < 1:
+            raise InputError(f"width must be at least 1, not {width}.")
+        if not blocks:
+            raise InputError("There are no layers: give a mapping of names to arrays.")
+        kept, norms, sizes, variances = {}, [], {}, {}
+        for layer, values in blocks.items():
+            if len(values.shape) != 2 or values.shape[0] == 0 or values.shape[1] == 0:
+                raise InputError(
+                    f"The gradients of layer {layer!r} must have one row per gradient, but their "
+                    f"shape is {tuple(values.shape)}."
+                )
+            sketch = Sketch(values.shape[1], width, seed, layer)
+            rows, squares = [], []
+            for piece in row_slices(*values.shape):
+                part = torch.as_tensor(np.array(as_numpy(values[piece]), dtype=np.float32))
+                rows.append(sketch.apply(part).numpy())
+                squares.append(part.double().square().sum(1).numpy())
+            kept[layer] = _finite(np.concatenate(rows), layer)
+            norms.append(np.sqrt(np.concatenate(squares)))
+            sizes[layer], variances[layer] = values.shape[1], sketch.counts()
+        counts = {len(rows) for rows in kept.values()}
+        if len(counts) > 1:
+            raise InputError(f"The layers have different numbers of gradients: {sorted(counts)}.")
+        return LayerGradients(kept, sizes, np.stack(norms, 1), variances)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers, in the order of the network."""
+        return tuple(self.blocks)
+
+    @property
+    def projected(self) -> tuple[str, ...]:
+        """The layers whose gradients were projected."""
+        return tuple(k for k, block in self.blocks.items() if block.shape[1] < self.sizes[k])
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    def __getitem__(self, layer: str) -> np.ndarray:
+        if layer == JOINED and layer not in self.blocks:
+            return np.concatenate(list(self.blocks.values()), axis=1)
+        if layer not in self.blocks:
+            raise InputError(
+                f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
+                f"{', '.join(self.layers)}, and {JOINED!r}."
+            )
+        return self.blocks[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def rows(self, which: Any) -> LayerGradients:
+        """Return some of the gradients."""
+        blocks = {layer: block[which] for layer, block in self.blocks.items()}
+        return replace(self, blocks=blocks, norms=self.norms[which])
+
+    def without(self, *layers: str) -> LayerGradients:
+        """Return what is left when these layers are not sent."""
+        for layer in layers:
+            self[layer]  # raises for a name that is not there
+        left = [k for k in self.layers if k not in layers]
+        if not left:
+            raise InputError("Nothing is left when every layer is dropped.")
+        places = [self.layers.index(k) for k in left]
+        return LayerGradients(
+            {k: self.blocks[k] for k in left},
+            {k: self.sizes[k] for k in left},
+            self.norms[:, places],
+            {k: self.variances[k] for k in left},
+        )
+
+    def clipped(self, max_norm: float) -> LayerGradients:
+        """Return every gradient scaled down to that norm over all layers where it exceeds it."""
+        if not max_norm > 0:
+            raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
+        factor = np.minimum(1.0, max_norm / np.maximum(self.total_norms(), 1e-300))[:, None]
+        blocks = {k: (block * factor).astype(block.dtype) for k, block in self.blocks.items()}
+        return replace(self, blocks=blocks, norms=self.norms * factor)
+
+    def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
+        """Return the gradients with Gaussian noise of that deviation on every entry.
+
+        Noise on projected layers is drawn after the projection, with the law it would have. The
+        norms stay those of the gradients without noise.
+        """
+        if scale < 0:
+            raise InputError(f"The noise cannot have the deviation {scale!r}.")
+        draw = np.random.default_rng(seed)
+        blocks = {}
+        for layer, block in self.blocks.items():
+            noise = draw.standard_normal(block.shape) * (scale * np.sqrt(self.variances[layer]))
+            blocks[layer] = (block + noise).astype(block.dtype)
+        return replace(self, blocks=blocks)
+
+    def total_norms(self) -> np.ndarray:
+        """Return the norm of every gradient over all layers, ``(n,)``."""
+        return np.asarray(np.sqrt(np.sum(self.norms**2, axis=1)))
+
+    def __repr__(self) -> str:
+        text = ", ".join(
+            f"{k} projected from {self.sizes[k]:,} to {self.blocks[k].shape[1]:,} numbers"
+            for k in self.projected
+        )
+        return (
+            f"<{len(self):,} gradients of {len(self.blocks)} layers{'; ' + text if text else ''}>"
+        )
+
+
+def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
+    """Return several recordings with the same layers and projection as one."""
+    first = parts[0]
+    for part in parts:
+        if part.layers != first.layers or part.sizes != first.sizes:
+            raise InputError("The recordings are not of the same layers.")
+    blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
+    return replace(first, blocks=blocks, norms=np.concatenate([part.norms for part in parts]))
+
+
+def _finite(block: np.ndarray, layer: str) -> np.ndarray:
+    if not np.isfinite(block).all():
+        raise InputError(
+            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
+        )
+    return block

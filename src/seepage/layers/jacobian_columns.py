@@ -1,0 +1,201 @@
+"""How every layer's gradient changes along directions of the target or the input.
+
+``J_l v`` for a direction ``v`` of one example's soft target ``ŷ`` is the layer's gradient of
+``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so that nothing is
+differentiated twice); for a direction of the input it is the tangent of the layer's gradient. Both
+serve all layers and all examples of a batch at once, without a gradient per example.
+
+With cross-entropy of two classes, the columns and the gradient itself are all multiples of the
+gradient of the difference of the two outputs: one backward pass gives everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from seepage.nn.contributions import Contribution, Key, ParameterGradient, grouped, value_of
+from seepage.nn.losses import Loss
+from seepage.nn.problem import Batch
+from seepage.nn.recording import Layers
+from seepage.nn.tangents import tangents
+
+Gradients = Iterator[tuple[Key, ParameterGradient]]
+
+_FLAT = 1e-5  # a second singular value below this share of the first is rounding
+
+
+class OutputKeeper:
+    """A loss that keeps the network's output for a look at how it enters the loss."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self.output: Any = None
+
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
+        """Return the losses, and keep the output."""
+        self.output = output
+        return self._loss(output, target)
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """What holds where all columns, and the gradient, are multiples of one gradient.
+
+    Parameters
+    ----------
+    direction
+        The gradient at the network's output of which they are multiples, ``(B, …)``.
+    columns
+        The factors of the columns, ``(B, K)``.
+    own
+        The factor of the gradient itself, ``(B,)``.
+    """
+
+    direction: Tensor
+    columns: Tensor
+    own: Tensor
+
+
+class TargetColumns:
+    """One forward pass of a batch, from which the gradient and any number of columns follow.
+
+    Parameters
+    ----------
+    layers
+        The network under a plan whose view is the label, and whose loss is an
+        :class:`OutputKeeper`.
+    batch
+        The examples.
+    """
+
+    def __init__(self, layers: Layers, batch: Batch) -> None:
+        self._zeros = layers.zeros(batch)
+        self._edges: list[Any] = []
+
+        def tap(output: Tensor) -> Tensor:
+            if not output.requires_grad:  # a copy: what follows may write into it
+                output = output.detach().requires_grad_().clone()
+            self._edges.append(get_gradient_edge(output))
+            return output
+
+        with torch.enable_grad():
+            z = batch.z.detach().requires_grad_()
+            self._recording = layers.record(layers.problem.detached(), batch, z, tap)
+            self._total = self._recording.losses.sum()
+            (self._slopes,) = torch.autograd.grad(
+                self._total, z, create_graph=True, materialize_grads=True
+            )
+        keeper = layers.problem.loss
+        self._output = keeper.output if isinstance(keeper, OutputKeeper) else None
+
+    def multiples(self) -> Multiples | None:
+        """Return how all columns are multiples of one gradient, or ``None`` where they are not."""
+        output, slopes = self._output, self._slopes.flatten(1)
+        batch, columns = slopes.shape
+        if not isinstance(output, Tensor) or not slopes.requires_grad or output.numel() > 4 * batch:
+            return None
+        parts = [self._total, *(slopes[:, k].sum() for k in range(columns))]
+        rows = [
+            torch.autograd.grad(part, output, retain_graph=True, materialize_grads=True)[0]
+            for part in parts
+        ]
+        stacked = torch.stack([row.reshape(batch, -1) for row in rows], 1)
+        left, sizes, right = torch.linalg.svd(stacked, full_matrices=False)
+        if bool((sizes[:, 1:] > _FLAT * sizes[:, :1]).any()):
+            return None
+        factors = left[:, :, 0] * sizes[:, :1]
+        return Multiples(right[:, 0].reshape(output.shape), factors[:, 1:], factors[:, 0])
+
+    def of_output(self, direction: Tensor) -> Gradients:
+        """Yield every parameter's gradient of ``direction·output``."""
+        assert self._output is not None  # noqa: S101  only called with what multiples returned
+        with torch.enable_grad():
+            scalar = (self._output * direction).sum()
+        yield from self._of(scalar)
+
+    def gradients(self) -> Gradients:
+        """Yield the gradient of every parameter."""
+        yield from self._of(self._total)
+
+    def along(self, direction: Tensor) -> Gradients:
+        """Yield the change of every parameter's gradient along a direction, ``(B, …)``."""
+        if not self._slopes.requires_grad:  # the target does not reach the gradient at all
+            return
+        with torch.enable_grad():
+            scalar = (self._slopes * direction).sum()
+        yield from self._of(scalar)
+
+    def _of(self, scalar: Tensor) -> Gradients:
+        found = torch.autograd.grad(scalar, self._edges, retain_graph=True, allow_unused=True)
+        deltas = [
+            zero if delta is None else delta for delta, zero in zip(found, self._zeros, strict=True)
+        ]
+        with torch.no_grad():
+            contributions = self._recording.contributions(deltas)
+            for key, members in grouped(contributions).items():
+                yield key, value_of([contributions[k] for k in members])
+
+
+class InputColumns:
+    """The gradient of a batch, and its changes along directions of the input.
+
+    Parameters are those of :class:`TargetColumns`, with a plan whose view is the input.
+    """
+
+    def __init__(self, layers: Layers, batch: Batch) -> None:
+        self._layers, self._batch = layers, batch
+
+    def gradients(self) -> Gradients:
+        """Yield the gradient of every parameter."""
+        _, contributions = self._layers.contributions(self._batch)
+        for key, members in grouped(contributions).items():
+            with torch.no_grad():
+                yield key, value_of([contributions[k] for k in members])
+
+    def along(self, direction: Tensor) -> Gradients:
+        """Yield the change of every parameter's gradient along a direction, ``(B, …)``."""
+        seen = tangents(self._layers, self._batch, direction[None])
+        for key, members in grouped(seen.contributions).items():
+            with torch.no_grad():
+                yield key, seen.gradients(members)[1][0]
+
+    def rows(self, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield, layer by layer, all rows of the Jacobian of small layers, ``(B, size, …)``.
+
+        ``names`` says to which layer a parameter belongs; others are left out.
+        """
+        z = self._batch.z.detach().requires_grad_()
+        _, contributions = self._layers.differentiable(self._batch, z)
+        groups = grouped(contributions)
+        for layer in dict.fromkeys(names.values()):
+            rows = []
+            for (name, _), members in groups.items():
+                if names.get(name) == layer:
+                    with torch.enable_grad():
+                        dense = _dense([contributions[k] for k in members])
+                    rows += [_pull(dense[:, j], z) for j in range(dense.shape[1])]
+            if rows:
+                yield layer, torch.stack(rows, 1)
+
+
+def _dense(contributions: list[Contribution]) -> Tensor:
+    total: Tensor | None = None
+    for contribution in contributions:
+        part = contribution.join(*contribution.expanded())
+        value = part.flatten(1) if isinstance(part, Tensor) else part.written_out()
+        total = value if total is None else total + value
+    assert total is not None  # noqa: S101  a parameter is grouped for at least one use
+    return total
+
+
+def _pull(entries: Tensor, z: Tensor) -> Tensor:
+    if not entries.requires_grad:
+        return torch.zeros_like(z)
+    (row,) = torch.autograd.grad(entries.sum(), z, retain_graph=True, materialize_grads=True)
+    return row.detach()

@@ -1,0 +1,219 @@
+"""The audit of a network's layers: both measures, which layers to protect, what remedies change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from seepage.layers.batches import property_batches
+from seepage.layers.figure import draw_layers
+from seepage.layers.gradients import JOINED, WIDTH, LayerGradients
+from seepage.layers.layer_sensitivity import sensitivity
+from seepage.layers.per_layer import NOTICE, PerLayer
+from seepage.layers.recorded import record_gradients
+from seepage.layers.usable_information import v_information
+from seepage.nn.losses import Loss
+from seepage.nn.views import Inputs, rows_of
+from seepage.nn.views import batch_size as size_of
+from seepage.tables import as_numpy, build_frame
+
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What is left to read off a whole update once something is done about it.
+
+    Parameters
+    ----------
+    name
+        What is done.
+    value, low, high
+        The V-information of the whole update about the property, and its 95 % interval.
+    p_value
+        Of the test that nothing is left.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerAudit:
+    """What each layer gives away, and what would change it.
+
+    Parameters
+    ----------
+    sensitivity, v_information
+        The two measures, layer by layer.
+    protect
+        The layers whose V-information is above zero beyond doubt and whose interval reaches that of
+        the highest; empty where no layer gives anything away.
+    remedies
+        The V-information of the whole update as it is, and after each remedy.
+    mix
+        How the batches were drawn: ``"matched"`` or ``"confounded"``.
+    """
+
+    sensitivity: PerLayer
+    v_information: PerLayer
+    protect: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
+    mix: str
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one row per layer and both measures."""
+        information = self.v_information
+        columns = {
+            "layer": list(information.layers),
+            "size": list(information.sizes),
+            "sensitivity": self.sensitivity.values,
+            "v_information": information.values,
+            "low": information.low,
+            "high": information.high,
+            "p_value": information.columns["p_value"],
+            "protect": [name in self.protect for name in information.layers],
+        }
+        return build_frame(columns, library)
+
+    def figure(self) -> Any:
+        """Return a matplotlib figure of both measures."""
+        return draw_layers([self.v_information, self.sensitivity])
+
+    def __str__(self) -> str:
+        unit = self.v_information.unit
+        width = max(len(name) for name in (*self.v_information.layers, "layer"))
+        lines = [f"{'layer':<{width}}  sensitivity  V-information ({unit})        p"]
+        for k, name in enumerate(self.v_information.layers):
+            found = self.v_information
+            span = f"{found.values[k]:.3f} ({found.low[k]:.3f} to {found.high[k]:.3f})"
+            lines.append(
+                f"{name:<{width}}  {self.sensitivity.values[k]:>11.4g}  {span:<22}  "
+                f"{found.columns['p_value'][k]:.3f}{'  protect' if name in self.protect else ''}"
+            )
+        lines += ["", f"What a whole update tells ({unit}):"]
+        longest = max(len(remedy.name) for remedy in self.remedies)
+        lines += [
+            f"  {r.name:<{longest}}  {r.value:.3f} ({r.low:.3f} to {r.high:.3f})"
+            for r in self.remedies
+        ]
+        return "\n".join([*lines, "", NOTICE])
+
+    def __repr__(self) -> str:
+        named = ", ".join(self.protect) if self.protect else "none"
+        return f"<audit of {len(self.v_information)} layers, {self.mix} batches: protect {named}>"
+
+
+def audit(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Inputs,
+    y: Tensor,
+    property: Any,
+    *,
+    batch_size: int = 32,
+    batches: int = 100,
+    mix: str = "matched",
+    people: Any = None,
+    family: Any = "random_forest",
+    layers: Sequence[str] | None = None,
+    samples: int = 64,
+    noise: float = 1.0,
+    folds: int = 5,
+    unit: str = "nats",
+    width: int = WIDTH,
+    seed: int = 0,
+) -> LayerAudit:
+    """Measure every layer both ways, name those to protect, and try the remedies.
+
+    Batches with and without the property are drawn from the records with the same mix of labels
+    (unless told otherwise), from pools that share no record, one pool to a fold. Remedies are tried
+    on the recorded gradients: dropping the named layers; clipping to the median norm; and Gaussian
+    noise of ``noise`` times that norm on top.
+
+    Parameters
+    ----------
+    net, loss
+        The network, and its loss as for :class:`seepage.nn.Engine`.
+    x, y, property
+        Records, their main-task classes, and the property of each.
+    batch_size, batches
+        Records in a batch, and batches for each class of the property.
+    mix, people
+        As for :func:`property_batches`.
+    family, folds, unit, width
+        As for :func:`v_information`.
+    layers
+        Names of modules; by default every module that has parameters of its own.
+    samples
+        Records for the sensitivity.
+    noise
+        The noise multiplier of the last remedy.
+    seed
+        Of all draws.
+
+    Examples
+    --------
+    >>> import torch, seepage.layers as layers
+    >>> _ = torch.manual_seed(0)
+    >>> property = torch.arange(400) % 4 < 2
+    >>> x = torch.randn(400, 6) + 2 * property[:, None]
+    >>> y = torch.arange(400) % 2
+    >>> net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> found = layers.audit(net, "cross_entropy", x, y, property, batches=20, family="logistic")
+    >>> "0" in found.protect
+    True
+    """
+    drawn = property_batches(
+        as_numpy(y),
+        property,
+        batch_size=batch_size,
+        count=batches,
+        mix=mix,
+        pools=folds,
+        people=people,
+        seed=seed,
+    )
+    recorded = record_gradients(net, loss, drawn.of(x, y), layers=layers, width=width, seed=seed)
+    options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
+    information = v_information(recorded, drawn.property, **options)
+    few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:samples]
+    sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
+    protect = layers_to_protect(information)
+
+    def whole(name: str, gradients: LayerGradients) -> Remedy:
+        found = v_information({JOINED: gradients[JOINED]}, drawn.property, **options, width=1 << 30)
+        ends = float(found.low[0]), float(found.high[0])
+        return Remedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
+
+    norm = float(np.median(recorded.total_norms()))
+    clipped = recorded.clipped(norm)
+    remedies = [whole("as it is", recorded)]
+    if protect and len(protect) < len(recorded.layers):
+        words = f"without {', '.join(protect)}"
+        remedies.append(whole(words, recorded.without(*protect)))
+    remedies.append(whole(f"clipped to {norm:.3g}", clipped))
+    remedies.append(
+        whole(
+            f"clipped to {norm:.3g}, noise {noise:g} × that",
+            clipped.noised(noise * norm, seed=seed),
+        )
+    )
+    return LayerAudit(sensitive, information, tuple(protect), tuple(remedies), mix)
+
+
+def layers_to_protect(information: PerLayer) -> list[str]:
+    """Return the layers that give something away, and no clearly less than the highest does."""
+    sure = {
+        name
+        for k, name in enumerate(information.layers)
+        if information.low[k] > 0 and information.columns["p_value"][k] < _SIGNIFICANT
+    }
+    return [name for name in information.foremost() if name in sure]

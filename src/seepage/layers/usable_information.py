@@ -1,0 +1,267 @@
+"""V-information: how much a given kind of adversary can read about a property off each layer.
+
+For a family V of predictors (paper 003, equation 1, after Xu et al. 2020)::
+
+    I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
+
+The first term is the entropy of the property. The second is estimated on records that the predictor
+has not seen: cross-fitting over folds, with probabilities recalibrated on other folds. The paper
+takes both infima on the training set; that number comes along as ``training_set_estimate``.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.chunks import progress
+from seepage.errors import InputError
+from seepage.layers.families import family_name, find_family
+from seepage.layers.gradients import WIDTH, LayerGradients
+from seepage.layers.per_layer import PerLayer
+from seepage.layers.recalibration import recalibrated
+from seepage.tables import as_numpy
+
+_UNITS = {"nats": 1.0, "bits": math.log(2)}
+_FLOOR = 1e-6  # of probabilities in the paper's estimate, whose logarithms are taken as they come
+_BELOW = (
+    "An estimate on records the predictor has not seen can come out below zero where there is "
+    "nothing to find."
+)
+
+
+def v_information(
+    gradients: LayerGradients | Mapping[str, Any] | Any,
+    property: Any,
+    *,
+    family: Any = "random_forest",
+    groups: Any = None,
+    folds: int = 5,
+    unit: str = "nats",
+    resamples: int = 1000,
+    permutations: int = 999,
+    width: int = WIDTH,
+    seed: int = 0,
+) -> PerLayer:
+    """Return the V-information about a property that each layer's gradients carry.
+
+    The intervals are percentile intervals over resampled records (or groups) with the predictors
+    held as they are. The column ``p_value`` tests that a layer carries nothing: labels are permuted
+    within each fold, the predictors being those of the other folds.
+
+    Parameters
+    ----------
+    gradients
+        Recorded gradients (:func:`record_gradients`), a mapping of layer names to arrays
+        ``(n, size)``, or one array.
+    property
+        The property of every gradient, ``(n,)``: two or more classes.
+    family
+        ``"logistic"``, ``"random_forest"``, ``"gradient_boosting"``, ``"mlp"``, or any classifier
+        of scikit-learn with ``predict_proba``.
+    groups
+        Gradients of the same group (client, person, pool of records) stay in one fold, ``(n,)``.
+        Without this, gradients that share records are told apart by these records.
+    folds
+        Of the cross-fitting.
+    unit
+        ``"nats"`` or ``"bits"``.
+    resamples, permutations
+        For the interval and the test.
+    width
+        Arrays with more columns are projected to this many at random, which the result says.
+    seed
+        Of folds, projections, predictors, resamples and permutations.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage.layers as layers
+    >>> draw = np.random.default_rng(0)
+    >>> p = np.arange(400) % 2
+    >>> seen = {"fc1": draw.standard_normal((400, 3)) + 2 * p[:, None], "fc2": np.ones((400, 2))}
+    >>> found = layers.v_information(seen, p, family="logistic")
+    >>> found.ranking()
+    ['fc1', 'fc2']
+    >>> 0.5 < found["fc1"] < 0.694
+    True
+    """
+    if unit not in _UNITS:
+        raise InputError(f"unit must be 'nats' or 'bits', not {unit!r}.")
+    if hasattr(gradients, "shape"):
+        gradients = {"gradient": gradients}
+    seen = LayerGradients.of(gradients, width=width, seed=seed)
+    task = _Task.read(property, groups, len(seen), folds, seed)
+    classifier = find_family(family, seed)
+    scores, trained = [], []
+    for layer in progress(seen.layers, "V-information"):
+        scores.append(task.held_out(classifier, seen[layer]))
+        trained.append(task.entropy() - task.training_loss(classifier, seen[layer]))
+    logs = np.stack(scores)  # (layers, n, classes)
+    losses = -logs[:, np.arange(len(seen)), task.labels]
+    values = task.entropy() - losses.mean(axis=1)
+    low, high = task.interval(losses, resamples)
+    scale = _UNITS[unit]
+    notes = [_BELOW]
+    notes += [
+        f"The gradients of {layer} were projected at random from {seen.sizes[layer]:,} to "
+        f"{seen[layer].shape[1]:,} numbers."
+        for layer in seen.projected
+    ]
+    return PerLayer(
+        f"V-information, {family_name(family)}",
+        seen.layers,
+        values / scale,
+        low / scale,
+        high / scale,
+        tuple(seen.sizes.values()),
+        "estimate",
+        unit,
+        columns={
+            "p_value": task.permuted(logs, losses.mean(axis=1), permutations),
+            "training_set_estimate": np.array(trained) / scale,
+            "entropy": np.full(len(seen.layers), task.entropy() / scale),
+            "columns": [seen[layer].shape[1] for layer in seen.layers],
+        },
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A property to predict, and the folds in which it is predicted."""
+
+    labels: np.ndarray
+    classes: int
+    fold: np.ndarray
+    groups: np.ndarray | None
+    seed: int
+
+    @staticmethod
+    def read(property: Any, groups: Any, count: int, folds: int, seed: int) -> _Task:
+        """Check what was handed in, and assign the folds."""
+        from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+        raw = as_numpy(property)
+        if raw.shape != (count,):
+            raise InputError(
+                f"There are {count} gradients, but property has the shape {raw.shape}; give one "
+                "label for each."
+            )
+        if raw.dtype.kind == "f" and not np.isfinite(raw).all():
+            raise InputError("property contains NaN or infinity; drop those gradients.")
+        levels, labels = np.unique(raw, return_inverse=True)
+        if len(levels) < 2:
+            raise InputError(
+                "All gradients have the same property: there is nothing to tell apart."
+            )
+        if raw.dtype.kind == "f" and len(levels) > max(20, count // 10):
+            raise InputError(
+                f"property takes {len(levels)} different values; V-information is about classes, "
+                "so put them into classes first (numpy.digitize)."
+            )
+        if folds < 2 or np.bincount(labels).min() < folds:
+            raise InputError(
+                f"{folds} folds need at least 2, and as many gradients of every class: the rarest "
+                f"has {np.bincount(labels).min()}."
+            )
+        member = None if groups is None else _read_groups(groups, count, folds)
+        splitter = StratifiedKFold if member is None else StratifiedGroupKFold
+        fold = np.empty(count, dtype=int)
+        cut = splitter(folds, shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # classes rarer than groups are met below
+            for k, (_, rows) in enumerate(cut.split(labels[:, None], labels, member)):
+                fold[rows] = k
+        for k in range(folds):
+            if len(np.unique(labels[fold != k])) < len(levels):
+                raise InputError(
+                    "A class of the property occurs in too few groups: some fold leaves none of it "
+                    "to learn from. Use fewer folds."
+                )
+        return _Task(labels, len(levels), fold, member, seed)
+
+    def entropy(self) -> float:
+        """Return the entropy of the property, the loss of the best constant prediction."""
+        shares = np.bincount(self.labels) / len(self.labels)
+        return float(-np.sum(shares * np.log(shares)))
+
+    def held_out(self, classifier: Any, block: np.ndarray) -> np.ndarray:
+        """Return log-probabilities for every record by predictors that have not seen it."""
+        found = np.empty((len(block), self.classes))
+        for k in np.unique(self.fold):
+            out = self.fold == k
+            found[out] = self._predict(classifier, block, ~out, out)
+        logs = np.empty_like(found)
+        for k in np.unique(self.fold):
+            out = self.fold == k
+            logs[out] = recalibrated(found[~out], self.labels[~out], found[out])
+        return logs
+
+    def training_loss(self, classifier: Any, block: np.ndarray) -> float:
+        """Return the mean log-loss on the very records that the predictor has learnt from."""
+        rows = np.ones(len(block), dtype=bool)
+        found = self._predict(classifier, block, rows, rows)
+        own = found[np.arange(len(block)), self.labels]
+        return float(-np.log(np.clip(own, _FLOOR, 1.0)).mean())
+
+    def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the percentile interval of every layer's information.
+
+        The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; records, or
+        groups of them, are drawn anew.
+        """
+        draw = np.random.default_rng((self.seed, 1))
+        units = np.arange(len(self.labels)) if self.groups is None else self.groups
+        number = int(units.max()) + 1
+        shares = np.bincount(self.labels) / len(self.labels)
+        gains = -np.log(shares)[self.labels] - losses
+        found = np.empty((resamples, len(losses)))
+        for k in range(resamples):
+            weights = np.bincount(draw.integers(number, size=number), minlength=number)[units]
+            found[k] = gains @ weights / max(1, weights.sum())
+        low, high = np.percentile(found, [2.5, 97.5], axis=0)
+        return low, np.minimum(high, self.entropy())
+
+    def permuted(self, logs: np.ndarray, observed: np.ndarray, permutations: int) -> np.ndarray:
+        """Return for every layer the share of permutations that do as well, plus one of each."""
+        draw = np.random.default_rng((self.seed, 2))
+        as_good = np.ones(len(logs))
+        rows = np.arange(len(self.labels))
+        order = np.argsort(self.fold, kind="stable")
+        for _ in range(permutations):
+            shuffled = np.empty_like(order)
+            # Sorting random numbers within each fold shuffles it.
+            shuffled[order] = np.lexsort((draw.random(len(rows)), self.fold))
+            loss = -logs[:, rows, self.labels[shuffled]].mean(axis=1)
+            as_good += loss <= observed + 1e-12
+        return np.asarray(as_good / (permutations + 1))
+
+    def _predict(
+        self, classifier: Any, block: np.ndarray, learn: np.ndarray, apply: np.ndarray
+    ) -> np.ndarray:
+        from sklearn.base import clone
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # any member of the family will do
+            model = clone(classifier).fit(block[learn], self.labels[learn])
+        found = np.zeros((int(apply.sum()), self.classes))
+        found[:, model.classes_] = model.predict_proba(block[apply])
+        return found
+
+
+def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
+    raw = as_numpy(groups)
+    if raw.shape != (count,):
+        raise InputError(f"There are {count} gradients, but groups has the shape {raw.shape}.")
+    _, member = np.unique(raw, return_inverse=True)
+    if member.max() + 1 < folds:
+        raise InputError(
+            f"{member.max() + 1} groups cannot be dealt out to {folds} folds; use fewer folds."
+        )
+    return np.asarray(member)

@@ -1,0 +1,145 @@
+"""CelebA and PubFig in their publishers' formats, on small files made for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import seepage.data as sd
+from seepage.errors import InputError
+
+
+def picture(path, colour, size=(178, 218)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+def write_celeba(root, identities=True):
+    home = root / "celeba"
+    for k in range(1, 5):
+        picture(home / "img_align_celeba" / f"{k:06}.jpg", (60 * k, 0, 0))
+    rows = [f"{k:06}.jpg {-1 if k % 2 else 1:>2}  1" for k in range(1, 5)]
+    text = "\n".join(["4", "Eyeglasses Male ", *rows]) + "\n"
+    (home / "list_attr_celeba.txt").write_text(text)
+    if identities:
+        lines = [f"{k:06}.jpg {k // 2}" for k in range(1, 5)]
+        (home / "identity_CelebA.txt").write_text("\n".join(lines) + "\n")
+    return home
+
+
+def write_pubfig(root):
+    home = root / "pubfig"
+    for person in ("Adam Sandler", "Zac_Efron"):
+        for k in (3, 12):
+            picture(home / "pubfig83" / person / f"{k}.png", (k, 0, 9), (100, 100))
+    picture(home / "pubfig83" / "Adam Sandler" / "99.png", (0, 0, 0), (100, 100))
+    rows = [
+        f"{person}\t{k}\t{score}\t-0.5"
+        for person, k, score in (
+            ("Adam Sandler", 3, 1.5),
+            ("Adam Sandler", 12, -2.0),
+            ("Zac Efron", 3, 0.25),
+            ("Zac Efron", 12, 0.75),
+            ("Nobody Here", 1, 0.0),
+        )
+    ]
+    head = [
+        "# PubFig Dataset v1.2 - pubfig_attributes.txt - x",
+        "#\tperson\timagenum\tMale\tNo Beard",
+    ]
+    (home / "pubfig_attributes.txt").write_text("\n".join([*head, *rows]) + "\n")
+    return home
+
+
+def test_celeba(tmp_path):
+    write_celeba(tmp_path)
+    faces = sd.load_celeba(tmp_path, count=3)
+    assert faces.images.shape == (3, 64, 64, 3)
+    assert abs(int(faces.images[2, 30, 30, 0]) - 180) < 6
+    assert faces.attributes["Eyeglasses"].tolist() == [0.0, 1.0, 0.0]
+    assert faces.attributes["Male"].tolist() == [1.0, 1.0, 1.0]
+    assert faces.attributes["person"].tolist() == ["0", "1", "1"]
+    assert faces.attributes["image"][0] == "000001.jpg"
+
+
+def test_celeba_without_identities_and_whole(tmp_path):
+    write_celeba(tmp_path, identities=False)
+    faces = sd.load_celeba(tmp_path, count=None, size=(218, 178))
+    assert faces.images.shape == (4, 218, 178, 3)
+    assert set(faces.attributes["person"].tolist()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("4\n", "5\n", "4 images instead of the 5"),
+        ("4\n", "", "number of images"),
+        ("000003.jpg -1", "000003.jpg 0", "−1 or 1 in line 5"),
+        (" 1\n", "\n", "in line 3"),
+        ("000002.jpg", "000009.jpg", "does not say who is on 000009"),
+    ],
+)
+def test_celeba_broken(tmp_path, old, new, complaint):
+    path = write_celeba(tmp_path) / "list_attr_celeba.txt"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=complaint):
+        sd.load_celeba(tmp_path, count=4)
+
+
+def test_celeba_images_broken(tmp_path):
+    home = write_celeba(tmp_path)
+    with pytest.raises(InputError, match="between 1 and 4"):
+        sd.load_celeba(tmp_path)
+    (home / "img_align_celeba" / "000004.jpg").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"000004\.jpg is cut off or is not an image"):
+        sd.load_celeba(tmp_path, count=4)
+    (home / "img_align_celeba" / "000004.jpg").unlink()
+    with pytest.raises(InputError, match=r"000004\.jpg is missing"):
+        sd.load_celeba(tmp_path, count=4)
+
+
+def test_pubfig(tmp_path):
+    write_pubfig(tmp_path)
+    faces = sd.load_pubfig(tmp_path)
+    assert faces.images.shape == (4, 100, 100, 3)
+    assert faces.images[:, 0, 0, 0].tolist() == [12, 3, 12, 3]
+    assert faces.attributes["person"].tolist() == ["Adam Sandler"] * 2 + ["Zac Efron"] * 2
+    np.testing.assert_array_equal(faces.attributes["pred_Male"], [-2.0, 1.5, 0.75, 0.25])
+    np.testing.assert_array_equal(faces.attributes["imagenum"], [12, 3, 12, 3])
+    assert "pred_No_Beard" in faces.attributes.columns
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("\tperson\t", " person ", "has no line"),
+        ("\t1.5\t", "\tmuch\t", "wrong in line 3"),
+        ("\t1.5\t", "\t", "3 fields instead of 4"),
+        ("n\t12\t", "n\ttwelve\t", "wrong in line"),
+    ],
+)
+def test_pubfig_broken(tmp_path, old, new, complaint):
+    path = write_pubfig(tmp_path) / "pubfig_attributes.txt"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=complaint):
+        sd.load_pubfig(tmp_path)
+
+
+def test_pubfig_without_images(tmp_path):
+    home = write_pubfig(tmp_path)
+    (home / "pubfig83").rename(home / "elsewhere")
+    with pytest.raises(InputError, match="no scores for any image"):
+        sd.load_pubfig(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "file"), [(sd.load_celeba, "list_attr"), (sd.load_pubfig, "pubfig83")]
+)
+def test_both_say_what_to_put_where(tmp_path, load, file):
+    with pytest.raises(InputError, match=file):
+        load(tmp_path)

@@ -1,0 +1,131 @@
+"""The audit finds the layer that leaks, and its remedies do what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers import LayerGradients, PerLayer, audit, record_gradients
+from seepage.layers.layer_audit import layers_to_protect
+from seepage.layers.naming import layer_parameters
+
+
+class TwoDoors(nn.Module):
+    """The property enters through one layer only; the other sees the rest of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.shut = nn.Linear(3, 4), nn.Linear(3, 4)
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(torch.cat([self.open(x[:, :3]), self.shut(x[:, 3:])], 1)))
+
+
+@pytest.fixture(scope="module")
+def found():
+    torch.manual_seed(0)
+    trait = torch.arange(1200) % 3 == 0
+    x = torch.randn(1200, 6)
+    x[:, :3] += 0.9 * trait[:, None]
+    y = (torch.rand(1200) < 0.4).long()
+    return audit(
+        TwoDoors(), "cross_entropy", x, y, trait, batches=40, batch_size=16, family="logistic"
+    )
+
+
+def test_it_names_the_open_door(found):
+    assert "open" in found.protect
+    assert "shut" not in found.protect
+    assert found.v_information["open"] > 0.15
+    assert found.v_information.columns["p_value"][1] > 0.01
+    assert found.v_information.low[1] < 0.02
+
+
+def test_remedies(found):
+    left = {remedy.name.split()[0]: remedy for remedy in found.remedies}
+    assert set(left) == {"as", "without", "clipped"}
+    assert left["as"].value > 0.2
+    assert left["without"].value < 0.5 * left["as"].value
+    assert "noise" in found.remedies[-1].name
+    assert found.remedies[-1].value < 0.05
+
+
+def test_table_text_and_figure(found):
+    table = found.table("pandas")
+    assert table["layer"].tolist() == ["open", "shut", "out"]
+    assert table["protect"].tolist()[:2] == [True, False]
+    assert "do not publish" in str(found)
+    assert "open" in repr(found)
+    figure = found.figure()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "V-information, logistic",
+        "sensitivity to the target, F-norm",
+    ]
+    assert len(found.sensitivity.figure().axes) == 1
+
+
+def result(values, low, high, p):
+    sizes = (1,) * len(values)
+    names = tuple("abcdef"[: len(values)])
+    columns = {"p_value": np.array(p)}
+    arrays = (np.array(values), np.array(low), np.array(high))
+    return PerLayer("x", names, *arrays, sizes, columns=columns)
+
+
+def test_layers_to_protect():
+    clear = result([0.5, 0.45, 0.1, 0.0], [0.4, 0.3, 0.05, -0.1], [0.6, 0.5, 0.2, 0.1], [0.01] * 4)
+    assert layers_to_protect(clear) == ["a", "b"]
+    nothing = result([0.01, 0.0], [-0.1, -0.1], [0.1, 0.1], [0.4, 0.6])
+    assert layers_to_protect(nothing) == []
+
+
+def test_per_layer_results():
+    one = result([1.0, 3.0, np.nan, 2.0], [0, 2, np.nan, 1], [2, 4, np.nan, 3], [1] * 4)
+    assert one.ranking() == ["b", "d", "a", "c"]
+    assert one["d"] == 2.0
+    np.testing.assert_allclose(one.relative(), [1 / 3, 1, np.nan, 2 / 3])
+    with pytest.raises(InputError, match="no layer 'z'"):
+        one["z"]
+    first = result([1.0, 2.0, 4.0], [0] * 3, [5] * 3, [1] * 3)
+    assert first.correlation(np.array([2.0, 4.0, 8.0]))[0] == pytest.approx(1)
+    with pytest.raises(InputError, match="not about the same layers"):
+        first.correlation(one)
+
+
+def test_names_of_layers():
+    net = nn.Sequential(TwoDoors(), nn.Linear(2, 2, bias=False))
+    assert list(layer_parameters(net)) == ["0.open", "0.shut", "0.out", "1"]
+    assert list(layer_parameters(net, ["0"])) == ["0"]
+    with pytest.raises(InputError, match=r"no layer '0.opem'.*did you mean '0.open'"):
+        layer_parameters(net, ["0.opem"])
+    with pytest.raises(InputError, match="nothing of it is sent"):
+        layer_parameters(nn.Tanh())
+
+
+def test_clipping_dropping_and_noise_on_recorded_gradients():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    batches = [(torch.randn(5, 4), torch.randint(0, 2, (5,))) for _ in range(30)]
+    seen = record_gradients(net, "cross_entropy", batches)
+    limit = float(np.median(seen.total_norms()))
+    clipped = seen.clipped(limit)
+    np.testing.assert_allclose(clipped.total_norms(), np.minimum(seen.total_norms(), limit))
+    np.testing.assert_allclose(
+        np.linalg.norm(clipped["all layers"], axis=1), clipped.total_norms(), rtol=1e-5
+    )
+    assert seen.without("0").layers == ("1",)
+    assert len(seen.rows(slice(0, 7))) == 7
+    np.testing.assert_allclose(seen.noised(0.0)["1"], seen["1"])
+    assert np.std(seen.noised(3.0)["0"] - seen["0"]) == pytest.approx(3.0, rel=0.15)
+    for work, complaint in (
+        (lambda: seen.without("0", "1"), "Nothing is left"),
+        (lambda: seen.without("2"), "no layer '2'"),
+        (lambda: seen.clipped(0.0), "above zero"),
+        (lambda: seen.noised(-1.0), "cannot have"),
+        (lambda: LayerGradients.of({"a": np.ones(3)}), "one row per gradient"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            work()

@@ -1,0 +1,199 @@
+"""The simulated rounds against plain loops, and what clipping, noise and aggregation do to them."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers import record_gradients, record_updates, simulate
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def problem(clients=2, records=40):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = [
+        (torch.randn(records, 3, dtype=torch.float64), torch.randint(0, 2, (records,)))
+        for _ in range(clients)
+    ]
+    return net, data
+
+
+def vector(values):
+    return torch.cat([v.flatten() for v in values.values()])
+
+
+def test_fedsgd_on_whole_clients_is_gradient_descent_on_all_data():
+    net, data = problem()
+    run = simulate(net, "cross_entropy", data, rounds=7, batch_size=40, lr=0.3)
+    plain = copy.deepcopy(net)
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.3)
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    for _ in range(7):
+        optimiser.zero_grad()
+        LOSS(plain(x), y).backward()
+        optimiser.step()
+    for a, b in zip(run.net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_fedavg_with_one_step_is_fedsgd():
+    net, data = problem()
+    options = {"rounds": 5, "batch_size": 8, "lr": 0.1, "seed": 3}
+    one = simulate(net, LOSS, data, method="fedsgd", **options)
+    other = simulate(net, LOSS, data, method="fedavg", **options)
+    for a, b in zip(one.net.parameters(), other.net.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_fedavg_averages_the_clients_models():
+    net, data = problem()
+    seen = []
+    run = simulate(
+        net, LOSS, data, rounds=1, method="fedavg", local_steps=3, batch_size=40, lr=0.2,
+        observe=seen.append,
+    )  # fmt: skip
+    models = []
+    for x, y in data:
+        local = copy.deepcopy(net)
+        optimiser = torch.optim.SGD(local.parameters(), lr=0.2)
+        for _ in range(3):
+            optimiser.zero_grad()
+            LOSS(local(x), y).backward()
+            optimiser.step()
+        models.append(dict(local.named_parameters()))
+    for name, p in run.net.named_parameters():
+        torch.testing.assert_close(p, (models[0][name] + models[1][name]) / 2)
+    start = dict(net.named_parameters())
+    torch.testing.assert_close(
+        seen[1].values["0.weight"], (start["0.weight"] - models[1]["0.weight"]) / 0.2
+    )
+
+
+def test_the_network_handed_in_stays_as_it_was():
+    net, data = problem()
+    before = copy.deepcopy(net.state_dict())
+    simulate(net, LOSS, data, rounds=3)
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+
+
+def test_snapshots_are_what_clients_received():
+    net, data = problem()
+    run = simulate(net, LOSS, data, rounds=6, snapshots=[0, 4, 6], lr=0.5)
+    assert list(run.snapshots) == [0, 4, 6]
+    torch.testing.assert_close(run.snapshots[0]["0.weight"], net.state_dict()["0.weight"])
+    four = simulate(net, LOSS, data, rounds=4, lr=0.5)
+    models = {number: copy.deepcopy(model) for number, model in run.models()}
+    torch.testing.assert_close(models[4][0].weight, four.net[0].weight)
+    torch.testing.assert_close(models[6][2].bias, run.net[2].bias)
+
+
+def test_updates_are_clipped_over_all_layers():
+    net, data = problem()
+    loose, tight = [], []
+    simulate(net, LOSS, data, rounds=1, observe=loose.append)
+    simulate(net, LOSS, data, rounds=1, max_norm=0.01, observe=tight.append)
+    for a, b in zip(loose, tight, strict=True):
+        assert float(vector(b.values).norm()) == pytest.approx(0.01)
+        torch.testing.assert_close(
+            vector(b.values) / 0.01, vector(a.values) / vector(a.values).norm()
+        )
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_the_sum_that_is_seen_carries_the_noise_asked_for(together):
+    net, data = problem(clients=4)
+    clear, noisy = [], []
+    options = {"rounds": 40, "lr": 1e-12, "max_norm": 0.5, "together": together}
+    simulate(net, LOSS, data, observe=clear.append, **options)
+    simulate(net, LOSS, data, noise_multiplier=2.0, observe=noisy.append, **options)
+    # Other draws of batches follow the noise, so only the spread is compared, and noise rules it.
+    sums = torch.stack([vector(u.values) * len(u.clients) for u in noisy])
+    plain = torch.stack([vector(u.values) * len(u.clients) for u in clear])
+    assert float((sums - plain.mean(0)).std()) == pytest.approx(1.0, rel=0.15)
+
+
+def test_secure_aggregation_shows_means_of_groups_only():
+    net, data = problem(clients=5)
+    single, grouped = [], []
+    simulate(net, LOSS, data, rounds=1, observe=single.append)
+    run = simulate(net, LOSS, data, rounds=1, together=2, observe=grouped.append, lr=0.1)
+    assert [u.clients for u in grouped] == [(0, 1), (2, 3, 4)]
+    expected = sum(vector(single[c].values) for c in (2, 3, 4)) / 3
+    torch.testing.assert_close(vector(grouped[1].values), expected)
+    # Groups of different sizes weigh as many clients as they have.
+    step = sum(vector(u.values) for u in single) / 5
+    moved = torch.cat([p.flatten() for p in net.parameters()]) - 0.1 * step
+    torch.testing.assert_close(torch.cat([p.flatten() for p in run.net.parameters()]), moved)
+
+
+def test_some_clients_take_part():
+    net, data = problem(clients=6)
+    seen = []
+    simulate(net, LOSS, data, rounds=30, per_round=2, observe=seen.append)
+    assert len(seen) == 60
+    assert {u.clients[0] for u in seen} == set(range(6))
+    assert all(a.clients < b.clients for a, b in zip(seen[::2], seen[1::2], strict=True))
+
+
+def test_the_same_seed_gives_the_same_run():
+    net, data = problem()
+    runs = [simulate(net, LOSS, data, rounds=4, batch_size=5, seed=s) for s in (1, 1, 2)]
+    first, again, other = (torch.cat([p.flatten() for p in r.net.parameters()]) for r in runs)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_recorded_updates_are_the_gradients_of_the_batches():
+    net, data = problem()
+    seen = []
+    simulate(net, LOSS, data, rounds=1, batch_size=40, observe=seen.append)
+    updates = record_updates(net, [u.values for u in seen])
+    gradients = record_gradients(net, LOSS, data)
+    for layer in ("0", "2"):
+        np.testing.assert_allclose(updates[layer], gradients[layer], rtol=1e-6)
+    np.testing.assert_allclose(updates.norms, gradients.norms)
+    flat = vector(seen[0].values).numpy()
+    np.testing.assert_allclose(updates["all layers"][0], flat, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"method": "fedprox"}, "method must be"),
+        ({"local_steps": 2}, "use method='fedavg'"),
+        ({"lr": 0.0}, "lr above zero"),
+        ({"noise_multiplier": 1.0}, "needs max_norm"),
+        ({"max_norm": 0.0}, "max_norm must be above zero"),
+        ({"together": 3}, "3 of them aggregated"),
+        ({"per_round": 3}, "3 take part"),
+        ({"rounds": -1}, "must not be negative"),
+    ],
+)
+def test_what_cannot_be(options, complaint):
+    net, data = problem()
+    with pytest.raises(InputError, match=complaint):
+        simulate(net, LOSS, data, **({"rounds": 1} | options))
+
+
+def test_clients_need_data():
+    net, data = problem()
+    with pytest.raises(InputError, match="Every client needs"):
+        simulate(net, LOSS, [data[0], (torch.zeros(0, 3), torch.zeros(0))], rounds=1)
+    with pytest.raises(InputError, match="Every client needs"):
+        simulate(net, LOSS, [], rounds=1)
+
+
+def test_updates_of_another_network_are_refused():
+    net, _ = problem()
+    with pytest.raises(InputError, match=r"lacks the parameter '0\.weight'"):
+        record_updates(net, [{"0.weight": torch.zeros(2, 2)}])
+    with pytest.raises(InputError, match="nothing to record"):
+        record_updates(net, [])

@@ -1,0 +1,212 @@
+"""Sensitivity agrees with Jacobians written out in float64, and its estimates with their errors."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from dense_sensitivity import dense_sensitivity
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers import alexnet, fcnet, sensitivity, vgg11net
+from seepage.layers.naming import layer_parameters
+from seepage.nn.validation import KinkWarning
+
+
+class Tied(nn.Module):
+    """One weight used twice, a weight of the network itself, and a layer without a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.out = nn.Linear(4, 3, bias=False)
+        self.scale = nn.Parameter(torch.tensor([1.5, -0.5, 2.0, 1.0]))
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.inner(torch.tanh(self.inner(x)))) * self.scale)
+
+
+class Sequence(nn.Module):
+    """Positions within an example: the gradient of the first layer is a sum over them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(3, 5)
+        self.norm = nn.LayerNorm(5)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(self.norm(torch.tanh(self.embed(x))).mean(1))
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def convolutions():
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(3, 4, 2, stride=2),
+        nn.GELU(), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+CASES = {
+    "mlp": (mlp, (4,), 3, "cross_entropy"),
+    "squares": (mlp, (4,), None, "mse"),
+    "smoothed": (mlp, (4,), 3, nn.CrossEntropyLoss(label_smoothing=0.2)),
+    "convolutions": (convolutions, (2, 4, 4), 3, "cross_entropy"),
+    "tied": (Tied, (4,), 3, "cross_entropy"),
+    "sequence": (Sequence, (7, 3), 2, "cross_entropy"),
+}
+
+
+def case(name, samples=5):
+    make, shape, classes, loss = CASES[name]
+    torch.manual_seed(3)
+    net = make().double()
+    x = torch.randn(samples, *shape, dtype=torch.float64)
+    if classes is None:
+        return net, x, torch.randn(samples, 3, dtype=torch.float64), loss
+    return net, x, torch.arange(samples) % classes, loss
+
+
+@pytest.mark.parametrize("norm", ["fro", 1, "inf"])
+@pytest.mark.parametrize("wrt", ["target", "input"])
+@pytest.mark.parametrize("name", CASES)
+def test_whole_jacobians(name, wrt, norm):
+    net, x, y, loss = case(name)
+    found = sensitivity(net, loss, x, y, wrt=wrt, norm=norm)
+    layout = layer_parameters(net)
+    truth = dense_sensitivity(net, loss, x, y, wrt, norm, layout)
+    assert found.kind == "exact"
+    assert found.layers == tuple(layout)
+    np.testing.assert_allclose(found.samples, truth, rtol=1e-9)
+    np.testing.assert_allclose(found.values, truth.mean(0), rtol=1e-9)
+
+
+def test_the_papers_networks():
+    torch.manual_seed(0)
+    x = torch.randn(3, 3, 16, 12, dtype=torch.float64)
+    y = torch.tensor([0, 1, 1])
+    for make in (alexnet, vgg11net, fcnet):
+        net = make(size=(16, 12)).double()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", KinkWarning)  # nothing is differentiated twice
+            found = sensitivity(net, "cross_entropy", x, y, chunk_size=2)
+        truth = dense_sensitivity(
+            net, "cross_entropy", x, y, "target", "fro", layer_parameters(net)
+        )
+        np.testing.assert_allclose(found.samples, truth, rtol=1e-8)
+    assert found.layers == tuple(f"fc{k}" for k in range(1, 10))
+
+
+@pytest.mark.parametrize("norm", ["fro", 1])
+@pytest.mark.parametrize("name", ["mlp", "convolutions"])
+def test_rows_of_small_layers_are_exact_beside_estimates(name, norm):
+    net, x, y, loss = case(name)
+    layout = layer_parameters(net)
+    smallest = min(sum(dict(net.named_parameters())[n].numel() for n in v) for v in layout.values())
+    wide = torch.cat([x] * 1)
+    found = sensitivity(net, loss, wide, y, wrt="input", norm=norm, exact=3, directions=4)
+    assert found.kind == "estimate"
+    assert np.all(found.errors > 0)
+    if x[0].numel() > smallest:
+        found = sensitivity(net, loss, x, y, wrt="input", norm=norm, exact=smallest, directions=4)
+        place = int(np.argmin(found.sizes))
+        truth = dense_sensitivity(net, loss, x, y, "input", norm, layout)
+        np.testing.assert_allclose(found.samples[:, place], truth[:, place], rtol=1e-9)
+        assert np.all(found.errors[:, place] == 0)
+
+
+@pytest.mark.parametrize("norm", ["fro", 1])
+@pytest.mark.parametrize("wrt", ["target", "input"])
+def test_estimates_lie_within_their_errors(wrt, norm):
+    net, x, y, loss = case("convolutions", samples=20)
+    truth = dense_sensitivity(net, loss, x, y, wrt, norm, layer_parameters(net)).numpy()
+    found = sensitivity(net, loss, x, y, wrt=wrt, norm=norm, exact=1, directions=64)
+    away = np.abs(found.samples - truth) / found.errors
+    assert np.mean(away < 2) > 0.85
+    np.testing.assert_allclose(found.values, truth.mean(0), rtol=0.1)
+
+
+def test_estimates_do_not_depend_on_the_chunks():
+    net, x, y, loss = case("mlp")
+    options = {"wrt": "input", "exact": 1, "directions": 3}
+    whole = sensitivity(net, loss, x, y, chunk_size=5, **options)
+    cut = sensitivity(net, loss, x, y, chunk_size=2, **options)
+    np.testing.assert_allclose(whole.samples, cut.samples, rtol=1e-12)
+    other = sensitivity(net, loss, x, y, seed=1, **options)
+    assert not np.allclose(whole.samples, other.samples)
+
+
+def test_layers_may_be_named():
+    net = nn.Sequential(mlp(), nn.Tanh(), nn.Linear(3, 2)).double()
+    x, y = torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 0, 1])
+    found = sensitivity(net, "cross_entropy", x, y, layers=["0", "2"])
+    layout = {
+        "0": ("0.0.weight", "0.0.bias", "0.2.weight", "0.2.bias"),
+        "2": ("2.weight", "2.bias"),
+    }
+    truth = dense_sensitivity(net, "cross_entropy", x, y, "target", "fro", layout)
+    np.testing.assert_allclose(found.samples, truth, rtol=1e-9)
+
+
+def test_a_layer_that_is_not_used_gives_nothing_away():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    found = sensitivity(Idle(), "cross_entropy", torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    assert found["idle"] == 0
+    assert found["used"] > 0
+
+
+def test_a_gradient_of_one_number_has_no_range():
+    net = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Linear(1, 1, bias=False))
+    found = sensitivity(net, "mse", torch.randn(4, 3), torch.randn(4, 1))
+    assert np.isnan(found["1"])
+    assert found.ranking() == ["0", "1"]
+    assert any("no range" in note for note in found.notes)
+
+
+def test_frozen_parameters_are_not_sent():
+    net = mlp()
+    net[0].requires_grad_(False)
+    found = sensitivity(net, "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))
+    assert found.layers == ("2",)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"wrt": "label"}, "wrt must be"),
+        ({"norm": 2}, "norm must be"),
+        ({"directions": 1}, "directions at least 2"),
+        ({"layers": ["3"]}, "There is no layer '3'"),
+        ({"layers": ["0", "0.weight"]}, "two of the layers"),
+        ({"wrt": "input", "norm": "inf", "exact": 2}, "cannot be estimated"),
+    ],
+)
+def test_what_cannot_be(options, complaint):
+    with pytest.raises(InputError, match=complaint):
+        sensitivity(
+            mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2, 0]), **options
+        )
+
+
+def test_targets_must_match():
+    with pytest.raises(InputError, match="4 samples and 3 targets"):
+        sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2]))
+
+
+def test_batch_statistics_are_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(InputError, match="BatchNorm1d"):
+        sensitivity(net, "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 1, 0]))
