@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument(
         "--precision", default="highest", choices=["highest", "high"], help="of float32 products"
     )
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     device = torch.device(options.device)

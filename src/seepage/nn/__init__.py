@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from seepage.nn.clipping import HardClip, NoClip, SmoothClip
     from seepage.nn.engine import Engine, Step
     from seepage.nn.estimate import Estimate
-    from seepage.nn.leakage import GradientLeakage, leakage
+    from seepage.nn.gradient_leakage import GradientLeakage, leakage
     from seepage.nn.merging import MergedRuns, merge_runs
     from seepage.nn.opacus_hook import attach
     from seepage.nn.private_sgd import PrivateSGD
@@ -59,7 +59,7 @@ _HOME = {
     "FallbackWarning": "validation",
     "FisherAccountant": "accountant",
     "FixedSizeSampler": "samplers",
-    "GradientLeakage": "leakage",
+    "GradientLeakage": "gradient_leakage",
     "HardClip": "clipping",
     "Input": "views",
     "KinkWarning": "validation",
@@ -75,7 +75,7 @@ _HOME = {
     "attach": "opacus_hook",
     "gather_shares": "sharing",
     "join_shares": "run_record",
-    "leakage": "leakage",
+    "leakage": "gradient_leakage",
     "merge_runs": "merging",
 }
 

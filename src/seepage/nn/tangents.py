@@ -139,7 +139,6 @@ def scalars(layers: Layers, batch: Batch, directions: Tensor, keep: bool = False
                 dd[k] += change.dot(change, grams)
             if keep:
                 gradients[key] = value
-            del value, changes, change, grams
             for k in members:  # a layer is freed once its scalars are taken
                 seen.changes[k] = ()
                 seen.contributions[k] = replace(seen.contributions[k], tensors=())
