@@ -57,6 +57,14 @@ class Course:
         gap, (low, high) = self.results[stage].difference(self.deciles, DECILES - 1, 0, levels)
         return gap, (high - low) / 2
 
+    def bar(self, stage: int, decile: int) -> float:
+        """Return the standard deviation of a decile's accuracy over the releases.
+
+        These are the bars of the paper's figure.
+        """
+        hits = self.results[stage].hits[:, self.deciles == decile]
+        return float(hits.mean(axis=1).std(ddof=1))
+
     def overlap(self, stage: int) -> bool:
         """Return whether the 95 % intervals of the first and the last decile overlap."""
         found = self.accuracies(stage)
@@ -119,11 +127,13 @@ def _numbers(course: Course, stage: int) -> list[Quantity]:
         Quantity(f"{name}: mean η", float(course.eta[stage].mean())),
         Quantity(f"{name}: standard deviation of η", float(course.eta[stage].std())),
     ]
-    for words, decile in (("first", found[0]), ("last", found[-1])):
-        half = (decile.interval.high - decile.interval.low) / 2
+    for words, k in (("first", 0), ("last", DECILES - 1)):
+        half = (found[k].interval.high - found[k].interval.low) / 2
+        what = f"{name}: accuracy in the {words} decile"
         quantities += [
-            Quantity(f"{name}: accuracy in the {words} decile", decile.accuracy),
-            Quantity(f"{name}: accuracy in the {words} decile, ±", half),
+            Quantity(what, found[k].accuracy),
+            Quantity(f"{what}, ±", half),
+            Quantity(f"{what}, standard deviation over releases", course.bar(stage, k)),
         ]
     return [
         *quantities,
