@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 
 import seepage as sp
 from seepage.attacks import InversionResult
-from seepage.attacks.intervals import accuracy_interval, difference_interval, wilson
+from seepage.attacks.intervals import accuracy_interval, stratified_difference, wilson
 from seepage.errors import InputError
 
 
@@ -72,7 +72,7 @@ def test_intervals_of_differences_hold_what_they_promise():
             rng.random((25, 80)) < ndtr(mean + rng.standard_normal(80) + shared)
             for mean in (0.7, 0.2)
         ]
-        gap, (low, high) = difference_interval(*sides)
+        gap, (low, high) = stratified_difference([(1.0, *sides)])
         assert low <= gap <= high
         inside += low <= truth <= high
     assert inside / 400 >= 0.92
@@ -80,7 +80,7 @@ def test_intervals_of_differences_hold_what_they_promise():
 
 def test_differences_without_any_variance_still_have_a_width():
     right, wrong = np.ones((1, 10), dtype=bool), np.zeros((1, 10), dtype=bool)
-    gap, (low, high) = difference_interval(right, wrong)
+    gap, (low, high) = stratified_difference([(1.0, right, wrong)])
     assert gap == 1
     assert high - low > 0.2
 

@@ -64,22 +64,14 @@ def mean_variance(hits: np.ndarray) -> float:
     return float(by_row.var() / len(by_row) + over_trials)
 
 
-def difference_interval(
-    first: np.ndarray, second: np.ndarray, level: float = 0.95
-) -> tuple[float, Interval]:
-    """Return the accuracy of the first records less that of the second, and its interval.
-
-    Both were attacked through the same releases, (T, n₁) and (T, n₂): the variance over the
-    releases is that of the difference, and the records of the two are independent. The interval is
-    normal; where neither has any variance it is as wide as Wilson's two.
-    """
-    return stratified_difference([(1.0, first, second)], level)
-
-
 def stratified_difference(
     strata: Sequence[tuple[float, np.ndarray, np.ndarray]], level: float = 0.95
 ) -> tuple[float, Interval]:
     """Return ``Σ_s p_s (a_s − b_s)``, like compared with like, and its interval.
+
+    Both sides were attacked through the same releases: the variance over the releases is that of
+    the difference, and the records of the two are independent. The interval is normal; where
+    neither side has any variance it is as wide as Wilson's two.
 
     Parameters
     ----------

@@ -32,13 +32,17 @@ class Linear(Rule):
         delta = positions(call.layout, delta)
         out = []
         if "weight" in call.names:
-            out.append(Contribution(call.names["weight"], (delta, inputs), Outer))
+            out.append(Contribution(call.names["weight"], self.factors(delta, inputs), Outer))
         if "bias" in call.names:
             out.append(Contribution(call.names["bias"], (delta,), expand=(summed,)))
         return out
 
+    def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors of the outer products in the order of the weight's axes."""
+        return delta, inputs
 
-class Product(Rule):
+
+class Product(Linear):
     """``out = t W``, ``W`` of shape (inputs, outputs)."""
 
     def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
@@ -47,20 +51,9 @@ class Product(Rule):
             return None
         return Bound(args[0], {"weight": args[1]})
 
-    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the examples are along the rows of the input alone."""
-        return layout.axis is not None and layout.axis < len(shape) - 1
-
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
-        """Return the outer products, inputs on the left."""
-        inputs = positions(call.layout, call.bound.input)
-        delta = positions(call.layout, delta)
-        out = []
-        if "weight" in call.names:
-            out.append(Contribution(call.names["weight"], (inputs, delta), Outer))
-        if "bias" in call.names:
-            out.append(Contribution(call.names["bias"], (delta,), expand=(summed,)))
-        return out
+    def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors with the inputs on the left."""
+        return inputs, delta
 
 
 class AddedProduct(Product):
