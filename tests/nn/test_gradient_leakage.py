@@ -226,7 +226,7 @@ def test_a_missing_torch_is_answered_by_the_command(monkeypatch: pytest.MonkeyPa
 
     module = importlib.import_module("seepage.nn")
     monkeypatch.delitem(module.__dict__, "Engine", raising=False)
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr("seepage.lazy.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'seepage\[nn\]'"):
         module.Engine  # noqa: B018
     with pytest.raises(AttributeError):

@@ -5,8 +5,9 @@ Everything here is imported on first use, so that ``import seepage.attacks`` cos
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seepage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.attacks.attribute_inversion import AttributeInversion
@@ -79,13 +80,7 @@ _HOME = {
     "ssim": "image_similarity",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'seepage.attacks' has no attribute {name!r}")
-    value = getattr(import_module(f"seepage.attacks.{_HOME[name]}"), name)
-    globals()[name] = value  # the next look-up finds it without coming through here
-    return value
+__getattr__ = lazy_names(__name__, _HOME, globals())
 
 
 def __dir__() -> list[str]:

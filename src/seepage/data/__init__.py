@@ -5,8 +5,9 @@ Everything here is imported on first use, so that ``import seepage.data`` costs 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seepage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.data.adult import load_adult
@@ -73,13 +74,7 @@ _HOME = {
     "two_class_pixels": "prepare",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'seepage.data' has no attribute {name!r}")
-    value = getattr(import_module(f"seepage.data.{_HOME[name]}"), name)
-    globals()[name] = value  # the next look-up finds it without coming through here
-    return value
+__getattr__ = lazy_names(__name__, _HOME, globals())
 
 
 def __dir__() -> list[str]:

@@ -5,9 +5,9 @@ Everything here is imported on first use, so that ``import seepage`` never waits
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seepage.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.layers.batches import PropertyBatches, property_batches
@@ -59,17 +59,7 @@ _HOME = {
     "vgg11net": "networks",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'seepage.layers' has no attribute {name!r}")
-    if find_spec("torch") is None:
-        raise ImportError(
-            "seepage.layers needs torch, which is not installed; run: pip install 'seepage[nn]'"
-        )
-    value = getattr(import_module(f"seepage.layers.{_HOME[name]}"), name)
-    globals()[name] = value  # the next look-up finds it without coming through here
-    return value
+__getattr__ = lazy_names(__name__, _HOME, globals(), needs_torch=True)
 
 
 def __dir__() -> list[str]:
