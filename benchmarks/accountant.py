@@ -244,13 +244,17 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="toy sizes")
     parser.add_argument("--only", nargs="*", choices=["mnist", "wide", "124M", "1.3B"])
     parser.add_argument(
-        "--precision", default="highest", choices=["highest", "high"], help="of float32 products"
+        "--precision",
+        default="highest",
+        choices=["highest", "high"],
+        help="of float32 products",
     )
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     device = torch.device(options.device)
     torch.set_float32_matmul_precision(options.precision)
+    torch.backends.cudnn.allow_tf32 = options.precision == "high"  # convolutions like products
     default = ["mnist"] if device.type == "cpu" and not options.small else None
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "mnist": lambda: mnist(device, options.small, options.repeats),
@@ -260,6 +264,10 @@ def main() -> int:
     }
     results: dict[str, Any] = {"machine": machine(device), "small": options.small}
     results["machine"]["float32 products"] = options.precision
+    options.out.mkdir(parents=True, exist_ok=True)
+    kind = "small" if options.small else device.type
+    kind += "-tf32" if options.precision == "high" else ""
+    path = options.out / f"accountant-{kind}.json"
     good = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snn.FallbackWarning)
@@ -268,14 +276,10 @@ def main() -> int:
             for claim, (value, limit, holds) in results[name]["claims"].items():
                 print(f"{claim}: {value:.2f} (claimed {limit:g}): {'holds' if holds else 'FAILS'}")
                 good &= bool(holds)
+            path.write_text(json.dumps(results, indent=2) + "\n")
             gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    options.out.mkdir(parents=True, exist_ok=True)
-    kind = "small" if options.small else device.type
-    kind += "-tf32" if options.precision == "high" else ""
-    path = options.out / f"accountant-{kind}.json"
-    path.write_text(json.dumps(results, indent=2) + "\n")
     print(f"\nwritten to {path}")
     return 0 if good or options.small else 1
 

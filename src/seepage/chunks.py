@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -43,6 +43,16 @@ def progress(items: Collection[Item], what: str) -> Iterator[Item]:
     yield from tqdm(items, desc=what, delay=2, disable=None, leave=False)
 
 
+def progress_over(
+    items: Iterable[Item], total: int, what: str, size: Callable[[Item], int]
+) -> Iterator[Item]:
+    """Go through items of several rows each behind a bar, as :func:`progress` does."""
+    with tqdm(total=total, desc=what, delay=2, disable=None, leave=False, unit_scale=True) as bar:
+        for item in items:
+            yield item
+            bar.update(size(item))
+
+
 def by_rows(
     function: Callable[[slice], Array],
     rows: int,
@@ -59,15 +69,15 @@ def by_rows(
     use all cores already.
     """
     pieces = row_slices(rows, width, chunk=chunk, what=what)
-    if threads and _cores() > 1:
-        with ThreadPoolExecutor(_cores()) as pool:
+    if threads and usable_cores() > 1:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             parts = list(pool.map(function, pieces))
     else:
         parts = [function(piece) for piece in pieces]
     return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concat(parts, axis=0)
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """Return how many cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -25,7 +25,14 @@ UNBIASED = (
     "The release is the minimiser plus the stated noise, and nothing else leaves.",
 )
 
-_SYMBOLS = {"fil": "FIL η", "dfil": "dFIL η̄", "mse": "mean squared error", "std": "standard error"}
+_SYMBOLS = {
+    "fil": "FIL η",
+    "dfil": "dFIL η̄",
+    "jacsens": "JacSens",
+    "plis": "PLIS",
+    "mse": "mean squared error",
+    "std": "standard error",
+}
 _UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups": "groups"}
 
 
@@ -124,6 +131,10 @@ class Result(NDArrayOperatorsMixin):
         has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
         leaks.
         """
+        if self.measure in ("plis", "jacsens"):
+            raise InputError(
+                f"{_SYMBOLS[self.measure]} bounds no adversary's error; take the FIL or dFIL."
+            )
         if self.measure not in ("fil", "dfil"):
             raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
         xp = array_namespace(self.values)

@@ -82,7 +82,7 @@ def test_batches_of_tensors():
         ({"pools": 500}, "too few records"),
         ({"people": np.arange(3)}, "people must have"),
         ({"property": np.ones(2000)}, "same property"),
-        ({"property": np.ones(7)}, "one entry per record"),
+        ({"property": np.ones(7)}, "There are 2000 records, but property"),
     ],
 )
 def test_what_cannot_be(change, complaint):

@@ -9,7 +9,9 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,9 +38,9 @@ def apps(monkeypatch):
     monkeypatch.syspath_prepend(str(APP))
     for name in ("run_id", "task_id", "node_id"):  # what a server's process is told by Flower
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-    from loopback import apps
+    from loopback import clients, server
 
-    return apps
+    return SimpleNamespace(clients=clients, server=server)
 
 
 class InProcess(Grid):
@@ -67,23 +69,23 @@ class InProcess(Grid):
 
 
 def start(apps, recorder, rounds=3, client=None):
-    apps.strategy(recorder).start(
-        grid=InProcess(client or apps.client),
-        initial_arrays=ArrayRecord(apps.network().state_dict()),
+    apps.server.strategy(recorder).start(
+        grid=InProcess(client or apps.clients.client),
+        initial_arrays=ArrayRecord(apps.server.network().state_dict()),
         num_rounds=rounds,
     )
 
 
 def expected_update(apps, part):
-    net = apps.network()
-    x, y = apps.data(part)
+    net = apps.server.network()
+    x, y = map(torch.from_numpy, apps.clients.data(part))
     loss = torch.nn.functional.cross_entropy(net(x), y)
     found = torch.autograd.grad(loss, list(net.parameters()))
-    return apps.LR * torch.cat([g.flatten() for g in found]).numpy()
+    return apps.clients.LR * torch.cat([g.flatten() for g in found]).numpy()
 
 
 def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
-    recorder = UpdateRecorder(apps.network(), tmp_path / "updates.npz")
+    recorder = UpdateRecorder(apps.server.network(), tmp_path / "updates.npz")
     start(apps, recorder)
     assert recorder.rounds == [1, 1, 2, 2, 3, 3]
     assert set(recorder.nodes) == set(NODES)
@@ -100,12 +102,12 @@ def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
 
 def test_a_recording_goes_on_where_it_stopped(apps, tmp_path):
     for _ in range(2):
-        start(apps, UpdateRecorder(apps.network(), tmp_path / "updates.npz"), rounds=2)
+        start(apps, UpdateRecorder(apps.server.network(), tmp_path / "updates.npz"), rounds=2)
     assert len(load_gradients(tmp_path / "updates.npz")[0]) == 8
 
 
 def test_the_updates_give_the_client_away(apps):
-    recorder = UpdateRecorder(apps.network())
+    recorder = UpdateRecorder(apps.server.network())
     start(apps, recorder, rounds=10)
     part = [NODES[node] for node in recorder.nodes]
     found = v_information(recorder.gradients(), part, family="logistic", folds=2)
@@ -115,40 +117,40 @@ def test_the_updates_give_the_client_away(apps):
 
 
 def test_a_client_records_what_it_sends(apps, tmp_path):
-    recorder = UpdateRecorder(apps.network(), tmp_path / "own.npz")
+    recorder = UpdateRecorder(apps.server.network(), tmp_path / "own.npz")
     client = ClientApp(mods=[recording_mod(recorder)])
-    client.train()(apps.train)
-    other = UpdateRecorder(apps.network())
+    client.train()(apps.clients.train)
+    other = UpdateRecorder(apps.server.network())
     start(apps, other, client=client)
     np.testing.assert_allclose(recorder.gradients()["2"], other.gradients()["2"])
     assert (tmp_path / "own.npz").exists()
 
 
 def test_what_cannot_be(apps, tmp_path):
-    recorder = UpdateRecorder(apps.network())
+    recorder = UpdateRecorder(apps.server.network())
     with pytest.raises(InputError, match="No update"):
         recorder.gradients()
-    state = apps.network().state_dict()
+    state = apps.server.network().state_dict()
     with pytest.raises(InputError, match="did not return"):
         recorder.add(state, {}, 1, 1)
     (tmp_path / "no.npz").write_bytes(b"nothing")
     with pytest.raises(InputError, match="does not hold recorded gradients"):
-        UpdateRecorder(apps.network(), tmp_path / "no.npz")
+        UpdateRecorder(apps.server.network(), tmp_path / "no.npz")
 
     def twice(message, context):
-        arrays = ArrayRecord(apps.network().state_dict())
+        arrays = ArrayRecord(apps.server.network().state_dict())
         return Message(RecordDict({"a": arrays, "b": arrays}), reply_to=message)
 
     client = ClientApp(mods=[recording_mod(recorder)])
     client.train()(twice)
     with pytest.raises(InputError, match="2 sets of arrays"):
-        start(apps, UpdateRecorder(apps.network()), client=client)
+        start(apps, UpdateRecorder(apps.server.network()), client=client)
 
 
 def test_without_flower_it_is_said_what_to_install(apps, monkeypatch):
     monkeypatch.setattr(flower, "Strategy", object)
     with pytest.raises(ImportError, match="seepage\\[flower\\]"):
-        apps.strategy(UpdateRecorder(apps.network()))
+        apps.server.strategy(UpdateRecorder(apps.server.network()))
 
 
 def _port():
@@ -157,72 +159,84 @@ def _port():
         return free.getsockname()[1]
 
 
-@pytest.mark.slow
 def test_two_clients_over_the_loopback(apps, tmp_path):
+    done = run_over_the_loopback(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+    found, columns = load_gradients(tmp_path / "updates.npz")
+    assert columns["round"].tolist() == [1, 1, 2, 2]
+    nodes, part = np.unique(columns["node"], return_inverse=True)
+    assert len(nodes) == 2
+    first = {int(p): row for p, row in zip(part[:2], found["all layers"][:2], strict=True)}
+    wanted = np.stack([expected_update(apps, k) for k in (0, 1)])
+    gaps = np.abs(np.stack([first[0], first[1]])[:, None] - wanted[None]).max(axis=2)
+    # Which of the two nodes holds which part of the data is Flower's choice.
+    assert min(np.trace(gaps), np.trace(gaps[::-1])) < 1e-6
+    audited = v_information(found, part, family="logistic", folds=2, resamples=50)
+    assert audited.layers == ("0", "2")
+    assert np.isfinite(audited.values).all()
+
+
+def run_over_the_loopback(folder):
+    """Run the project with Flower's own commands: a SuperLink, two SuperNodes, ``flwr run``."""
     commands = Path(sys.executable).parent
     if not (commands / "flower-superlink").exists():
         pytest.skip("Flower's commands are not beside this Python")
-    shutil.copytree(APP, tmp_path / "app")
-    link, home = _port(), tmp_path / "home"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{link}"\n'
-        "insecure = true\n"
+    shutil.copytree(APP, folder / "app")
+    (folder / "home").mkdir()
+    ports = free_ports(3)
+    address = f"127.0.0.1:{ports[0]}"
+    (folder / "home" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
     )
     surroundings = os.environ | {
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": str(folder / "home"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "OMP_NUM_THREADS": "1",
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
     }
-    log = (tmp_path / "log").open("wb")
+    with (folder / "log").open("wb") as log, ExitStack() as running:
 
-    def launch(name, *arguments):
-        return subprocess.Popen(  # noqa: S603
-            [str(commands / name), *arguments], stdout=log, stderr=log, env=surroundings
-        )
+        def launch(name, *arguments):
+            command = [str(commands / name), "--insecure", *arguments]
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=surroundings)  # noqa: S603
+            running.callback(process.wait, 30)
+            return process
 
-    address = f"127.0.0.1:{link}"
-    plain = ["--insecure", "--disable-runtime-dependency-installation"]
-    running = [launch("flower-superlink", *plain, "--host", "127.0.0.1", "--port", str(link))]
-    try:
-        _wait_for(link)
-        for part in (0, 1):
-            options = ["--port", str(_port()), "--node-config", f"partition-id={part}"]
-            running.append(launch("flower-supernode", plain[0], "--superlink", address, *options))
-        command = [str(commands / "flwr"), "run", str(tmp_path / "app"), "here", "--stream"]
-        done = subprocess.run(  # noqa: S603
-            [*command, "--run-config", f"folder='{tmp_path}'"],
-            env=surroundings,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    finally:
-        for process in reversed(running):
-            process.terminate()
-            process.wait(30)
-        log.close()
-    assert done.returncode == 0, done.stdout + done.stderr
-    found, columns = load_gradients(tmp_path / "updates.npz")
-    assert columns["round"].tolist() == [1, 1, 2, 2]
-    first = found["all layers"][:2]
-    wanted = np.stack([expected_update(apps, part) for part in (0, 1)])
-    gaps = np.abs(first[:, None] - wanted[None]).max(axis=2)
-    assert sorted(gaps.argmin(axis=1).tolist()) == [0, 1]
-    assert gaps.min(axis=1).max() < 1e-6
-    part = gaps.argmin(axis=1)[[0, 1]]
-    same = columns["node"][2:] == columns["node"][:2]
-    labels = np.concatenate([part, part if same.all() else part[::-1]])
-    audited = v_information(found, labels, family="logistic", folds=2, resamples=50)
-    assert audited.layers == ("0", "2")
+        link = ["--host", "127.0.0.1", "--port", str(ports[0])]
+        started = [launch("flower-superlink", "--disable-runtime-dependency-installation", *link)]
+        for part in (0, 1):  # a SuperNode knocks until the SuperLink is there
+            own = ["--port", str(ports[1 + part]), "--node-config", f"partition-id={part}"]
+            started.append(launch("flower-supernode", "--superlink", address, *own))
+        try:
+            wait_for(ports[0])
+            command = [str(commands / "flwr"), "run", str(folder / "app"), "here", "--stream"]
+            return subprocess.run(  # noqa: S603
+                [*command, "--run-config", f"folder='{folder}'"],
+                env=surroundings,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+        finally:
+            for process in started:
+                process.terminate()
 
 
-def _wait_for(port):
-    for _ in range(300):
+def free_ports(count):
+    with ExitStack() as held:  # all at once, or the same may come twice
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def wait_for(port):
+    for _ in range(600):
         with socket.socket() as knock:
             if knock.connect_ex(("127.0.0.1", port)) == 0:
                 return
-        time.sleep(0.2)
+        time.sleep(0.1)
     pytest.fail("Flower's SuperLink did not start")

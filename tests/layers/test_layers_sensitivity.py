@@ -190,6 +190,7 @@ def test_frozen_parameters_are_not_sent():
         ({"norm": 2}, "norm must be"),
         ({"directions": 1}, "directions at least 2"),
         ({"layers": ["3"]}, "There is no layer '3'"),
+        ({"layers": []}, "layers names none"),
         ({"layers": ["0", "0.weight"]}, "two of the layers"),
         ({"wrt": "input", "norm": "inf", "exact": 2}, "cannot be estimated"),
     ],
@@ -199,6 +200,27 @@ def test_what_cannot_be(options, complaint):
         sensitivity(
             mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2, 0]), **options
         )
+
+
+@pytest.mark.parametrize("wrt", ["target", "input"])
+def test_what_is_not_finite_is_refused_wherever_it_stands(wrt):
+    x = torch.randn(9, 4)
+    x[8, 1] = torch.nan
+    with pytest.raises(InputError, match="gradient of layer '0' is not finite"):
+        sensitivity(mlp(), "cross_entropy", x, torch.arange(9) % 3, wrt=wrt)
+    two = nn.Sequential(nn.Linear(4, 2))
+    with pytest.raises(InputError, match="gradient of layer '0' is not finite"):
+        sensitivity(two, "cross_entropy", x, torch.arange(9) % 2, wrt=wrt)
+
+
+def test_one_layer_may_be_named_without_a_list():
+    net, x, y, loss = case("mlp")
+    assert sensitivity(net, loss, x, y, layers="2").layers == ("2",)
+
+
+def test_classes_beyond_the_outputs():
+    with pytest.raises(InputError, match="from 0 to 2, but y goes from 0 to 3"):
+        sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.arange(4))
 
 
 def test_targets_must_match():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from seepage.nn.second_order import SUBSTITUTES
+from seepage.nn.second_order_convolution import Steps, convolution
 from seepage.nn.taps import Watcher
 
 torch.set_num_threads(1)
@@ -20,6 +23,7 @@ FUNCTIONS = {
     ),
     "layer norm, turned": lambda x: functional.layer_norm(x.T, [4], eps=1e-3),
     "gelu": functional.gelu,
+    "silu": functional.silu,
     "gelu, turned": lambda x: functional.gelu(x.T),
     "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "cross-entropy": lambda x: functional.cross_entropy(
@@ -76,3 +80,31 @@ def test_attention(options: dict) -> None:
     with Watcher({}, SUBSTITUTES):
         masked = functional.scaled_dot_product_attention(*qkv, attn_mask=mask)
     assert "Scaled" in masked.grad_fn.name()
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "groups"),
+    [(1, 0, 1, 1), (1, 1, 1, 1), (2, 1, 1, 2), (1, 2, 2, 4), (3, 1, 2, 1)],
+)
+def test_a_convolution_and_its_second_derivatives_are_those_of_torch(
+    axes: int, stride: int, padding: int, dilation: int, groups: int
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, *[7] * axes, dtype=torch.float64)
+    weight = torch.randn(8, 4 // groups, *[3] * axes, dtype=torch.float64)
+    bias = torch.randn(8, dtype=torch.float64)
+    plain = getattr(torch, f"conv{axes}d")
+    steps = Steps([stride] * axes, [padding] * axes, [dilation] * axes, groups)
+
+    def second(convolve: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        z = x.clone().requires_grad_()
+        out = convolve(z.tanh())
+        (first,) = torch.autograd.grad(out.tanh().square().sum(), z, create_graph=True)
+        (again,) = torch.autograd.grad(first.square().sum(), z)
+        return out.detach(), first.detach(), again
+
+    ours = second(lambda z: convolution(z, weight, bias, steps))
+    torchs = second(lambda z: plain(z, weight, bias, stride, padding, dilation, groups))
+    for a, b in zip(ours, torchs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

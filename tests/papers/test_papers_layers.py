@@ -82,12 +82,17 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     first = layers_figure1.reproduce(False)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
+    assert "by AUC fc1, fc2, conv3, conv2, conv1; by V-information fc1," in first.seen
+    assert first.seen.count("by sensitivity fc1") == 3
+    assert "the AUC correlates 1.00 with V-information" in first.seen
     for network in LAYERS:
         assert found[f"{network}: layer with the highest AUC"].agrees
         assert (
             found[f"{network}: correlation of V-information and AUC over the layers"].measured > 0.8
         )
-    second = numbers(layers_figure2.reproduce(False))
+    several = layers_figure2.reproduce(False)
+    assert "by the AUC for hair fc1, " in several.seen
+    second = numbers(several)
     assert all(second[f"{p}: layer with the highest AUC"].agrees for p in ("Age", "Gender", "Hair"))
     third = numbers(layers_figure3.reproduce(False))
     assert third["VGG11Net, Hair: most sensitive layer"].agrees

@@ -31,7 +31,7 @@ def psnr(image: Any, reference: Any, data_range: float = 1.0) -> np.ndarray:
     >>> round(float(psnr(np.full((8, 8), 0.1), np.zeros((8, 8)))), 6)
     20.0
     """
-    a, b = _images(image, reference, data_range)
+    a, b = check_images(image, reference, data_range)
     error = np.mean((a - b) ** 2, axis=(-2, -1))
     with np.errstate(divide="ignore"):
         return np.asarray(10 * np.log10(data_range**2 / error))
@@ -63,7 +63,7 @@ def ssim(image: Any, reference: Any, data_range: float = 1.0) -> np.ndarray:
     >>> float(ssim(stripes, stripes).round(6)), float(ssim(1 - stripes, stripes).round(2))
     (1.0, -1.0)
     """
-    a, b = _images(image, reference, data_range)
+    a, b = check_images(image, reference, data_range)
     if min(a.shape[-2:]) < 2 * _RADIUS + 1:
         raise InputError(
             f"Structural similarity needs images of at least {2 * _RADIUS + 1} pixels either way, "
@@ -89,7 +89,8 @@ def _windowed(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _images(image: Any, reference: Any, data_range: float) -> tuple[np.ndarray, np.ndarray]:
+def check_images(image: Any, reference: Any, data_range: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return both images as numbers, or say why they cannot be compared."""
     a, b = as_numpy(image).astype(float), as_numpy(reference).astype(float)
     if a.ndim < 2 or a.shape[-2:] != b.shape[-2:]:
         raise InputError(

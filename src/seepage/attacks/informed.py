@@ -15,7 +15,7 @@ from seepage.attacks.informed_margin import MarginAttack
 from seepage.attacks.informed_softmax import SoftmaxAttack
 from seepage.attacks.parameters import parameters_of
 from seepage.attacks.reconstruction_error import ErrorTally, ReconstructionErrors
-from seepage.chunks import _cores, progress
+from seepage.chunks import progress, usable_cores
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters import describe
 from seepage.glm.categorical import Categorical
@@ -173,7 +173,7 @@ class InformedAdversary:
             return squared, offset if size == len(unknown) else offset[:, unknown]
 
         tally = ErrorTally(self._names(which), size)
-        starts, cores = range(0, trials, self._step()), _cores()
+        starts, cores = range(0, trials, self._step()), usable_cores()
         # Releases are spread over the cores, so that elementwise work is shared out as well; a
         # product of matrices that wants all cores for itself would be in the way.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:

@@ -20,7 +20,7 @@ from seepage.errors import InputError
 from seepage.layers.families import find_family
 from seepage.layers.gradients import JOINED, LayerGradients
 from seepage.layers.per_layer import PerLayer
-from seepage.tables import as_numpy
+from seepage.layers.property_labels import read_property
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,8 +111,7 @@ class PropertyInference:
     def fit(self, gradients: LayerGradients | Mapping[str, Any], property: Any) -> Self:
         """Learn from gradients of auxiliary data, one property label each."""
         seen = LayerGradients.of(gradients)
-        labels = _labels(property, len(seen))
-        self.classes_, target = np.unique(labels, return_inverse=True)
+        self.classes_, target = read_property(property, len(seen), "gradients")
         if len(self.classes_) < 2:
             raise InputError("The auxiliary data all have the same property: there is no contrast.")
         self.sizes_ = dict(seen.sizes)
@@ -133,13 +132,13 @@ class PropertyInference:
     ) -> PropertyInferenceResult:
         """Score the updates seen, and compare with the truth."""
         scores = self.predict_proba(gradients)
-        labels = _labels(property, len(scores))
-        unknown = set(np.unique(labels).tolist()) - set(self.classes_.tolist())
+        levels, level = read_property(property, len(scores), "updates")
+        unknown = set(levels.tolist()) - set(self.classes_.tolist())
         if unknown:
             raise InputError(
                 f"The updates have the property {unknown.pop()!r}, which the auxiliary data lack."
             )
-        truth = np.searchsorted(self.classes_, labels)
+        truth = np.searchsorted(self.classes_, levels)[level]
         return PropertyInferenceResult(self.layer, scores, truth, tuple(self.classes_.tolist()))
 
 
@@ -197,13 +196,3 @@ def attack_layers(
         columns={"accuracy": np.array([result.accuracy for result in found])},
         notes=tuple(notes),
     )
-
-
-def _labels(property: Any, count: int) -> np.ndarray:
-    labels = as_numpy(property)
-    if labels.shape != (count,):
-        raise InputError(
-            f"There are {count} gradients, but property has the shape {labels.shape}; give one "
-            "label for each."
-        )
-    return labels

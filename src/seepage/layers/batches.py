@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.layers.property_labels import read_property
 from seepage.nn.views import Inputs, rows_of
 from seepage.tables import as_numpy
 
@@ -97,14 +98,13 @@ def property_batches(
         raise InputError(f"mix must be 'matched' or 'confounded', not {mix!r}.")
     if batch_size < 1 or count < 1 or pools < 1:
         raise InputError("batch_size, count and pools must be at least 1.")
-    labels, traits = as_numpy(labels), as_numpy(property)
-    if labels.ndim != 1 or labels.shape != traits.shape:
+    labels = as_numpy(labels)
+    if labels.ndim != 1:
         raise InputError(
-            f"labels and property must have one entry per record, but their shapes are "
-            f"{labels.shape} and {traits.shape}."
+            f"labels must have one entry per record, but their shape is {labels.shape}."
         )
     _, label = np.unique(labels, return_inverse=True)
-    levels, level = np.unique(traits, return_inverse=True)
+    levels, level = read_property(property, len(labels), "records")
     if len(levels) < 2:
         raise InputError("All records have the same property: there is nothing to tell apart.")
     draw = np.random.default_rng(seed)

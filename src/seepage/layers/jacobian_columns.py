@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from seepage.layers.convolution_gradients import quick_geometry, weight_gradients
 from seepage.nn.contributions import Contribution, Key, ParameterGradient, grouped, value_of
 from seepage.nn.losses import Loss
 from seepage.nn.problem import Batch
@@ -26,6 +27,7 @@ from seepage.nn.recording import Layers
 from seepage.nn.tangents import tangents
 
 Gradients = Iterator[tuple[Key, ParameterGradient]]
+Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
 _FLAT = 1e-5  # a second singular value below this share of the first is rounding
 
@@ -106,6 +108,8 @@ class TargetColumns:
             for part in parts
         ]
         stacked = torch.stack([row.reshape(batch, -1) for row in rows], 1)
+        if not bool(stacked.isfinite().all()):  # told to the user once the layer is known
+            return None
         left, sizes, right = torch.linalg.svd(stacked, full_matrices=False)
         if bool((sizes[:, 1:] > _FLAT * sizes[:, :1]).any()):
             return None
@@ -123,13 +127,15 @@ class TargetColumns:
         """Yield the gradient of every parameter."""
         yield from self._of(self._total)
 
-    def along(self, direction: Tensor) -> Gradients:
-        """Yield the change of every parameter's gradient along a direction, ``(B, …)``."""
+    def along(self, directions: Tensor) -> Changes:
+        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
         if not self._slopes.requires_grad:  # the target does not reach the gradient at all
             return
-        with torch.enable_grad():
-            scalar = (self._slopes * direction).sum()
-        yield from self._of(scalar)
+        for k, direction in enumerate(directions):
+            with torch.enable_grad():
+                scalar = (self._slopes * direction).sum()
+            for key, gradient in self._of(scalar):
+                yield k, key, gradient
 
     def _of(self, scalar: Tensor) -> Gradients:
         found = torch.autograd.grad(scalar, self._edges, retain_graph=True, allow_unused=True)
@@ -139,7 +145,7 @@ class TargetColumns:
         with torch.no_grad():
             contributions = self._recording.contributions(deltas)
             for key, members in grouped(contributions).items():
-                yield key, value_of([contributions[k] for k in members])
+                yield key, _gradient([contributions[k] for k in members])
 
 
 class InputColumns:
@@ -156,14 +162,17 @@ class InputColumns:
         _, contributions = self._layers.contributions(self._batch)
         for key, members in grouped(contributions).items():
             with torch.no_grad():
-                yield key, value_of([contributions[k] for k in members])
+                yield key, _gradient([contributions[k] for k in members])
 
-    def along(self, direction: Tensor) -> Gradients:
-        """Yield the change of every parameter's gradient along a direction, ``(B, …)``."""
-        seen = tangents(self._layers, self._batch, direction[None])
+    def along(self, directions: Tensor) -> Changes:
+        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
+        seen = tangents(self._layers, self._batch, directions)
         for key, members in grouped(seen.contributions).items():
-            with torch.no_grad():
-                yield key, seen.gradients(members)[1][0]
+            uses = [seen.contributions[m] for m in members]
+            for k in range(len(directions)):
+                changes = [[tensor[k] for tensor in seen.changes[m]] for m in members]
+                with torch.no_grad():
+                    yield k, key, _change(uses, changes)
 
     def rows(self, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
         """Yield, layer by layer, all rows of the Jacobian of small layers, ``(B, size, …)``.
@@ -182,6 +191,28 @@ class InputColumns:
                     rows += [_pull(dense[:, j], z) for j in range(dense.shape[1])]
             if rows:
                 yield layer, torch.stack(rows, 1)
+
+
+def _gradient(uses: list[Contribution]) -> ParameterGradient:
+    """Return the gradient of one parameter."""
+    geometry = quick_geometry(uses)
+    if geometry is None:
+        return value_of(uses)
+    delta, inputs = uses[0].tensors
+    return ParameterGradient([], weight_gradients(delta, inputs, geometry))
+
+
+def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterGradient:
+    """Return the change of one parameter's gradient, given those of the tensors it is made of."""
+    geometry = quick_geometry(uses)
+    if geometry is None:
+        parts = []
+        for use, change in zip(uses, changes, strict=True):
+            parts += use.change(use.expanded(), change)
+        return ParameterGradient.of(parts)
+    (delta, inputs), (moved_delta, moved_inputs) = uses[0].tensors, changes[0]
+    first = weight_gradients(moved_delta, inputs, geometry)
+    return ParameterGradient([], first + weight_gradients(delta, moved_inputs, geometry))
 
 
 def _dense(contributions: list[Contribution]) -> Tensor:

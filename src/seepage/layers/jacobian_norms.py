@@ -16,6 +16,7 @@ from seepage.nn.recording import Layers
 from seepage.nn.signs import key_of, row_signs
 
 Source = TargetColumns | InputColumns
+_TOGETHER = 4  # directions at once; more win nothing
 
 
 @dataclass
@@ -123,10 +124,12 @@ class JacobianNorms:
     def _whole(self, source: Source, batch: Batch, columns: int) -> dict[str, Tensor]:
         """Return the norm of every layer's Jacobian from all its columns."""
         totals: dict[str, Tensor] = {}
-        for k in range(columns):
-            direction = _unit_vectors(batch.z, torch.full((len(batch),), k, device=batch.z.device))
-            for layer, part in self._column(source, direction).items():
-                totals[layer] = _join(self.norm, totals.get(layer), part)
+        for some in _few_at_a_time(columns):
+            places = [torch.full((len(batch),), k, device=batch.z.device) for k in some]
+            directions = torch.stack([_unit_vectors(batch.z, place) for place in places])
+            for column in self._columns(source, directions):
+                for layer, part in column.items():
+                    totals[layer] = _join(self.norm, totals.get(layer), part)
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _estimate(
@@ -144,15 +147,12 @@ class JacobianNorms:
                 f"from a few; take norm='fro' or 1, or exact={columns} to go through all of them."
             )
         found: dict[str, list[Tensor]] = {}
-        for k in progress(range(self.directions), "sensitivity"):
-            key = key_of(self.seed, "sensitivity", k)
-            if self.norm == "fro":
-                direction = row_signs(key, places, tuple(batch.z.shape[1:]), batch.z)
-                scale = 1.0
-            else:
-                direction, scale = _drawn_columns(key, places, batch.z), float(columns)
-            for layer, part in self._column(source, direction).items():
-                found.setdefault(layer, []).append(scale * part)
+        scale = 1.0 if self.norm == "fro" else float(columns)
+        for some in progress(_few_at_a_time(self.directions), "sensitivity"):
+            directions = torch.stack([self._direction(k, places, batch.z) for k in some])
+            for column in self._columns(source, directions):
+                for layer, part in column.items():
+                    found.setdefault(layer, []).append(scale * part)
         for layer, parts in found.items():
             if layer in done:
                 continue
@@ -163,13 +163,25 @@ class JacobianNorms:
                 mean = mean.sqrt()
             tally.norm[layer], tally.variance[layer] = mean, variance
 
-    def _column(self, source: Source, direction: Tensor) -> dict[str, Tensor]:
-        out: dict[str, Tensor] = {}
-        for (name, _), gradient in source.along(direction):
+    def _direction(self, number: int, places: Tensor, z: Tensor) -> Tensor:
+        key = key_of(self.seed, "sensitivity", number)
+        if self.norm == "fro":
+            return row_signs(key, places, tuple(z.shape[1:]), z)
+        return _drawn_columns(key, places, z)
+
+    def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
+        """Return, for every direction, what each layer's change adds to the norm."""
+        out: list[dict[str, Tensor]] = [{} for _ in directions]
+        for k, (name, _), gradient in source.along(directions):
             if name in self.home:
-                layer = self.home[name]
-                out[layer] = _join(self.norm, out.get(layer), measure_norm(gradient, self.norm))
+                layer, part = self.home[name], measure_norm(gradient, self.norm)
+                out[k][layer] = _join(self.norm, out[k].get(layer), part)
         return out
+
+
+def _few_at_a_time(count: int) -> list[range]:
+    """Return the numbers below ``count``, a few at a time, which share what is not their own."""
+    return [range(k, min(k + _TOGETHER, count)) for k in range(0, count, _TOGETHER)]
 
 
 def _join(norm: object, total: Tensor | None, part: Tensor) -> Tensor:

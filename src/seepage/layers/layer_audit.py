@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from seepage.layers.batches import property_batches
@@ -171,6 +172,7 @@ def audit(
     >>> "0" in found.protect
     True
     """
+    y = torch.as_tensor(y)
     drawn = property_batches(
         as_numpy(y),
         property,

@@ -181,6 +181,11 @@ class _Work:
                 tally.norm[layer].double(),
                 (tally.high[layer] - tally.low[layer]).double(),
             )
+            if not bool((norm.isfinite() & spread.isfinite()).all()):
+                raise InputError(
+                    f"The gradient of layer {layer!r} is not finite for some samples; check the "
+                    "data and the parameters for NaN."
+                )
             ratio = norm / spread / psi
             # Nothing moves and nothing is there: a sample that a layer does not see at all.
             ratio = torch.where((spread == 0) & (norm == 0), torch.zeros_like(ratio), ratio)

@@ -24,6 +24,7 @@ from seepage.errors import InputError
 from seepage.layers.families import family_name, find_family
 from seepage.layers.gradients import WIDTH, LayerGradients
 from seepage.layers.per_layer import PerLayer
+from seepage.layers.property_labels import read_property
 from seepage.layers.recalibration import recalibrated
 from seepage.tables import as_numpy
 
@@ -92,6 +93,8 @@ def v_information(
     """
     if unit not in _UNITS:
         raise InputError(f"unit must be 'nats' or 'bits', not {unit!r}.")
+    if resamples < 1 or permutations < 1:
+        raise InputError("resamples and permutations must be at least 1.")
     if hasattr(gradients, "shape"):
         gradients = {"gradient": gradients}
     seen = LayerGradients.of(gradients, width=width, seed=seed)
@@ -146,28 +149,24 @@ class _Task:
         """Check what was handed in, and assign the folds."""
         from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-        raw = as_numpy(property)
-        if raw.shape != (count,):
-            raise InputError(
-                f"There are {count} gradients, but property has the shape {raw.shape}; give one "
-                "label for each."
-            )
-        if raw.dtype.kind == "f" and not np.isfinite(raw).all():
-            raise InputError("property contains NaN or infinity; drop those gradients.")
-        levels, labels = np.unique(raw, return_inverse=True)
+        levels, labels = read_property(property, count, "gradients")
         if len(levels) < 2:
             raise InputError(
                 "All gradients have the same property: there is nothing to tell apart."
             )
-        if raw.dtype.kind == "f" and len(levels) > max(20, count // 10):
+        if levels.dtype.kind == "f" and len(levels) > max(20, count // 10):
             raise InputError(
                 f"property takes {len(levels)} different values; V-information is about classes, "
                 "so put them into classes first (numpy.digitize)."
             )
-        if folds < 2 or np.bincount(labels).min() < folds:
+        if folds < 2:
+            raise InputError(f"folds must be at least 2, not {folds}.")
+        fewest = int(np.bincount(labels).min())
+        if fewest < folds:
             raise InputError(
-                f"{folds} folds need at least 2, and as many gradients of every class: the rarest "
-                f"has {np.bincount(labels).min()}."
+                f"{folds} folds need at least {folds} gradients of every class of the property, "
+                f"but the rarest, {levels[np.bincount(labels).argmin()]}, has {fewest}; record "
+                "more, or use fewer folds."
             )
         member = None if groups is None else _read_groups(groups, count, folds)
         splitter = StratifiedKFold if member is None else StratifiedGroupKFold

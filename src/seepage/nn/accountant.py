@@ -157,7 +157,7 @@ class FisherAccountant(RunRecord):
         budget = FailureBudget(1 / n if delta is None else delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
         share = n / world_size()
-        self.check = SamplerCheck(sampler, self.sample_rate * share, share)
+        self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
         self._open = 0  # records observed of a step that is not complete
         self._repeats = 0
 

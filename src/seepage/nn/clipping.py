@@ -125,6 +125,10 @@ class HardClip(Clip):
         """Return ``1/C`` beyond the threshold, zero up to it."""
         return (norms > self.max_grad_norm).to(norms.dtype) / self.max_grad_norm
 
+    def radial(self, norms: Tensor) -> Tensor:
+        """Return one up to the threshold, and exactly zero beyond it."""
+        return (norms <= self.max_grad_norm).to(norms.dtype)
+
 
 @dataclass(frozen=True)
 class SmoothClip(Clip):
@@ -164,8 +168,21 @@ class SmoothClip(Clip):
         """Return ``GELU′(n/C − 1)/C``, with ``GELU′(m) = Φ(m) + m·Φ′(m)``."""
         m = norms / self.max_grad_norm - 1
         normal = torch.special.ndtr(m)
-        density = torch.exp(-m * m / 2) / math.sqrt(2 * math.pi)
-        return (normal + m * density) / self.max_grad_norm
+        return (normal + m * _density(m)) / self.max_grad_norm
+
+    def radial(self, norms: Tensor) -> Tensor:
+        """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
+
+        The same as ``1 − nφ′/φ``, without the difference of two numbers near one that would leave
+        nothing but rounding of a gradient far beyond the threshold.
+        """
+        m = norms / self.max_grad_norm - 1
+        beyond = torch.erfc(m / math.sqrt(2)) / 2
+        return (beyond - m * (m + 1) * _density(m)) / self.phi(norms)
+
+
+def _density(m: Tensor) -> Tensor:
+    return torch.exp(-m * m / 2) / math.sqrt(2 * math.pi)
 
 
 def check_threshold(value: float) -> None:

@@ -44,12 +44,15 @@ class Contribution:
     expand
         For each tensor a linear map to apply before (the patches of a convolution, which are not
         to be kept around); none for tensors that are joined as they are.
+    square
+        Gives the squared norms straight from the tensors, where there is a cheaper way to them.
     """
 
     key: Key
     tensors: tuple[Tensor, ...]
     join: Callable[..., Part] = same
     expand: tuple[Callable[[Tensor], Tensor], ...] = ()
+    square: Callable[..., Tensor] | None = None
 
     def expanded(self) -> tuple[Tensor, ...]:
         """Return the tensors as they are joined."""

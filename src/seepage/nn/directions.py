@@ -8,13 +8,12 @@ it takes no room. The price is a little variance, of the order of ``1/r`` for ev
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from seepage.nn.problem import Problem
 from seepage.nn.signs import key_of, signs
@@ -48,6 +47,7 @@ class Direction:
 
 
 Directions = dict[str, Direction]
+Draw = Callable[[], Sequence[Directions]]
 
 
 def is_wide(shape: torch.Size) -> bool:
@@ -70,22 +70,21 @@ def directions(problem: Problem, *key: object, thin: bool = False) -> Directions
         Whether wide weights get products of thin factors.
     """
     released = problem.released()
-    sizes = [
-        RANK * (p.shape[0] + p.shape[1]) if thin and is_wide(p.shape) else p.numel()
-        for p in released.values()
-    ]
+    wide = {name: p for name, p in released.items() if thin and is_wide(p.shape)}
+    rest = {name: p for name, p in released.items() if name not in wide}
+    rows = [size for p in wide.values() for size in p.shape]
     like = next(iter(released.values())).detach()
-    every = signs(key_of(*key), (sum(sizes),), like)
-    last = functional.one_hot(torch.tensor(RANK, device=like.device), RANK + 1).to(like.dtype)
+    held = (RANK + 1) * sum(rows)
+    every = signs(key_of(*key), (held + sum(p.numel() for p in rest.values()),), like)
     out: Directions = {}
-    for (name, p), piece in zip(released.items(), every.split(sizes), strict=True):
-        if thin and is_wide(p.shape):
-            m, k = p.shape
-            left = piece[: m * RANK].reshape(m, RANK) / math.sqrt(RANK)
-            # A last column of zeros each: room for the direction of a bias.
-            left = functional.pad(left, (0, 1))
-            right = functional.pad(piece[m * RANK :].reshape(k, RANK), (0, 1))
+    if wide:
+        # Made on the device: a copy from here would wait for all that it has still to do.
+        last = (torch.arange(RANK + 1, device=like.device) == RANK).to(like.dtype)
+        # Both factors take a part of 1/√r, and end in a column of zeros: room for a bias.
+        factors = (every[:held].reshape(-1, RANK + 1) * ((1 - last) * RANK**-0.25)).split(rows)
+        for name, left, right in zip(wide, factors[::2], factors[1::2], strict=True):
             out[name] = Direction(None, left, right, last)
-        else:
-            out[name] = Direction(piece.reshape(p.shape).to(p))
+    pieces = every[held:].split([p.numel() for p in rest.values()])
+    for (name, p), piece in zip(rest.items(), pieces, strict=True):
+        out[name] = Direction(piece.reshape(p.shape).to(p))
     return out

@@ -12,6 +12,7 @@ example's loss. The information about the variable ``z`` that a view names is ``
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -20,12 +21,12 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.chunking import Chunks
 from seepage.nn.clipping import Clip, NoClip, SmoothClip
-from seepage.nn.directions import directions, is_wide
+from seepage.nn.directions import Directions, directions, is_wide
 from seepage.nn.gradients import Clipped, norms
 from seepage.nn.losses import Loss, per_example
 from seepage.nn.passes import Passes, masked
 from seepage.nn.problem import Problem
-from seepage.nn.pulls import information_product
+from seepage.nn.pulls import RadialPull, information_product, radial_pull
 from seepage.nn.recording import Layers
 from seepage.nn.signs import key_of, row_signs
 from seepage.nn.steps import Step, joined
@@ -130,15 +131,15 @@ class Engine:
             raise InputError(f"index must hold one number for each of the {count} examples.")
         if count == 0:
             return self._empty(x, probes, update, pulls)
-        self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
         thin = probes > 0 and self._thin(x, y)
+        if not thin:
+            self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
         bounded = self.clipping == "conservative" or isinstance(self.clip, NoClip)
         released = probes > 0 and (thin or pulls or bounded)
-        us = (
-            [directions(self.problem, self.seed, key, k, thin=thin) for k in range(probes)]
-            if released
-            else []
-        )
+
+        @cache
+        def us() -> list[Directions]:  # drawn when they are needed, while the device is at work
+            return [directions(self.problem, self.seed, key, k, thin=thin) for k in range(probes)]
 
         def work(rows: slice) -> Step:
             batch = self.problem.batch(rows_of(x, rows), y[rows])
@@ -193,6 +194,16 @@ class Engine:
 
         return torch.cat(self._chunked(work, batch_size(x), 8))
 
+    def radial_pull(self, x: Inputs, y: Tensor) -> RadialPull:
+        """Return ``Jᵀg = ½∇‖g‖²`` of every example, before clipping, with norms and losses."""
+        self._prepare(x, y)
+
+        def work(rows: slice) -> RadialPull:
+            return radial_pull(self._layers, self.problem.batch(rows_of(x, rows), y[rows]))
+
+        pulls, sizes, losses = zip(*self._chunked(work, batch_size(x), 6), strict=True)
+        return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
+
     def unknowns(self, x: Inputs, y: Tensor) -> int:
         """Return how many numbers of one record the view leaves unknown."""
         return self.view.unknowns(self.variable(x, y))
@@ -210,12 +221,12 @@ class Engine:
 
         Primal values, tangents, gradients of both, and what torch keeps for the way back.
         """
-        device = next(iter(self.problem.released().values())).device
-        return self.chunks.run(work, count, copies * self._layers.bytes_per_example(), device)
+        held = copies * self._layers.bytes_per_example()
+        return self.chunks.run(work, count, held, self.problem.device())
 
     def _thin(self, x: Inputs, y: Tensor) -> bool:
         """Return whether wide layers make thin directions worth while, and rules allow them."""
-        if not any(is_wide(p.shape) for p in self.problem.released().values()):
+        if not any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters()):
             return False
         try:
             self._prepare(x, y)

@@ -41,9 +41,16 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
     """Return ``‖g_i‖²`` of every example from all contributions."""
     totals = []
     for members in grouped(contributions).values():
-        gradient = value_of([contributions[k] for k in members])
-        totals.append(gradient.dot(gradient, Grams()))
+        totals.append(_squared_norm([contributions[k] for k in members]))
     return sum_of(totals)
+
+
+def _squared_norm(uses: Sequence[Contribution]) -> Tensor:
+    """Return the squared norms of one parameter's gradients."""
+    if len(uses) == 1 and uses[0].square is not None:
+        return uses[0].square(*uses[0].tensors)
+    gradient = value_of(uses)
+    return gradient.dot(gradient, Grams())
 
 
 def norms(layers: Layers, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -134,8 +141,7 @@ class _NormPass:
 
     def _add(self, contributions: list[Contribution]) -> None:
         with torch.no_grad():
-            gradient = value_of(contributions)
-            self.total += gradient.dot(gradient, Grams())
+            self.total += _squared_norm(contributions)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.nn.clipping import Clip, NoClip
 from seepage.nn.contributions import weighted_sums
-from seepage.nn.directions import Directions
+from seepage.nn.directions import Draw
 from seepage.nn.gradients import clipped_gradient, norms
 from seepage.nn.probes import Probes, probe
 from seepage.nn.problem import Batch, Problem
@@ -62,7 +62,7 @@ class Passes:
         return Step(found.losses, found.norms, found.clipped(self.clip).T, gradient)
 
     def thinly_probed(
-        self, layers: Layers, batch: Batch, us: list[Directions], update: bool, pulls: bool
+        self, layers: Layers, batch: Batch, us: Draw, update: bool, pulls: bool
     ) -> Step:
         """Return a step from probes with thin directions, clipped in the same pass."""
         safe = self.conservative and not isinstance(self.clip, NoClip)
@@ -77,11 +77,9 @@ class Passes:
         traces = back.flatten(2).square().sum(2).T
         return Step(found.losses, size, traces, gradient, back.transpose(0, 1) if pulls else None)
 
-    def probed(
-        self, layers: Layers, batch: Batch, us: list[Directions], update: bool, pulls: bool
-    ) -> Step:
+    def probed(self, layers: Layers, batch: Batch, us: Draw, update: bool, pulls: bool) -> Step:
         """Return a step from probes of the release, which take no rule themselves."""
-        found = probe(self.problem, batch, us)
+        found = probe(self.problem, batch, us())
         raw = masked(self.problem.view, found.pulls, 2)
         gradient = None
         if isinstance(self.clip, NoClip) and not update:

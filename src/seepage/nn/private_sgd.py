@@ -1,5 +1,7 @@
 """Private SGD with the accountant built in, for those without a loop of their own.
 
+In one process or, under ``torchrun``, in several, which share the work of every batch.
+
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
 and weight decay, which look at nothing but the noisy gradients and add no leakage).
 """
@@ -7,12 +9,10 @@ and weight decay, which look at nothing but the noisy gradients and add no leaka
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -21,9 +21,17 @@ from seepage.errors import InputError
 from seepage.nn.accountant import FisherAccountant
 from seepage.nn.checkpoints import read_checkpoint, remove_leftovers, write_checkpoint
 from seepage.nn.evaluation import Progress, measure_accuracy
-from seepage.nn.fingerprint import data_fingerprint
+from seepage.nn.fingerprint import data_fingerprint, plain_setting
 from seepage.nn.losses import Loss
+from seepage.nn.parallel import check_agreement, own_part, shared_seed, start_alike, summed
 from seepage.nn.samplers import make_sampler
+from seepage.nn.sharing import (
+    gather_shares,
+    keep_one_share,
+    process_rank,
+    whole_state,
+    world_size,
+)
 from seepage.nn.signs import key_of
 
 _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
@@ -31,6 +39,10 @@ _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough f
 
 class PrivateSGD:
     """Trains a network with private SGD and accounts for what that gives away.
+
+    Where :mod:`torch.distributed` has been initialised, the processes train together: each works on
+    the records of a batch that are its own, the clipped gradients are summed, and all end with the
+    same network and the account of the whole run, as one process would.
 
     Parameters
     ----------
@@ -145,7 +157,7 @@ class PrivateSGD:
             desc="private SGD",
             unit="step",
             delay=2,
-            disable=None,
+            disable=True if process_rank() > 0 else None,
             leave=False,
         )
         with bar:
@@ -157,6 +169,8 @@ class PrivateSGD:
                     self._evaluate(test, bar)
                 if self.checkpoint and (last or self._step % self.checkpoint_every == 0):
                     self._write()
+        if world_size() > 1:
+            self.accountant_.load_state_dict(whole_state(self.accountant_))
         return self
 
     def _begin(self, X: Tensor, y: Tensor) -> None:
@@ -166,8 +180,10 @@ class PrivateSGD:
             remove_leftovers(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         seed = stored[1]["seed"] if stored and self.seed is None else self.seed
-        self.seed_ = secrets.randbits(63) if seed is None else seed
+        self.seed_ = shared_seed() if seed is None else seed
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
+        check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
+        start_alike(self.net)
         self._step = 0
         self._velocity = {n: torch.zeros_like(p) for n, p in self._released().items()}
         self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self.seed_)
@@ -186,12 +202,14 @@ class PrivateSGD:
         )
         if stored:
             self._resume(*stored)
+        self.accountant_.check.trust()
 
     def _take_step(self, X: Tensor, y: Tensor, device: torch.device) -> None:
-        index = self._sampler.batch(self._step)
+        index = own_part(self._sampler.batch(self._step))
         batch = X[index].to(device), y[index].to(device)
-        gradient = self.accountant_.observe(index, *batch, update=True).gradient
-        assert gradient is not None  # noqa: S101 - it was asked for
+        own = self.accountant_.observe(index, *batch, update=True).gradient
+        assert own is not None  # noqa: S101 - it was asked for
+        gradient = summed(own)
         source = torch.Generator(device).manual_seed(key_of(self.seed_, "noise", self._step))
         noise = self.noise_multiplier * self.accountant_.clip.max_grad_norm
         with torch.no_grad():
@@ -212,7 +230,8 @@ class PrivateSGD:
         accuracy = None
         if test is not None and not test[1].is_floating_point():
             accuracy = measure_accuracy(self.net, *test)
-        now = Progress(self._step, accuracy, self.accountant_.worst())
+        whole = self.accountant_ if world_size() == 1 else gather_shares(self.accountant_)
+        now = Progress(self._step, accuracy, whole.worst())
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
@@ -227,12 +246,14 @@ class PrivateSGD:
             "max_grad_norm", "clip", "sampling", "evaluate_every",
         )  # fmt: skip
         own = {name: getattr(self, name) for name in names}
-        more = {name: _plain(value) for name, value in sorted(self.accounting.items())}
+        more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
         return own | {"accounting": more, "seed": self.seed_}
 
     def _write(self) -> None:
         assert self.checkpoint is not None  # noqa: S101 - asked before
-        state = self.accountant_.state_dict()
+        state = whole_state(self.accountant_)
+        if process_rank() > 0:
+            return
         facts = self._facts | {
             "step": self._step,
             "accountant": state.pop("facts"),
@@ -263,18 +284,8 @@ class PrivateSGD:
         for name, velocity in self._velocity.items():
             velocity.copy_(parts["velocity"][name])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
+        keep_one_share(self.accountant_)
         # Chunks are cut to the free memory; cut them as before, for the same rounding.
         self.accountant_.engine.chunks.found = facts["chunk"]
         self._step = facts["step"]
         self.history_ = [Progress(**now) for now in facts["history"]]
-
-
-def _plain(value: Any) -> Any:
-    """Return an argument of the accountant as something a file can hold and compare."""
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    if isinstance(value, range | list | tuple | np.ndarray | Tensor):
-        return [float(v) for v in torch.as_tensor(value).flatten()]
-    mask = getattr(value, "mask", None)
-    words = value.describe() if hasattr(value, "describe") else repr(value)
-    return words if mask is None else f"{words}, {data_fingerprint(*[torch.as_tensor(mask)] * 2)}"

@@ -49,6 +49,10 @@ class Problem:
         """Return the parameters whose gradients leave: those that are trained."""
         return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
 
+    def device(self) -> torch.device:
+        """Return where the released parameters are."""
+        return next(p.device for p in self.net.parameters() if p.requires_grad)
+
     def detached(self) -> dict[str, Tensor]:
         """Return the released parameters as constants."""
         return {name: self._laid_out(p.detach()) for name, p in self.released().items()}

@@ -18,8 +18,10 @@ from seepage.nn.problem import Batch
 from seepage.nn.recording import Layers
 from seepage.nn.tangents import Tangents, tangents
 
+RadialPull = tuple[Tensor, Tensor, Tensor]  # Jᵀg, norms, losses
 
-def radial_pull(layers: Layers, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+
+def radial_pull(layers: Layers, batch: Batch) -> RadialPull:
     """Return ``Jᵀg``, the norms of the gradients and the losses."""
     z = batch.z.detach().requires_grad_()
     losses, contributions = layers.differentiable(batch, z)

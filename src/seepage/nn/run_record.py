@@ -107,6 +107,12 @@ class RunRecord(Accounted):
             for name, tensor in part.tensors().items():
                 setattr(part, name, tensor.to(device))
 
+    def clear(self) -> None:
+        """Set all sums to zero; the steps stay counted."""
+        for part in self._parts().values():
+            for name, tensor in part.tensors().items():
+                setattr(part, name, torch.zeros_like(tensor))
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything as tensors by name, and the rest as text under ``"facts"``.
 

@@ -32,9 +32,15 @@ class SamplerCheck:
         The size, or mean size, of the batches that this process sees.
     records
         How many records they are drawn from.
+    shared
+        Whether other processes see the rest of each batch: a part of a batch varies in size even
+        where the whole does not.
     """
 
-    def __init__(self, sampler: str, batch_size: float, records: float) -> None:
+    def __init__(
+        self, sampler: str, batch_size: float, records: float, shared: bool = False
+    ) -> None:
+        self.shared = shared
         self.sampler = sampler
         self.batch_size = batch_size
         self.records = records
@@ -48,6 +54,10 @@ class SamplerCheck:
     def watching(self) -> bool:
         """Whether repetitions are still of interest."""
         return not self.warned and self.entries < self.records
+
+    def trust(self) -> None:
+        """Stop looking: the batches come from a sampler of this package."""
+        self.warned = True
 
     def step(self, size: int, repeats: int) -> None:
         """Take note of a batch; so far ``repeats`` draws were of records seen before."""
@@ -68,7 +78,8 @@ class SamplerCheck:
         self.last_size = size
 
     def _complaint(self, size: int, repeats: int) -> str:
-        if self.sampler == FIXED and self.last_size >= 0 and size != self.last_size:
+        whole = self.sampler == FIXED and not self.shared
+        if whole and self.last_size >= 0 and size != self.last_size:
             return f"Batches of {self.last_size} and of {size} records came, not of one size."
         rate = self.batch_size / self.records
         spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)

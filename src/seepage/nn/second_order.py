@@ -80,9 +80,8 @@ class _LayerNormBack(Function):  # type: ignore[misc]
         axes = list(range(-len(ctx.shape), 0))
         g = delta if weight is None else delta * weight
         a, b = (g * standard).mean(axes, keepdim=True), (v * standard).mean(axes, keepdim=True)
-        q = (v * g).mean(axes, keepdim=True)
-        q = q - v.mean(axes, keepdim=True) * g.mean(axes, keepdim=True) - a * b
-        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, scale * q).mul_(-scale)
+        q = (v * pushed).mean(axes, keepdim=True)  # ςQ/N
+        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, q).mul_(-scale)
         to_delta = pv if weight is None else pv * weight
         return to_delta, to_x, None, None, None, None, None
 
@@ -146,6 +145,44 @@ def _gelu_tanh_bend(x: Tensor) -> Tensor:
     s = (square * (3 * _SLOPE * _CUBE)).add_(_SLOPE)
     inside = torch.addcmul(torch.add(s, square, alpha=3 * _SLOPE * _CUBE), x * t, s * s, value=-1)
     return inside.mul_(1 - t.square_())
+
+
+def silu(input: Tensor, inplace: bool = False) -> Any:
+    """Return ``functional.silu`` of something to be differentiated."""
+    return NotImplemented if inplace or not input.requires_grad else _Silu.apply(input)
+
+
+class _Silu(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return functional.silu(x)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        return _SiluBack.apply(delta, ctx.saved_tensors[0])
+
+
+class _SiluBack(Function):  # type: ignore[misc]
+    """``δφ′(x)``; its way back to ``x`` is ``vδφ″(x)``, ``φ″ = (1 − t²)(2 − xt)/4``, t = tanh(x/2).
+
+    (``s = (1 + t)/2`` is the sigmoid: ``φ′ = s + xs(1 − s)``, ``φ″ = s(1 − s)(2 + x(1 − 2s))``.)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(delta, x)
+        out: Tensor = torch.ops.aten.silu_backward(delta, x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        delta, x = ctx.saved_tensors
+        to_delta = torch.ops.aten.silu_backward(v, x)
+        t = (x / 2).tanh_()
+        half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
+        bend = torch.addcmul(half, x, t, value=-0.25).mul_(v).mul_(delta)
+        return to_delta, torch.ops.aten.tanh_backward(bend, t)
 
 
 def cross_entropy(
@@ -234,6 +271,7 @@ def attention(
 SUBSTITUTES: dict[Any, Any] = {
     functional.layer_norm: layer_norm,
     functional.gelu: gelu,
+    functional.silu: silu,
     functional.cross_entropy: cross_entropy,
     functional.scaled_dot_product_attention: attention,
 }

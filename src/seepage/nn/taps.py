@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -106,6 +107,14 @@ class Call:
         return self.rule.contributions(self, deltas[0])
 
 
+@cache
+def _known_operations() -> tuple[Mapping[Any, Rule], Callable[[Any], Any]]:
+    """Return the rules, which are made of what this module defines."""
+    from seepage.nn.rules import RULES, composite
+
+    return RULES, composite
+
+
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
     """Sees every torch function with a released parameter among its arguments.
 
@@ -126,8 +135,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        from seepage.nn.rules import RULES, composite
-
+        rules, composite = _known_operations()
         kwargs = kwargs or {}
         self.notice(function)
         used = self.released(args, kwargs)
@@ -140,7 +148,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
             output = steps(self, *args, **kwargs)
             if output is not NotImplemented:
                 return output
-        rule = RULES.get(function)
+        rule = rules.get(function)
         bound = None if rule is None else rule.bind(function, args, kwargs)
         if rule is None or bound is None:
             return self.unknown(function, used, function(*args, **kwargs))

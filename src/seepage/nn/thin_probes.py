@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from seepage.nn.clipping import Clip, NoClip
 from seepage.nn.contributions import Contribution, grouped, sum_of, value_of, weighted_sums
-from seepage.nn.directions import Direction, Directions
+from seepage.nn.directions import Direction, Directions, Draw
 from seepage.nn.gradients import squared_norms
 from seepage.nn.outer import OneHot, Outer
 from seepage.nn.problem import Batch
@@ -39,14 +39,12 @@ class Pulled:
     gradient: dict[str, Tensor] | None
 
 
-def thin_probe(
-    layers: Layers, batch: Batch, us: Sequence[Directions], clip: Clip, keep: bool = False
-) -> Pulled:
+def thin_probe(layers: Layers, batch: Batch, us: Draw, clip: Clip, keep: bool = False) -> Pulled:
     """Return ``J̃ᵀu`` for every direction, exactly clipped; with ``keep`` the clipped sum too."""
     z = batch.z.detach().requires_grad_()
     losses, contributions = layers.differentiable(batch, z)
     with torch.enable_grad():
-        along = [gradient_along(contributions, u) for u in us]
+        along = [gradient_along(contributions, u) for u in us()]
         if isinstance(clip, NoClip):
             norms = torch.full_like(losses.detach(), torch.nan)
             scaled = along

@@ -165,7 +165,13 @@ class Label(View):
                 "The number of classes cannot be read off the network's output; give y as soft "
                 "targets (one-hot)."
             )
-        return functional.one_hot(y.long(), output.shape[-1]).to(output.dtype)
+        classes = output.shape[-1]
+        if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            raise InputError(
+                f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, "
+                f"but y goes from {int(y.min())} to {int(y.max())}."
+            )
+        return functional.one_hot(y.long(), classes).to(output.dtype)
 
     @contextmanager
     def placed(

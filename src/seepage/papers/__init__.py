@@ -73,6 +73,10 @@ _LIST = (
         "layers-figure2", "003", "Figure 2", "Attacks on several properties, layer by layer"
     ),
     Experiment("layers-figure3", "003", "Figure 3", "Sensitivity under different main tasks"),
+    Experiment("plis-figure1", "002", "Figure 1", "FIL and PLIS of features that matter or do not"),
+    Experiment("plis-figure2", "002", "Figure 2", "PLIS of digits and outliers, pixel by pixel"),
+    Experiment("plis-figure3", "002", "Figure 3", "X-rays rebuilt from gradients, and their PLIS"),
+    Experiment("plis-table1", "002", "Table 1", "Whether PLIS says which X-rays can be rebuilt"),
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}

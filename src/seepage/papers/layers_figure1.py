@@ -14,6 +14,8 @@ from seepage.papers.layers_runs import (
     kept_runs,
     ordinal,
     plot_curve,
+    rankings,
+    written,
 )
 from seepage.papers.outcome import Outcome, Quantity
 from seepage.report.canvas import BLUE, MUTED, ORANGE
@@ -22,23 +24,27 @@ TASK, PROPERTY = "Gender", "Glasses"
 # What the paper prints: accuracy on LFW in percent, and the layer with the highest risk (for
 # VGG11Net the 9th or 10th; its first full layer is the 9th).
 PRINTED = {"AlexNet": ("99", "4"), "VGG11Net": ("99", "9"), "FCNet": ("94", "1")}
+_WORDS = {"auc": "AUC", "v_information": "V-information", "sensitivity": "sensitivity"}
 
 
 def reproduce(quick: bool) -> Outcome:
     """Draw the kept results; there is nothing to hurry."""
     runs = kept_runs()
     quantities: list[Quantity] = []
-    verdicts = []
+    verdicts, orders = [], []
     for network, (accuracy, layer) in PRINTED.items():
         curves = _curves(runs, network)
         quantities.append(
             Quantity(f"{network}: test accuracy in percent", runs.accuracy(network, TASK), accuracy)
         )
         quantities += _numbers(runs, network, curves, layer)
-        verdicts.append(_verdict(network, curves["auc"]))
+        verdicts.append(_verdict(network, curves))
+        ranked = rankings({words: curves[key] for key, words in _WORDS.items()})
+        orders.append(f"{network}, {ranked}")
     seen = (
-        "The paper claims that the first full layer leaks most. Here, with the label mix held "
-        f"equal: {'; '.join(verdicts)}."
+        "The paper claims that the first full layer leaks most, and that both metrics go with the "
+        f"attack. Here, with the label mix held equal: {'; '.join(verdicts)}. The layers from the "
+        f"highest down: {'. '.join(orders)}."
     )
     setting = f"Main task gender, property glasses. {runs.setting([(n, TASK) for n in PRINTED])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs))
@@ -53,8 +59,7 @@ def _numbers(runs: Runs, network: str, curves: dict[str, Curve], layer: str) -> 
     attack = curves["auc"]
     first = first_full(attack.layers)
     out = []
-    for key, words in (("auc", "AUC"), ("v_information", "V-information"),
-                       ("sensitivity", "sensitivity")):  # fmt: skip
+    for key, words in _WORDS.items():
         out.append(
             Quantity(f"{network}: layer with the highest {words}", curves[key].highest, layer)
         )
@@ -85,16 +90,23 @@ def _mean(runs: Runs, network: str, key: str) -> float:
     return float(runs.together(network, TASK, key, PROPERTY).mean[0])
 
 
-def _verdict(network: str, attack: Curve) -> str:
+def _verdict(network: str, curves: dict[str, Curve]) -> str:
+    attack = curves["auc"]
     first = first_full(attack.layers)
     name = attack.layers[attack.highest - 1]
     place = f"{network} leaks most at its {ordinal(attack.highest)} layer, {name}"
-    value = f"(AUC {attack.mean.max():.2f})"
+    value = f"AUC {attack.mean.max():.2f}"
     if attack.highest == first:
-        return f"{place} {value}, the first full one, as claimed"
-    if attack.reaches_the_highest(first):
-        return f"{place} {value}, though not clearly more than at the first full one"
-    return f"{place} {value}, not at the first full one ({attack.mean[first - 1]:.2f})"
+        claim = "the first full one, as claimed"
+    elif attack.reaches_the_highest(first):
+        claim = "though not clearly more than at the first full one"
+    else:
+        claim = f"not at the first full one ({attack.mean[first - 1]:.2f})"
+    goes = " and ".join(
+        f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
+        for key in ("v_information", "sensitivity")
+    )
+    return f"{place} ({value}), {claim}; over the layers the AUC correlates {goes}"
 
 
 def _draw(runs: Runs) -> Figure:

@@ -12,6 +12,8 @@ from seepage.papers.layers_runs import (
     kept_runs,
     ordinal,
     plot_curve,
+    rankings,
+    written,
 )
 from seepage.papers.outcome import Outcome, Quantity
 from seepage.report.canvas import BLUE, MUTED
@@ -27,6 +29,7 @@ def reproduce(quick: bool) -> Outcome:
     sensitive = runs.sensitivity(NETWORK, TASK)
     quantities = [Quantity("test accuracy in percent", runs.accuracy(NETWORK, TASK))]
     told, agree = [], 0
+    ranked = {"sensitivity": sensitive}
     for name in PROPERTIES:
         attack = runs.curve(NETWORK, TASK, "auc", name)
         informed = runs.curve(NETWORK, TASK, "v_information", name)
@@ -45,10 +48,13 @@ def reproduce(quick: bool) -> Outcome:
             f"{name.lower()} at the {ordinal(attack.highest)} ({attack.mean.max():.2f}; first full "
             f"layer {attack.mean[first - 1]:.2f})"
         )
+        ranked[f"the AUC for {name.lower()}"] = attack
+        ranked[f"the V-information about {name.lower()}"] = informed
     claim = {3: "not clearly below the highest for any property", 0: "clearly below for all three"}
     seen = (
         f"The AUC is highest for {', '.join(told)}; the first full layer, the paper's highest, is "
-        f"{claim.get(agree, f'not clearly below the highest for {agree} of the three')}."
+        f"{claim.get(agree, f'not clearly below the highest for {agree} of the three')}. "
+        f"The layers from the highest down: {rankings(ranked)}."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs))
@@ -64,8 +70,8 @@ def _draw(runs: Runs) -> Figure:
             plot_curve(axes, attack, BLUE)
             axes.axhline(0.5, color=MUTED, lw=1)
             axes.set_title(
-                f"{name}\nR = {correlation(informed, attack):.2f} with V-information, "
-                f"{correlation(sensitive, attack):.2f} with sensitivity",
+                f"{name}\nR = {written(correlation(informed, attack))} with V-information, "
+                f"{written(correlation(sensitive, attack))} with sensitivity",
                 fontsize=9.5,
             )
             axes.set_ylabel("AUC of the attack" if name == PROPERTIES[0] else "")

@@ -38,7 +38,7 @@ def reproduce(quick: bool) -> Outcome:
             claim = f"{network}: gender {words} of the tasks at {name} (1: yes)"
             quantities.append(Quantity(claim, float(held), "1"))
         found = sorted({curve.highest for curve in curves.values()})
-        told.append(f"{network} at its {' or '.join(map(ordinal, found))}")
+        told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
     seen = (
         "Whatever the main task, the paper finds the first full layer most sensitive (4th and "
         f"9th); here it is {' and '.join(told)} layer."

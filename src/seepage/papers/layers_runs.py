@@ -6,7 +6,7 @@ They were made once, on an accelerator, by :mod:`seepage.papers.layers_experimen
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.layers.per_layer import mean_interval
 
-KEPT = Path(__file__).parent / "data" / "layers_lfw.json"
+KEPT = Path(__file__).parent / "results" / "layers_lfw.json"
 TITLES = {
     "v_information": "V-information (nats)",
     "sensitivity": "sensitivity, relative",
@@ -47,6 +47,11 @@ class Curve:
     def highest(self) -> int:
         """The number of the highest layer, counted from 1 as in the paper."""
         return int(np.argmax(self.mean)) + 1
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """The layers from the highest mean to the lowest."""
+        return tuple(self.layers[k] for k in np.argsort(-self.mean, kind="stable"))
 
     def reaches_the_highest(self, layer: int) -> bool:
         """Return whether a layer, counted from 1, is not clearly below the highest.
@@ -146,6 +151,31 @@ def kept_runs() -> Runs:
 def correlation(a: Curve, b: Curve) -> float:
     """Return Pearson's correlation of two quantities' means over the layers."""
     return float(np.corrcoef(a.mean, b.mean)[0, 1])
+
+
+def written(value: float) -> str:
+    """Write a correlation with two digits and a proper minus sign.
+
+    Examples
+    --------
+    >>> from seepage.papers.layers_runs import written
+    >>> written(-0.4567)
+    '−0.46'
+    """
+    return f"{value:z.2f}".replace("-", "−")
+
+
+def rankings(curves: Mapping[str, Curve]) -> str:
+    """Return the layers from the highest down by each quantity, in words.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.papers.layers_runs import Curve, rankings
+    >>> rankings({"AUC": Curve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
+    'by AUC fc1, conv1'
+    """
+    return "; ".join(f"by {words} {', '.join(curve.ranking)}" for words, curve in curves.items())
 
 
 def ordinal(layer: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -12,6 +13,9 @@ from torch.nn import functional
 
 from seepage.nn.contributions import Contribution
 from seepage.nn.outer import Outer
+from seepage.nn.rules.convolution_norms import squared_norms_of_convolution
+from seepage.nn.rules.patches import Geometry
+from seepage.nn.second_order_convolution import Steps, convolution
 from seepage.nn.taps import Bound, Call, Layout, Rule
 
 
@@ -29,6 +33,17 @@ class Convolution(Rule):
         """Return whether the first axis holds the examples."""
         return layout.axis == 0 and len(shape) == self.dimensions + 2
 
+    def run_twice_differentiable(
+        self, bound: Bound, run: Callable[[], Tensor]
+    ) -> tuple[Tensor, Bound]:
+        """Run it with a way back of its own, unless the zeros on the two sides differ."""
+        x, weight, options = bound.input, bound.parameters["weight"], bound.options
+        if not x.requires_grad or weight is None or any(pad % 2 for pad in options["padding"]):
+            return run(), bound
+        sides = [pad // 2 for pad in options["padding"]]
+        steps = Steps(list(options["stride"]), sides, list(options["dilation"]), options["groups"])
+        return convolution(x, weight, bound.parameters["bias"], steps), bound
+
     def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
         """Return the outer products of ``δ`` with the patches; patches are cut when needed."""
         multiple = call.layout.multiple
@@ -41,7 +56,9 @@ class Convolution(Rule):
                 partial(_patches, places=places, multiple=multiple, **call.bound.options),
             )
             tensors = (delta, call.bound.input)
-            out.append(Contribution(call.names["weight"], tensors, Outer, expand))
+            geometry = Geometry(**call.bound.options, places=places, multiple=multiple)
+            square = partial(squared_norms_of_convolution, geometry=geometry)
+            out.append(Contribution(call.names["weight"], tensors, Outer, expand, square))
         if "bias" in call.names:
             summed = delta.flatten(2).sum(2).unflatten(0, (-1, multiple)).sum(1)
             out.append(Contribution(call.names["bias"], (summed,)))

@@ -82,7 +82,9 @@ class _Channels(Rule):
 
     def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
         """Sum over the places of each example."""
-        standard = call.bound.options["normalise"](call.bound.input)
+        standard = call.bound.options.get("standard")
+        if standard is None:
+            standard = call.bound.options["normalise"](call.bound.input)
 
         def summed(value: Tensor) -> Tensor:
             by_place = value.flatten(2).sum(2) if value.dim() > 2 else value
@@ -97,6 +99,26 @@ class GroupNorm(_Channels):
     def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
         """Return input, scale and shift."""
         return _group_norm(*args, **kwargs)
+
+    def run_twice_differentiable(
+        self, bound: Bound, run: Callable[[], Tensor]
+    ) -> tuple[Tensor, Bound]:
+        """Normalise each group as one row of a LayerNorm, which has a formula for it."""
+        x, groups = bound.input, bound.options["groups"]
+        rows = x.reshape(len(x), groups, -1)
+        found = layer_norm(rows, [rows.shape[2]], None, None, bound.options["eps"])
+        if found is NotImplemented:
+            return run(), bound
+        standard = found.reshape(x.shape)
+        shape = (-1, *[1] * (x.dim() - 2))
+        weight, bias = (
+            p if p is None else p.reshape(shape)
+            for p in (bound.parameters["weight"], bound.parameters["bias"])
+        )
+        output = standard if weight is None else standard * weight
+        if weight is not None and bias is not None:
+            output = torch.addcmul(bias, standard, weight)
+        return output, replace(bound, options={**bound.options, "standard": standard})
 
 
 class InstanceNorm(_Channels):
@@ -158,7 +180,8 @@ def _group_norm(
     eps: float = 1e-5,
 ) -> Bound:
     normalise = lambda x: functional.group_norm(x, num_groups, None, None, eps)  # noqa: E731
-    return Bound(input, {"weight": weight, "bias": bias}, {"normalise": normalise})
+    options = {"normalise": normalise, "groups": num_groups, "eps": eps}
+    return Bound(input, {"weight": weight, "bias": bias}, options)
 
 
 def _instance_norm(

@@ -1,0 +1,106 @@
+"""How well a score per record tells records from another distribution apart: ROC curve and area.
+
+Paper 002 finds that records with a high subject-level PLIS are often atypical or come from
+elsewhere. Against known outliers that can be counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import Interval
+from seepage.errors import InputError
+from seepage.tables import as_numpy
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OutlierDetection:
+    """What flagging all records with at least a threshold's score would find.
+
+    Parameters
+    ----------
+    area
+        The area under the ROC curve: how often an outlier scores above another record.
+    interval
+        Its confidence interval (DeLong, DeLong and Clarke-Pearson 1988).
+    thresholds
+        The scores, falling; the first, infinite, flags nobody.
+    false_alarms, detections
+        The share of ordinary records and of outliers that score at least so much.
+    level
+        Of confidence.
+    kind
+        ``attack``: a test by trying.
+    """
+
+    area: float
+    interval: Interval
+    thresholds: Numbers
+    false_alarms: Numbers
+    detections: Numbers
+    level: float = 0.95
+    kind: str = "attack"
+
+    def __repr__(self) -> str:
+        low, high = self.interval.low, self.interval.high
+        return (
+            f"<outlier detection: area under the curve {self.area:.3f} "
+            f"({100 * self.level:g} % from {low:.3f} to {high:.3f})>"
+        )
+
+    def detected_at(self, false_alarms: float) -> float:
+        """Return the share of outliers found when at most so many ordinary records are flagged."""
+        if not 0 <= false_alarms <= 1:
+            raise InputError(f"A share of false alarms lies between 0 and 1, not {false_alarms!r}.")
+        return float(self.detections[self.false_alarms <= false_alarms].max())
+
+
+def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> OutlierDetection:
+    """Test a score, such as subject-level PLIS, against known outliers.
+
+    Parameters
+    ----------
+    inside
+        The scores of ordinary records: numbers, a tensor, or ``sp.nn.plis(…).subjects()``.
+    outside
+        The scores of records from elsewhere.
+    level
+        Of the confidence interval.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> found = sp.attacks.out_of_distribution([0.1, 0.2, 0.3, 0.9], [0.5, 0.8, 1.0])
+    >>> round(found.area, 3), found.detected_at(0.0)
+    (0.833, 0.3333333333333333)
+    """
+    scores = []
+    for name, given in (("inside", inside), ("outside", outside)):
+        numbers = np.asarray(as_numpy(getattr(given, "values", given)), dtype=np.float64)
+        if numbers.ndim != 1 or not len(numbers):
+            raise InputError(f"{name} must hold one score for each of its records.")
+        if not np.isfinite(numbers).all():
+            raise InputError(f"{name} holds scores that are not finite.")
+        scores.append(numbers)
+    every = np.concatenate(scores)
+    truth = np.repeat([False, True], [len(part) for part in scores])
+    area, interval = area_under_curve(every, truth, level)
+    order = np.argsort(-every, kind="stable")
+    found = np.cumsum(truth[order])
+    alarms = np.arange(1, len(every) + 1) - found
+    last = np.append(np.diff(every[order]) != 0, True)  # equal scores are flagged together
+    return OutlierDetection(
+        area,
+        interval,
+        np.concatenate([[np.inf], every[order][last]]),
+        np.concatenate([[0.0], alarms[last] / len(scores[0])]),
+        np.concatenate([[0.0], found[last] / len(scores[1])]),
+        level,
+    )
