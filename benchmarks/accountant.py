@@ -16,15 +16,9 @@ Claims, each a ratio measured in one run:
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
 import math
-import platform
 import sys
-import warnings
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +26,7 @@ from torch import Tensor, nn
 
 import seepage.nn as snn
 from big_networks import GPT, wide_resnet
-from measuring import show
+from network_runs import images, run, table
 from private_steps import (
     Stopwatch,
     accounted_step,
@@ -43,20 +37,6 @@ from private_steps import (
 from seepage.nn.losses import cross_entropy
 from seepage.nn.networks import mnist_cnn
 from seepage.nn.traces import exact_diagonal
-
-WIDTHS = (58, 10, 9, 10)
-
-
-def images(count: int) -> tuple[Tensor, Tensor, str]:
-    """Return MNIST's first training images, or random ones of the same size."""
-    import seepage as sp
-
-    try:
-        data = sp.data.load_mnist(download=False).train
-        x = torch.tensor(data.pixels[:count]).reshape(count, 1, 28, 28).float()
-        return x / 255, torch.as_tensor(data.labels[:count]).long(), "MNIST"
-    except sp.InputError:
-        return torch.rand(count, 1, 28, 28), torch.randint(0, 10, (count,)), "random images"
 
 
 def relative_errors(engine: snn.Engine, x: Tensor, y: Tensor, draws: int) -> tuple[float, float]:
@@ -219,70 +199,16 @@ def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str
     }
 
 
-def table(found: dict[str, dict[str, float]], base: str) -> None:
-    """Print seconds, ratios to one of the tasks, and peak memory."""
-    show("", "seconds", "ratio", "peak GiB", widths=WIDTHS)
-    for name, value in found.items():
-        ratio = value["seconds"] / found[base]["seconds"]
-        gib = f"{value['gib']:.1f}" if value["gib"] else ""
-        show(name, f"{value['seconds']:.4f}", f"{ratio:.2f}", gib, widths=WIDTHS)
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """Return what the figures were measured on."""
-    name = platform.processor() or platform.machine()
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return {"device": name, "torch": torch.__version__, "threads": threads}
-
-
-def main() -> int:
-    """Run the parts asked for, print them, and write the figures down."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--small", action="store_true", help="toy sizes")
-    parser.add_argument("--only", nargs="*", choices=["mnist", "wide", "124M", "1.3B"])
-    parser.add_argument(
-        "--precision",
-        default="highest",
-        choices=["highest", "high"],
-        help="of float32 products",
-    )
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    torch.set_float32_matmul_precision(options.precision)
-    torch.backends.cudnn.allow_tf32 = options.precision == "high"  # convolutions like products
-    default = ["mnist"] if device.type == "cpu" and not options.small else None
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "mnist": lambda: mnist(device, options.small, options.repeats),
-        "wide": lambda: wide(device, options.small, options.repeats),
-        "124M": lambda: text(device, options.small, options.repeats, "124M"),
-        "1.3B": lambda: text(device, options.small, options.repeats, "1.3B"),
-    }
-    results: dict[str, Any] = {"machine": machine(device), "small": options.small}
-    results["machine"]["float32 products"] = options.precision
-    options.out.mkdir(parents=True, exist_ok=True)
-    kind = "small" if options.small else device.type
-    kind += "-tf32" if options.precision == "high" else ""
-    path = options.out / f"accountant-{kind}.json"
-    good = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", snn.FallbackWarning)
-        for name in options.only or default or parts:
-            results[name] = parts[name]()
-            for claim, (value, limit, holds) in results[name]["claims"].items():
-                print(f"{claim}: {value:.2f} (claimed {limit:g}): {'holds' if holds else 'FAILS'}")
-                good &= bool(holds)
-            path.write_text(json.dumps(results, indent=2) + "\n")
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-    print(f"\nwritten to {path}")
-    return 0 if good or options.small else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run(
+            "accountant",
+            __doc__.splitlines()[0],
+            {
+                "mnist": mnist,
+                "wide": wide,
+                "124M": partial(text, size="124M"),
+                "1.3B": partial(text, size="1.3B"),
+            },
+        )
+    )

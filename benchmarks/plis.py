@@ -14,22 +14,18 @@ any device, to see that it runs. Figures are written to ``benchmarks/results/``.
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import seepage.nn as snn
-from accountant import images, machine, table
 from big_networks import GPT, wide_resnet
+from network_runs import images, run, table
 from private_steps import Stopwatch, training_step
 from seepage.nn.gradients import squared_norms
 from seepage.nn.networks import mnist_cnn
@@ -162,51 +158,16 @@ def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str
     return measure(f"GPT-2's shape, sequence {length}", net, x, y, view, device, repeats)
 
 
-def main() -> int:
-    """Run the parts asked for, print them, and write the figures down."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--small", action="store_true", help="toy sizes")
-    parser.add_argument("--only", nargs="*", choices=["mnist", "wide", "124M", "1.3B"])
-    parser.add_argument(
-        "--precision", default="highest", choices=["highest", "high"], help="of float32 products"
-    )
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    torch.set_float32_matmul_precision(options.precision)
-    torch.backends.cudnn.allow_tf32 = options.precision == "high"  # both kinds of products alike
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "mnist": lambda: mnist(device, options.small, options.repeats),
-        "wide": lambda: wide(device, options.small, options.repeats),
-        "124M": lambda: text(device, options.small, options.repeats, "124M"),
-        "1.3B": lambda: text(device, options.small, options.repeats, "1.3B"),
-    }
-    default = list(parts) if options.small else ["mnist"]
-    if device.type == "cuda" and not options.small:
-        default = ["wide", "124M", "1.3B"]
-    results: dict[str, Any] = {"machine": machine(device), "small": options.small}
-    results["machine"]["float32 products"] = options.precision
-    options.out.mkdir(parents=True, exist_ok=True)
-    kind = "small" if options.small else device.type
-    kind += "-tf32" if options.precision == "high" else ""
-    path = options.out / f"plis-{kind}.json"
-    good = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", snn.FallbackWarning)
-        for name in options.only or default:
-            results[name] = parts[name]()
-            for claim, (value, limit, holds) in results[name]["claims"].items():
-                print(f"{claim}: {value:.2f} (claimed {limit:g}): {'holds' if holds else 'FAILS'}")
-                good &= bool(holds)
-            path.write_text(json.dumps(results, indent=2) + "\n")
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-    print(f"\nwritten to {path}")
-    return 0 if good or options.small else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run(
+            "plis",
+            __doc__.splitlines()[0],
+            {
+                "mnist": mnist,
+                "wide": wide,
+                "124M": partial(text, size="124M"),
+                "1.3B": partial(text, size="1.3B"),
+            },
+        )
+    )

@@ -33,11 +33,11 @@ SETTING = (
     "L-BFGS, which gets further in so few than their signed Adam; labels are known. Without DP it "
     "sees each record's gradient; with DP, each record's clipped gradient with the noise of one "
     "step, as if all other records of the batch were known (ε counts on Poisson batches whose "
-    "members are hidden; PLIS does not). PLIS without DP is that of the "
-    "gradient signal; of a record, the norm over its pixels. The attack's options were picked among "
-    "six tried on 32 records, for speed and for a quality that varies; the intervals are about the "
-    "draw of the records, not about that choice, nor about another seed or network. Where it "
-    "differs: the paper names neither its network nor its attack's options, and shows two records."
+    "members are hidden; PLIS does not). PLIS without DP is that of the gradient signal; of a "
+    "record, the norm over its pixels. The attack's options were picked among six tried on 32 "
+    "records, for speed and for a quality that varies; the intervals are about the draw of the "
+    "records, not about that choice, nor about another seed or network. Where it differs: the "
+    "paper names neither its network nor its attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]
