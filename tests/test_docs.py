@@ -112,7 +112,7 @@ def test_links_lead_to_files(page):
     assert not missing
 
 
-MODULES = [sp, sp.attacks, sp.bounds, sp.data, sp.glm, sp.layers, sp.nn, sp.privacy]
+MODULES = [sp, sp.attacks, sp.bounds, sp.data, sp.glm, sp.layers, sp.nn, sp.privacy, sp.streams]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

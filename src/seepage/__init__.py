@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seepage import attacks, bounds, data, glm, layers, nn, privacy
+    from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
     from seepage.auditing.pipeline import audit
     from seepage.calibration import calibrate
+    from seepage.cluster.dask_source import dask_rows
     from seepage.composition import compose
     from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
     from seepage.guarantee import guarantees
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from seepage.noise import Gaussian, Laplace, Noise
     from seepage.perturbation import release
     from seepage.result import Result
+    from seepage.streams.parquet_source import parquet
 
-_MODULES = ("attacks", "bounds", "data", "glm", "layers", "nn", "privacy")
+_MODULES = ("attacks", "bounds", "data", "glm", "layers", "nn", "privacy", "streams")
 _HOMES = {
     "Gaussian": "noise",
     "Guarantees": "guarantee_table",
@@ -38,8 +40,10 @@ _HOMES = {
     "audit": "auditing.pipeline",
     "calibrate": "calibration",
     "compose": "composition",
+    "dask_rows": "cluster.dask_source",
     "guarantees": "guarantee",
     "leakage": "leak",
+    "parquet": "streams.parquet_source",
     "release": "perturbation",
 }
 
@@ -58,14 +62,17 @@ __all__ = [
     "bounds",
     "calibrate",
     "compose",
+    "dask_rows",
     "data",
     "glm",
     "guarantees",
     "layers",
     "leakage",
     "nn",
+    "parquet",
     "privacy",
     "release",
+    "streams",
 ]
 
 

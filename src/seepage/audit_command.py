@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,13 +18,18 @@ from seepage.auditing.encoding import Encoded, encode
 from seepage.auditing.findings import Audit
 from seepage.auditing.gates import check, check_limits
 from seepage.auditing.intake import read_file
-from seepage.auditing.names import shown
+from seepage.cluster.connection import on_cluster
+from seepage.columns.names import shown
 from seepage.errors import InputError
 from seepage.report.exposure import error_at, most_exposed
 from seepage.report.verdict import judge
 from seepage.result import NOTICE
 
+if TYPE_CHECKING:
+    from seepage.streams.parquet_files import Batches
+
 _STAGES = 9
+STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
 _SHOWN = 8
 
 
@@ -48,12 +53,18 @@ class Question:
     names: str | None = None
     model_file: Path | None = None
     show_values: bool = False
+    dask: str | None = None
+    workers: int | None = None
 
 
 def answer(question: Question, *, remedies: bool = True) -> Audit:
     """Read, encode, fit and measure."""
     with _progress() as tell:
         tell("reading")
+        with on_cluster(question.dask, question.workers) as client:
+            batches = _streamed(question, client)
+            if batches is not None:
+                return _answer_streamed(question, batches, remedies, tell)
         fitted, encoded = _read(question)
         return assess(
             encoded,
@@ -67,6 +78,57 @@ def answer(question: Question, *, remedies: bool = True) -> Audit:
             remedies=remedies,
             tell=tell,
         )
+
+
+def _streamed(question: Question, client: Any) -> Batches | None:
+    """Return the table as data to be read in chunks: a folder, or Parquet too large for memory."""
+    path = question.table
+    if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
+        if client is not None:
+            raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
+        return None
+    from seepage.streams.parquet_files import open_batches
+
+    if not path.exists():
+        return None
+    batches = open_batches(path)
+    if client is not None:
+        from seepage.cluster.spread_files import SpreadFiles
+
+        return SpreadFiles(batches, client)
+    size = 8 * batches.rows * len(batches.schema.names)
+    return batches if path.is_dir() or size > STREAMED_FROM else None
+
+
+def _answer_streamed(question: Question, batches: Batches, remedies: bool, tell: Tell) -> Audit:
+    from seepage.auditing.streamed_audit import assess_streamed
+
+    for given, option in (
+        (question.show_values, "--show-values"), (not question.header, "--no-header"),
+        (question.names, "--names"),
+    ):  # fmt: skip
+        if given:
+            raise InputError(f"{option} cannot be used with data that are read in chunks.")
+    return assess_streamed(
+        batches,
+        source=question.table.name,
+        target=question.target,
+        model=question.model,
+        l2=question.l2,
+        sigma=question.sigma,
+        target_eta=question.target_eta,
+        choices={
+            "drop": question.drop,
+            "sensitive": question.sensitive,
+            "groups": question.group,
+            "categorical": question.categorical,
+            "missing": question.missing,
+        },
+        scale=question.scale,
+        fitted=_given_model(question),
+        remedies=remedies,
+        tell=tell,
+    )
 
 
 def audit_table(
@@ -181,17 +243,26 @@ def _read(question: Question) -> tuple[Any, Encoded]:
         categorical=question.categorical,
         missing=question.missing,
     )
-    if question.model_file is None:
+    fitted = _given_model(question)
+    if fitted is None:
         return None, encode(table, plan, scale=question.scale)
-    from seepage.auditing.modelfile import load_model, match_features
+    from seepage.auditing.modelfile import match_features
 
-    if question.model is not None or question.l2 is not None:
-        raise InputError("A model file says its family and penalty: leave --model and --l2 out.")
-    fitted = load_model(question.model_file)
     # A model's coefficients belong to the table as it stands.
     encoded = encode(table, plan, scale=False, drop_first=bool(fitted.fit_intercept))
     match_features(fitted, encoded.names)
     return fitted, encoded
+
+
+def _given_model(question: Question) -> Any:
+    """Return the model in the given file, or ``None`` where there is none."""
+    if question.model_file is None:
+        return None
+    from seepage.auditing.modelfile import load_model
+
+    if question.model is not None or question.l2 is not None:
+        raise InputError("A model file says its family and penalty: leave --model and --l2 out.")
+    return load_model(question.model_file)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,15 +11,19 @@ from seepage.errors import InputError
 from seepage.leak import Leakage
 from seepage.noise import Noise
 from seepage.result import Result
+from seepage.row_stream import RowStream
+
+if TYPE_CHECKING:
+    from seepage.streamed_leakage import StreamedLeakage
 
 
 def calibrate(
-    leak: Leakage,
+    leak: Leakage | StreamedLeakage,
     *,
     eta: float | None = None,
     mse: float | None = None,
     over: str | float = "max",
-    view: Result | None = None,
+    view: Result | RowStream | None = None,
 ) -> Noise:
     """Return the noise, of the same shape, with which the leakage meets a target.
 
@@ -59,6 +64,8 @@ def calibrate(
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
     result = leak.rows() if view is None else view
+    if over == "max" and isinstance(result, RowStream):
+        result = result.top(1)  # all that is needed of it, without holding the rest
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from this very leak.")
     values = _as_leakage(result)
@@ -74,7 +81,7 @@ def calibrate(
     return leak.noise[0].scaled(now / wanted)
 
 
-def _as_leakage(result: Result) -> np.ndarray:
+def _as_leakage(result: Result | RowStream) -> np.ndarray:
     """Return leakage as it is and bounds as the leakage that would imply them."""
     values = np.asarray(result, dtype=float)
     if result.measure == "mse":

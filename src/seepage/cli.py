@@ -18,7 +18,9 @@ Folder = Annotated[
 ]
 
 
-Table = Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")]
+Table = Annotated[
+    Path, typer.Argument(help="CSV, Parquet (or a folder of it), Arrow/Feather or JSON lines.")
+]
 Target = Annotated[str, typer.Option(help="The column the model predicts.")]
 ModelKind = Annotated[
     str | None,
@@ -152,6 +154,12 @@ def audit(
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
     ] = False,
+    dask: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="As many processes here that audit a folder of Parquet.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Tell what releasing a linear model of a table leaks about its records; write a report.
@@ -165,6 +173,7 @@ def audit(
     question = Question(
         table, target, model, l2, sigma, target_eta, sensitive or (), group or (), drop or (),
         categorical or (), missing, not no_scale, not no_header, names, model_file, show_values,
+        dask, workers,
     )  # fmt: skip
     passed = audit_table(
         question,

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+Writer = Callable[[BinaryIO], object]
 
-def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
+
+def write_private(path: Path, write: Writer) -> None:
     """Let ``write`` fill a temporary file beside ``path`` (mode 0600), then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp creates its file for the owner alone, whatever the umask.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    write_private_together({path: write})
+
+
+def write_private_together(files: Mapping[Path, Writer]) -> None:
+    """Do the same for several files, none of which appears before all have been written."""
+    written: dict[Path, Path] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        Path(name).replace(path)
+        for path, write in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # mkstemp creates its file for the owner alone, whatever the umask.
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            written[path] = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                write(file)
+        for path, temporary in written.items():
+            temporary.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        for temporary in written.values():
+            temporary.unlink(missing_ok=True)
         raise

@@ -91,7 +91,7 @@ class ReleaseJacobian(ABC):
         operator = self.row_operator(unknowns)
 
         def norms(rows: slice) -> Array:
-            like = self._zeros(len(range(self.rows)[rows]), count)
+            like = self.zeros(len(range(self.rows)[rows]), count)
             return largest_eigenvalues(operator(rows), like)
 
         # Lanczos keeps a few dozen vectors for each row.
@@ -123,13 +123,14 @@ class ReleaseJacobian(ABC):
             z = self.adjoint(v[0, :], unknowns, rows)
             return self.forward(z, unknowns, rows)[None, :]
 
-        return float(largest_eigenvalues(apply, self._zeros(1, self.size))[0])
+        return float(largest_eigenvalues(apply, self.zeros(1, self.size))[0])
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         values = [self.block_norm(u, rows) for u in progress(attributes, "attributes")]
         return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
 
-    def _zeros(self, *shape: int) -> Array:
+    def zeros(self, *shape: int) -> Array:
+        """Return zeros of that shape, of the type of the table and where it lives."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)

@@ -10,7 +10,7 @@ whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -21,24 +21,44 @@ from seepage.errors import InputError, nearest
 from seepage.jacobian import ReleaseJacobian
 from seepage.noise import Noise
 from seepage.result import Result
+from seepage.streams.source import RowSource, as_source, is_streamed
 from seepage.tables import Table, as_numpy, check_length, read_table
 from seepage.unknowns import Unknowns
+
+if TYPE_CHECKING:
+    from seepage.streamed_leakage import StreamedLeakage
 
 Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 
+@overload
+def leakage(
+    model: Any, X: RowSource, y: None = None, *, noise: Noise, sample_weight: None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None, on_mismatch: str = "raise",
+    dtype: None = None,
+) -> StreamedLeakage: ...  # fmt: skip
+
+
+@overload
+def leakage(
+    model: Any, X: Any, y: Any, *, noise: Noise, sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None, on_mismatch: str = "raise",
+    dtype: str | None = None,
+) -> Leakage: ...  # fmt: skip
+
+
 def leakage(
     model: Any,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     noise: Noise,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
-) -> Leakage:
+) -> Leakage | StreamedLeakage:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
     Parameters
@@ -48,7 +68,10 @@ def leakage(
         ``LogisticRegression`` or ``PoissonRegressor``; or the results of a statsmodels ``GLM``.
     X, y
         The data it was fitted on: a NumPy array, a pandas, polars or Arrow table, or a torch
-        tensor (the work is then done where the tensor lives).
+        tensor (the work is then done where the tensor lives). For data larger than memory,
+        :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
+        ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
+        then read in chunks, and the answer is a :class:`~seepage.streamed_leakage.StreamedLeakage`.
     noise
         What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`.
     sample_weight
@@ -77,6 +100,17 @@ def leakage(
 
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if is_streamed(X):
+        from seepage.streamed_leakage import streamed_leakage
+
+        if dtype not in (None, "float64"):
+            raise InputError(
+                "Data that are read in chunks are measured in float64; leave dtype out."
+            )
+        source = as_source(X, y, sample_weight)
+        return streamed_leakage(
+            model, source, noise=noise, attributes=attributes, on_mismatch=on_mismatch
+        )
     table = read_table(X, dtype=dtype)
     jacobian = glm_jacobian(model, table, y, noise, sample_weight, on_mismatch)
     return Leakage(jacobian, table, (noise,), Attributes(table, attributes or {}))

@@ -53,6 +53,10 @@ class Unknowns:
         out[list(self.columns), ...] = values
         return out
 
+    def same_features(self, other: Unknowns) -> bool:
+        """Say whether the unknown features are the same ones, whatever the label is."""
+        return self.columns == other.columns and self.basis is other.basis
+
     def features(self, columns: int) -> int:
         """Count the unknown directions among the ``columns`` features."""
         if self.basis is not None:

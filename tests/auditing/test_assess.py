@@ -250,7 +250,7 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     linear = assess(encoded_people("linear", n=100), source="people")
     assert "so many refits" in linear.remedies[2].text
     monkeypatch.setattr("seepage.auditing.remedies._TOO_HEAVY", 0.0)
-    monkeypatch.setattr("seepage.auditing.measure._INVERSE_WORK", 0.0)
+    monkeypatch.setattr("seepage.auditing.measure.INVERSE_WORK", 0.0)
     audit = assess(encoded, source="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
     assert np.all(np.isnan(audit.exact_error))

@@ -8,7 +8,7 @@ import pytest
 from seepage.auditing.columns import plan_columns
 from seepage.auditing.encoding import encode
 from seepage.auditing.intake import read_file, steps_of
-from seepage.auditing.names import SHOWN, printable, shown, unique
+from seepage.columns.names import SHOWN, printable, shown, unique
 from seepage.errors import InputError
 
 N = 40

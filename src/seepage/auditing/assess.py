@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_L2 = 1e-3
 SEPARABLE_L2 = 1e-2
 DEFAULT_ETA = 1.0
-_FEWEST_ROWS = 10
+FEWEST_ROWS = 10
 
 Tell = Callable[[str], object]
 
@@ -81,10 +81,10 @@ def assess(
         Called with what is being done.
     """
     say = tell or (lambda words: None)
-    if encoded.X.shape[0] < _FEWEST_ROWS:
+    if encoded.X.shape[0] < FEWEST_ROWS:
         raise InputError(
             f"Only {encoded.X.shape[0]} rows can be used, too few for an audit; give at least "
-            f"{_FEWEST_ROWS}."
+            f"{FEWEST_ROWS}."
         )
     steps, weights = list(encoded.steps), None
     say("fitting")
@@ -114,7 +114,7 @@ def assess(
             f"The given {recipe.model} model (L2 penalty λ = {recipe.l2:g}) was checked to be the "
             f"minimiser of its objective on these {encoded.X.shape[0]:,} records."
         )
-    target_kind = _kind_for(recipe.model, encoded.target_kind)
+    target_kind = kind_for(recipe.model, encoded.target_kind)
     subject = Subject(
         model=fitted,
         X=encoded.X,
@@ -198,7 +198,7 @@ def examine(
         l2=recipe.l2,
         intercept=recipe.intercept,
         sigma=noise,
-        sigma_reason=_reason(sigma, target_eta, noise),
+        sigma_reason=sigma_reason(sigma, target_eta, noise),
         released=measured.released,
         steps=tuple(steps),
         row_index=subject.row_index,
@@ -233,7 +233,7 @@ def examine(
         remedies=advice,
         values=values,
         guarantees=promised,
-        versions=_versions(),
+        versions=versions(),
     )
 
 
@@ -252,14 +252,15 @@ def read_attributes(encoded: Encoded) -> tuple[Attribute, ...]:
     )
 
 
-def _kind_for(model: str, target_kind: str) -> str:
+def kind_for(model: str, target_kind: str) -> str:
     """Return what the label is to the model: a count may be given to a linear one as a number."""
     if model in ("linear", "poisson"):
         return "numeric" if model == "linear" else "count"
     return "multiclass" if model == "softmax" and target_kind != "binary" else target_kind
 
 
-def _reason(sigma: float | None, target_eta: float | None, noise: float) -> str:
+def sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -> str:
+    """Return why the noise is what it is, in words."""
     if sigma is not None:
         return f"The noise σ = {noise:.4g} was given."
     if target_eta is not None:
@@ -282,7 +283,8 @@ def _values(encoded: Encoded) -> dict[str, list[str]]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {
         "seepage": seepage.__version__,

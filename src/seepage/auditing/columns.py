@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.column_facts import FEW, Facts, look_at
 from seepage.auditing.intake import steps_of
-from seepage.auditing.names import SHOWN, counted, listed, shown
+from seepage.columns.facts import FEW, Facts, look_at
+from seepage.columns.names import SHOWN, counted, listed, shown
 from seepage.errors import InputError, nearest
 
 MOST_LEVELS = 1000
@@ -92,14 +92,36 @@ def plan_columns(
         target that is an identifier, has one value only or too many classes; gaps, unless
         ``missing`` says what to do; and when no feature is left.
     """
+    check_names(table.column_names, target, drop, sensitive, groups, categorical)
+    codes = set(categorical)
+    wanted = [n for n in table.column_names if n not in {target, *drop}]
+    facts = {n: look_at(table.column(n), as_codes=n in codes) for n in [target, *wanted]}
+    _check_groups(table, groups)
+    return plan_from_facts(
+        facts, target, drop=drop, sensitive=sensitive, groups=groups, categorical=categorical,
+        missing=missing, steps=steps_of(table),
+    )  # fmt: skip
+
+
+def plan_from_facts(
+    facts: dict[str, Facts],
+    target: str,
+    *,
+    drop: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: str = "refuse",
+    steps: Sequence[str] = (),
+) -> ColumnPlan:
+    """Do the same from what is known of the target and of every column that is not dropped.
+
+    ``steps`` says what was done to the table before.
+    """
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
-    _check_names(table, target, drop, sensitive, groups, categorical)
-    steps = list(steps_of(table))
-    codes = set(categorical)
-    left_out = {target, *drop}
-    wanted = [n for n in table.column_names if n not in left_out]
-    facts = {n: look_at(table.column(n), as_codes=n in codes) for n in [target, *wanted]}
+    steps, codes = list(steps), set(categorical)
+    wanted = [n for n in facts if n != target]
     kind = _target_kind(target, facts[target], as_classes=target in codes)
     if kind == "count":
         steps.append(
@@ -113,7 +135,7 @@ def plan_columns(
     if drop:
         steps.append(f"{counted(len(set(drop)), 'column')} left out as asked: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
-    _check_features(features, facts, table)
+    _check_features(features, facts)
     numbers = [n for n in features if facts[n].kind == "numeric" and facts[n].integer]
     few = [n for n in numbers if facts[n].distinct <= FEW]
     if few:
@@ -123,9 +145,8 @@ def plan_columns(
         )
     if not features:
         raise InputError("No column is left to predict the target from; see what was dropped.")
-    _check_groups(table, groups)
     if missing == "refuse":
-        _check_no_gaps([target, *features], facts, table.num_rows)
+        _check_no_gaps([target, *features], facts, facts[target].rows)
     return ColumnPlan(
         target=target,
         target_kind=kind,
@@ -138,8 +159,8 @@ def plan_columns(
     )
 
 
-def _check_names(table: pa.Table, target: str, *asked: Iterable[str]) -> None:
-    known = table.column_names
+def check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
+    """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
     if len(set(known)) < len(known):
         twice = next(n for n in known if known.count(n) > 1)
         raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
@@ -151,7 +172,7 @@ def _check_names(table: pa.Table, target: str, *asked: Iterable[str]) -> None:
         data = any(_NUMBER.fullmatch(n) for n in known)
         advice = "; if these are a record, the file has no header: use --no-header" if data else ""
         raise InputError(f"There is no column {shown(name)}{hint}{advice}.")
-    if target in set(next(iter(asked))):
+    if target in set(asked[0]):
         raise InputError(f"The target {shown(target)} cannot be dropped.")
 
 
@@ -173,7 +194,7 @@ def _target_kind(name: str, facts: Facts, *, as_classes: bool) -> str:
         return "count" if facts.integer and facts.least == 0 else "numeric"
     if facts.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {facts.distinct:,} classes, and at most {MOST_CLASSES} can be told apart; "
+            f"{who} has {_many(facts)} classes, and at most {MOST_CLASSES} can be told apart; "
             "name another column."
         )
     return "binary" if facts.distinct == 2 else "multiclass"
@@ -218,7 +239,7 @@ def _check_sensitive(
             )
 
 
-def _check_features(features: Sequence[str], facts: dict[str, Facts], table: pa.Table) -> None:
+def _check_features(features: Sequence[str], facts: dict[str, Facts]) -> None:
     dates = [n for n in features if facts[n].refused == "dates"]
     if dates:
         raise InputError(
@@ -230,9 +251,9 @@ def _check_features(features: Sequence[str], facts: dict[str, Facts], table: pa.
         levels = facts[name].distinct
         if facts[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
-                f"Column {shown(name)} has {levels:,} different values, and a category may have at "
-                f"most {MOST_LEVELS:,}; put rare ones together, or leave the column out with "
-                "--drop."
+                f"Column {shown(name)} has {_many(facts[name])} different values, and a category "
+                f"may have at most {MOST_LEVELS:,}; put rare ones together, or leave the column "
+                "out with --drop."
             )
 
 
@@ -245,10 +266,15 @@ def _check_usable(who: str, facts: Facts) -> None:
     if facts.refused:
         raise InputError(f"{who} holds {facts.refused}; turn it into plain numbers, or drop it.")
     if facts.almost_number is not None:
+        where = f", first in row {facts.almost_number:,}" if facts.almost_number >= 0 else ""
         raise InputError(
-            f"{who} holds numbers, but also text, first in row {facts.almost_number:,}; correct "
-            "that, or name the column with --categorical if its values are codes."
+            f"{who} holds numbers, but also text{where}; correct that, or name the column with "
+            "--categorical if its values are codes."
         )
+
+
+def _many(facts: Facts) -> str:
+    return f"more than {facts.distinct - 1:,}" if facts.capped else f"{facts.distinct:,}"
 
 
 def _check_groups(table: pa.Table, groups: Sequence[str]) -> None:
@@ -258,10 +284,15 @@ def _check_groups(table: pa.Table, groups: Sequence[str]) -> None:
         except pa.ArrowNotImplementedError:
             raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
         if levels > MOST_GROUPS:
-            raise InputError(
-                f"Column {shown(name)} has {levels:,} different values, and at most {MOST_GROUPS} "
-                "groups can be compared; put values together first (for instance into age bands)."
-            )
+            raise too_many_groups(name, f"{levels:,}")
+
+
+def too_many_groups(name: str, levels: str) -> InputError:
+    """Return the refusal of a grouping column with so many different values."""
+    return InputError(
+        f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS} groups can "
+        "be compared; put values together first (for instance into age bands)."
+    )
 
 
 def _check_no_gaps(names: Sequence[str], facts: dict[str, Facts], rows: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
-from seepage.auditing.names import counted
+from seepage.columns.names import counted
 from seepage.errors import InputError
 
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}

@@ -7,6 +7,7 @@ public constants to everything that follows: the leakage is that of the model, g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.columns import ColumnPlan
-from seepage.auditing.encoded_column import Part, encode_column, labels_of
 from seepage.auditing.gaps import kept_rows
-from seepage.auditing.names import counted, listed, shown, unique
+from seepage.columns.encoded import Part, encode_column, labels_of
+from seepage.columns.names import counted, listed, shown, unique
 from seepage.errors import InputError
 
 MOST_BYTES = 8 * 10**9  # of the encoded table
@@ -114,7 +115,7 @@ def encode(
     row_index = np.arange(table.num_rows) if rows is None else rows
     parts = _parts(raw, plan, steps)
     X, names, attributes, units = _fill(raw, parts, scale, drop_first)
-    steps.extend(_told(parts, scale, drop_first))
+    steps.extend(told_steps(parts, scale, drop_first))
     return Encoded(
         X=X,
         names=names,
@@ -187,7 +188,8 @@ def _fill(
     return X, tuple(titles), attributes, units
 
 
-def _told(parts: list[Part], scale: bool, drop_first: bool) -> list[str]:
+def told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[str]:
+    """Return how the columns were encoded, one sentence each."""
     steps = []
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.column_facts import is_number, without_nan
 from seepage.auditing.columns import ColumnPlan
-from seepage.auditing.names import counted
+from seepage.columns.facts import is_number, without_nan
+from seepage.columns.names import counted
 from seepage.errors import InputError
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from seepage.auditing.findings import GroupFinding, GroupingFinding
@@ -32,6 +34,11 @@ def compare_groups(
                 group_leakage(measured, rows) / sigma,
             )
         )  # fmt: skip
+    return grouping_of(column, groups)
+
+
+def grouping_of(column: str, groups: Sequence[GroupFinding]) -> GroupingFinding:
+    """Return how evenly leakage is spread over the groups of a column."""
     ordered = sorted(groups, key=lambda group: group.mean_eta)
     least, most = ordered[0].mean_eta, ordered[-1].mean_eta
     ratio = most / least if least > 0 else (1.0 if most == 0 else float("inf"))

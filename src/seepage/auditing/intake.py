@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.delimited import read_delimited
-from seepage.auditing.names import counted, listed, printable, unique
+from seepage.columns.names import counted, listed, printable, unique
 from seepage.errors import InputError
 
 MISSING = ("", "NA", "NaN", "nan", "null", "None", "?")
@@ -87,7 +87,8 @@ def read_file(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
-    table, changed = _with_good_names(table)
+    names_now, changed = good_names(table.column_names)
+    table = table.rename_columns(names_now)
     table = _with_clean_text(table, missing, numbers=kind in ("CSV", "TSV"))
     # What the file's writer put there goes: the next reader takes it for ours.
     return table.replace_schema_metadata({_STEPS: json.dumps(steps + changed).encode()})
@@ -213,14 +214,13 @@ def _broken(path: Path, kind: str) -> InputError:
     )
 
 
-def _with_good_names(table: pa.Table) -> tuple[pa.Table, list[str]]:
+def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return names that are printable, not empty and all different, and what was changed."""
     steps = []
-    cleaned = [printable(name) for name in table.column_names]
+    cleaned = [printable(name) for name in given]
     empty = [j for j, name in enumerate(cleaned) if not name]
     changed = [
-        name
-        for name, old in zip(cleaned, table.column_names, strict=True)
-        if name and name != old.strip()
+        name for name, old in zip(cleaned, given, strict=True) if name and name != old.strip()
     ]
     if changed:
         steps.append(f"Control characters were taken out of column names: {listed(changed)}.")
@@ -235,7 +235,7 @@ def _with_good_names(table: pa.Table) -> tuple[pa.Table, list[str]]:
         steps.append(
             f"Several columns had the same name; the later ones are called {listed(renamed)}."
         )
-    return table.rename_columns(names), steps
+    return names, steps
 
 
 def _with_clean_text(table: pa.Table, missing: Sequence[str], *, numbers: bool) -> pa.Table:
@@ -247,11 +247,12 @@ def _with_clean_text(table: pa.Table, missing: Sequence[str], *, numbers: bool) 
         if pa.types.is_string_view(column.type):
             column = column.cast(pa.large_string())
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        columns.append(_clean(column, missing, numbers) if text else column)
+        columns.append(clean_text(column, missing, numbers) if text else column)
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-def _clean(column: pa.ChunkedArray, missing: Sequence[str], numbers: bool) -> pa.ChunkedArray:
+def clean_text(column: pa.ChunkedArray, missing: Sequence[str], numbers: bool) -> pa.ChunkedArray:
+    """Strip text and mark what is missing; ``numbers`` reads what is nothing else as numbers."""
     column = pc.utf8_trim_whitespace(column)
     gone = pc.is_in(column, value_set=pa.array(list(missing), column.type))
     column = pc.if_else(gone, pa.scalar(None, column.type), column)

@@ -20,7 +20,7 @@ from seepage.noise import Gaussian
 from seepage.unknowns import Unknowns
 
 _NUMBERS_AT_ONCE = 1 << 25  # cells of the table whose information is held at a time
-_INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
+INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def measure(subject: Subject, sensitive: Sequence[str] = (), tell: Any = None) -
     attributes.append(
         _summary(
             Attribute(
-                subject.target, target_attribute_kind(subject), (), np.zeros((0, 0)),
+                subject.target, kind_as_column(subject.target_kind), (), np.zeros((0, 0)),
                 _label_deviation(subject),
             ),
             float(np.sqrt(jacobian.block_norm(label, everyone))),
-            _errors(eta_label**2) * subject.label_spread,
+            errors_of(eta_label**2) * subject.label_spread,
             subject.target in sensitive,
         )
     )  # fmt: skip
@@ -136,20 +136,25 @@ def group_leakage(measured: Measured, rows: np.ndarray) -> float:
     return float(np.sqrt(measured.jacobian.block_norm(unknowns, rows)))
 
 
-def target_attribute_kind(subject: Subject) -> str:
+def kind_as_column(target_kind: str) -> str:
     """Return the kind of the target as a column."""
     kinds = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
-    return kinds.get(subject.target_kind, "categorical")
+    return kinds.get(target_kind, "categorical")
+
+
+def class_deviation(counts: np.ndarray, target_kind: str) -> float:
+    """Return the standard deviation of the code of a class, given how often each occurs."""
+    shares = counts / counts.sum()
+    if target_kind == "binary":
+        return float(np.sqrt(shares[0] * shares[-1]))
+    return float(np.sqrt(1 - np.sum(shares**2)))
 
 
 def _label_deviation(subject: Subject) -> float:
     """Return the standard deviation of the label: of its code where it is a class."""
     if subject.target_kind in ("numeric", "count"):
         return subject.label_spread
-    shares = np.unique(subject.y, return_counts=True)[1] / len(subject.y)
-    if subject.target_kind == "binary":
-        return float(np.sqrt(shares[0] * shares[-1]))
-    return float(np.sqrt(1 - np.sum(shares**2)))
+    return class_deviation(np.unique(subject.y, return_counts=True)[1], subject.target_kind)
 
 
 def _exact_error(jacobian: ReleaseJacobian, features: Unknowns) -> np.ndarray:
@@ -159,7 +164,7 @@ def _exact_error(jacobian: ReleaseJacobian, features: Unknowns) -> np.ndarray:
         # Fewer features than columns: some change of a record leaves the release as it is.
         return np.full(jacobian.rows, np.inf)
     closed = isinstance(jacobian, SingleOutputJacobian)
-    if not closed and float(jacobian.rows) * count**3 > _INVERSE_WORK:
+    if not closed and float(jacobian.rows) * count**3 > INVERSE_WORK:
         return np.full(jacobian.rows, np.nan)
     return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(features)) / count))
 
@@ -186,7 +191,7 @@ def _attributes(
             found[k] = _summary(
                 attribute,
                 float(np.sqrt(norms[k])) * factor * attribute.scale,
-                _errors(information[:, place] * factor**2),
+                errors_of(information[:, place] * factor**2),
                 attribute.name in kept,
             )
     for k, attribute in enumerate(subject.attributes):
@@ -195,7 +200,7 @@ def _attributes(
         found[k] = _summary(
             attribute,
             float(np.sqrt(norms[k])),
-            _errors(np.asarray(jacobian.row_norms(unknowns[k]))) * attribute.scale,
+            errors_of(np.asarray(jacobian.row_norms(unknowns[k]))) * attribute.scale,
             attribute.name in kept,
         )
     return [found[k] for k in range(len(subject.attributes))]
@@ -209,8 +214,8 @@ def _summary(attribute: Attribute, eta: float, errors: np.ndarray, keep: bool) -
     )  # fmt: skip
 
 
-def _errors(information: np.ndarray) -> np.ndarray:
-    """Return ``1/√I``: infinite where nothing leaks."""
+def errors_of(information: np.ndarray) -> np.ndarray:
+    """Return the least error of an attack, ``1/√I``: infinite where nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))
 

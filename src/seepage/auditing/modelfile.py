@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.names import counted, listed, shown
+from seepage.columns.names import counted, listed, shown
 from seepage.errors import InputError, nearest
 
 MOST_BYTES = 256 * 10**6

@@ -92,6 +92,11 @@ def read_recipe(
 ) -> tuple[Recipe, FittedGLM]:
     """Return how a fitted model would be fitted by us, and its description."""
     fit = describe(model, read_table(X), y, sample_weight)
+    return recipe_of(fit, X.shape[0]), fit
+
+
+def recipe_of(fit: FittedGLM, rows: int) -> Recipe:
+    """Return how a described model of so many rows would be fitted by us."""
     if isinstance(fit.family, Categorical):
         kind = "softmax"
     elif fit.family.name in _BY_FAMILY:
@@ -101,7 +106,7 @@ def read_recipe(
             f"The {fit.family.name} family cannot be audited; audit a linear, logistic, Poisson "
             "or softmax model."
         )
-    return Recipe(kind, fit.ridge / X.shape[0], fit.intercept is not None), fit
+    return Recipe(kind, fit.ridge / rows, fit.intercept is not None)
 
 
 def as_ours(model: Any, recipe: Recipe, fit: FittedGLM, y: np.ndarray) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 
 from seepage.auditing.findings import Remedy
 from seepage.auditing.measure import worst_record
-from seepage.auditing.names import counted
 from seepage.auditing.recipe import Recipe
 from seepage.auditing.subject import Subject
 from seepage.auditing.tradeoff import Trial, error_name, try_out
+from seepage.columns.names import counted
 from seepage.errors import InputError
 from seepage.glm.reweighting import reweight
 from seepage.noise import Gaussian
@@ -34,13 +34,10 @@ def find_remedies(
     ``worst`` is the largest leakage of a record at σ = 1; ``target`` the one that is wanted.
     """
     enough = worst / target
-    met = enough <= sigma * (1 + 1e-9)
-    remedies = [
-        _noise(trial, sigma, enough, target) if not met else _noise_when_met(trial, sigma, target)
-    ]
+    met = _is_met(sigma, enough)
     if _work(subject) > _TOO_HEAVY:
-        words = "Other penalties and weights were not tried: fitting a table this large is slow."
-        return (*remedies, Remedy("refitting", words))
+        return remedies_of_noise(trial, sigma=sigma, target=target, worst=worst)
+    remedies = [_noise_remedy(trial, sigma, enough, target)]
     try:
         if met:
             remedies.append(_lighter_noise(subject, recipe, trial, enough, target, seed))
@@ -50,6 +47,26 @@ def find_remedies(
     except InputError as problem:
         remedies.append(Remedy("refitting", f"Another fit could not be tried: {problem}"))
     return tuple(remedies)
+
+
+def remedies_of_noise(
+    trial: Trial, *, sigma: float, target: float, worst: float
+) -> tuple[Remedy, ...]:
+    """Return what can be said without fitting the model again."""
+    words = "Other penalties and weights were not tried: fitting a table this large is slow."
+    return (
+        _noise_remedy(trial, sigma, worst / target, target), Remedy("refitting", words),
+    )  # fmt: skip
+
+
+def _is_met(sigma: float, enough: float) -> bool:
+    return enough <= sigma * (1 + 1e-9)
+
+
+def _noise_remedy(trial: Trial, sigma: float, enough: float, target: float) -> Remedy:
+    if _is_met(sigma, enough):
+        return _noise_when_met(trial, sigma, target)
+    return _noise(trial, sigma, enough, target)
 
 
 def _noise(trial: Trial, sigma: float, enough: float, target: float) -> Remedy:

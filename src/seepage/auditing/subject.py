@@ -86,19 +86,23 @@ class Subject:
 
         ``None`` stands for the identity: every feature is a column of its own step.
         """
-        D = self.X.shape[1]
-        steps = np.zeros(D)
-        if all(_selects(a) for a in self.attributes):
-            for a in self.attributes:
-                steps[list(a.columns)] = np.diag(a.directions) * a.scale
-            if np.allclose(steps, 1.0, rtol=1e-9, atol=0):
-                return None
-        blocks = []
-        for a in self.attributes:
-            block = np.zeros((D, a.directions.shape[1]))
-            block[list(a.columns), :] = a.directions * a.scale
-            blocks.append(block)
-        return np.concatenate(blocks, axis=1)
+        return basis_of(self.attributes, self.X.shape[1])
+
+
+def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | None:
+    """Return how so many features move with the columns; see :meth:`Subject.basis`."""
+    steps = np.zeros(features)
+    if all(_selects(a) for a in attributes):
+        for a in attributes:
+            steps[list(a.columns)] = np.diag(a.directions) * a.scale
+        if np.allclose(steps, 1.0, rtol=1e-9, atol=0):
+            return None
+    blocks = []
+    for a in attributes:
+        block = np.zeros((features, a.directions.shape[1]))
+        block[list(a.columns), :] = a.directions * a.scale
+        blocks.append(block)
+    return np.concatenate(blocks, axis=1)
 
 
 def check_sensitive(sensitive: Sequence[str], subject: Subject) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ HELD_OUT = 0.2
 DRAWS = 20
 POINTS = 15
 _WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
-_TESTED = 20_000  # held-out records at most: more would not make the error any surer
+TESTED = 20_000  # held-out records at most: more would not make the error any surer
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +87,7 @@ def try_out(subject: Subject, recipe: Recipe, seed: int) -> Trial:
         row_index=subject.row_index[train], groups={},
         label_spread=label_step(y, subject.target_kind),
     )  # fmt: skip
-    coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
-    if recipe.intercept:
-        coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
-    design = subject.X[test]
-    if recipe.intercept:
-        design = np.hstack([design, np.ones((len(test), 1))])
-    noise = np.random.default_rng(seed).standard_normal((DRAWS, *coef.shape))
+    margins, shifts = noisy_margins(model, recipe, subject.X[test], seed)
     truth = subject.y[test]
     if recipe.classifies:
         truth = np.searchsorted(model.classes_, truth)
@@ -102,14 +97,26 @@ def try_out(subject: Subject, recipe: Recipe, seed: int) -> Trial:
         truth = np.asarray(truth, dtype=float)
         trivial = float(np.sqrt(np.mean((truth - np.mean(np.asarray(y, dtype=float))) ** 2)))
     return Trial(
-        margins=design @ coef,
-        shifts=np.stack([design @ draw for draw in noise]),
+        margins=margins,
+        shifts=shifts,
         truth=truth,
         eta=record_leakage(fitted),
         recipe=recipe,
         trivial_error=trivial,
         ceiling=0.0 if recipe.classifies else float(np.max(np.asarray(y, dtype=float))),
     )
+
+
+def noisy_margins(
+    model: Any, recipe: Recipe, X: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1."""
+    coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
+    if recipe.intercept:
+        coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
+        X = np.hstack([X, np.ones((len(X), 1))])
+    noise = np.random.default_rng(seed).standard_normal((DRAWS, *coef.shape))
+    return X @ coef, np.stack([X @ draw for draw in noise])
 
 
 def draw_curve(trial: Trial, sigma: float, calibrated: float) -> Curve:
@@ -146,4 +153,4 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
             f"The table has {n} usable rows, too few to fit a model on some and test it on others."
         )
     test = rest[:wanted]
-    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:_TESTED])
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])

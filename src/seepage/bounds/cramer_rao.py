@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -15,18 +15,37 @@ from seepage.spectra import inverse_diagonal
 from seepage.tables import as_numpy
 from seepage.unknowns import Unknowns
 
+if TYPE_CHECKING:
+    from seepage.row_stream import RowStream
+    from seepage.streamed_leakage import StreamedLeakage
+
 Array = Any
 
 _BLOCK_LIMIT = 5000  # unknowns in a block whose information is written out
 
 
-def cramer_rao_rows(leak: Leakage, columns: Columns = None, label: bool = False) -> Result:
+@overload
+def cramer_rao_rows(leak: Leakage, columns: Columns = None, label: bool = False) -> Result: ...
+
+
+@overload
+def cramer_rao_rows(
+    leak: StreamedLeakage, columns: Columns = None, label: bool = False
+) -> RowStream: ...
+
+
+def cramer_rao_rows(
+    leak: Leakage | StreamedLeakage, columns: Columns = None, label: bool = False
+) -> Result | RowStream:
     """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
 
     No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
     has a smaller mean squared error per unknown. The label is known unless ``label`` is given.
-    Infinite where no unbiased estimate exists.
+    Infinite where no unbiased estimate exists. Of data that are read in chunks, the answer is
+    computed as it is read or written.
     """
+    if not isinstance(leak, Leakage):
+        return leak.cramer_rao_rows(columns, label)
     unknowns, about = leak.unknowns(columns, label)
     count = leak.jacobian.unknown_count(unknowns)
     values = leak.jacobian.inverse_traces(unknowns) / count

@@ -47,7 +47,7 @@ def glm_jacobian(
             gram=gram,
         )
     check_stationarity(fit, X, on_mismatch, hessian=H)
-    jacobian = _of_rows(fit, X, margins, whitened_inverse(H, noise))
+    jacobian = jacobian_of_rows(fit, X, margins, whitened_inverse(H, noise))
     jacobian.fit = fit
     return jacobian
 
@@ -62,12 +62,13 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     one = slice(row, row + 1)
     weight = None if fit.sample_weight is None else fit.sample_weight[one]
     alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
-    return _of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
+    return jacobian_of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
 
 
-def _of_rows(fit: FittedGLM, X: Array, margins: Array, inverse: Array) -> GLMJacobian:
+def jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
     build = _categorical if isinstance(fit.family, Categorical) else _single_output
-    return build(fit, X, margins, _narrow(inverse, X))
+    return build(fit, X, margins, _narrow(whitener, X))
 
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:
@@ -86,15 +87,25 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
 
 
 def _single_output(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
-    family, y, weight = fit.family, fit.target, fit.sample_weight
-    r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
-    if weight is not None:
-        r, a, b = weight * r, weight * a, weight * b
-    r, a, b = (_narrow(v, X) for v in (r, a, b))
+    r, a, b = (_narrow(v, X) for v in weighted_derivatives(fit, margins))
     coef = _narrow(fit.coef, X)
     return SingleOutputJacobian(
-        X, coef, intercept=fit.intercept is not None, r=r, a=a, b=b, whitener=whitener, target=y
+        X,
+        coef,
+        intercept=fit.intercept is not None,
+        r=r,
+        a=a,
+        b=b,
+        whitener=whitener,
+        target=fit.target,
     )
+
+
+def weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array, Array]:
+    """Return ``r``, ``a`` and ``b`` of rows with these margins, the weights folded in, (n,)."""
+    family, y, weight = fit.family, fit.target, fit.sample_weight
+    r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
+    return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
 
 
 def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:

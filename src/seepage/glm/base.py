@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -16,7 +17,12 @@ from seepage.glm.inputs import place_like, read_features, read_penalty
 from seepage.glm.least_squares import solve_least_squares
 from seepage.glm.newton import minimise
 from seepage.glm.objective import Objective
+from seepage.glm.streamed_fit import minimise_streamed
+from seepage.glm.streamed_sums import Problem
 from seepage.tables import Table
+
+if TYPE_CHECKING:
+    from seepage.streams.source import RowSource
 
 Array = Any  # any array of the array API standard
 
@@ -53,6 +59,20 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         check_intercept_exists(objective)
         minimum = minimise(objective, self._start)
         self.n_iter_ = minimum.steps
+        return minimum.parameters
+
+    def _solve_streamed(
+        self, source: RowSource, family: Family | Categorical, classes: np.ndarray | None
+    ) -> Array:
+        """Return the same for rows that come in chunks."""
+        ridge = read_penalty(self.l2, len(source))
+        intercept = bool(self.fit_intercept)
+        problem = Problem(family, classes, ridge, intercept, len(source.names))
+        minimum = minimise_streamed(source, problem, self._start)
+        self.weighted_ = source.weighted
+        self.n_iter_ = minimum.steps
+        self.n_features_in_ = len(source.names)
+        self.feature_names_in_ = np.asarray(source.names, dtype=object)
         return minimum.parameters
 
     def _parameters(self) -> Array:

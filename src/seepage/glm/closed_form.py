@@ -19,13 +19,11 @@ from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.chunks import CHUNK, by_rows, progress, row_slices
-from seepage.glm.curvature import bordered_gram
-from seepage.glm.inverse import inverse_diagonal, inverse_traces
+from seepage.chunks import CHUNK, by_rows
+from seepage.glm import block_sums
+from seepage.glm.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian import GLMJacobian
 from seepage.glm.secular import largest_eigenvalue
-from seepage.glm.updated_spectrum import largest_after_update
-from seepage.spectra import dense_largest
 from seepage.unknowns import Unknowns
 
 Array = Any
@@ -36,8 +34,7 @@ _SMALL = 12  # up to this many unknowns a row, its information is written out as
 class _Eigenbasis(NamedTuple):
     """The eigenvectors of ``A_V A_Vᵀ``, and what a row's ``A x̃`` is in terms of them."""
 
-    columns: tuple[int, ...] | None  # which features
-    basis: Any
+    unknowns: Unknowns  # which features
     delta: Array  # (k,), the eigenvalues, rising
     coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
     whole: bool  # whether they span all of the release
@@ -79,6 +76,16 @@ class SingleOutputJacobian(GLMJacobian):
         self.w, self.r, self.a, self.b = coef, r, a, b
         self._kept: _Eigenbasis | None = None
         self._lengths: Array | None = None
+        self.inverse_terms: SharedTerms | None = None
+
+    def about(self, X: Array, r: Array, a: Array, b: Array, target: Array) -> SingleOutputJacobian:
+        """Return the Jacobian of the same release about other rows, with what was kept of it."""
+        other = SingleOutputJacobian(
+            X, self.w, intercept=self.intercept, r=r, a=a, b=b, whitener=self.whitener,
+            target=target,
+        )  # fmt: skip
+        other._kept, other.inverse_terms = self._kept, self.inverse_terms
+        return other
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, by secular equations."""
@@ -86,7 +93,7 @@ class SingleOutputJacobian(GLMJacobian):
             return super().row_norms(unknowns)
         xp = array_namespace(self.X)
         basis = self._eigenbasis(unknowns)
-        c, s = self._rank_two(unknowns)
+        c, s = self.rank_two(unknowns)
         rho = self.r * self.r
         lengths = rho if basis.whole else self._release_lengths()
 
@@ -118,7 +125,7 @@ class SingleOutputJacobian(GLMJacobian):
         return self._lengths
 
     def _forget(self) -> None:
-        self._kept = self._lengths = None
+        self._kept = self._lengths = self.inverse_terms = None
 
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``; kept for the next question about the same features.
@@ -127,7 +134,7 @@ class SingleOutputJacobian(GLMJacobian):
         beyond them is the length of one more coordinate.
         """
         kept = self._kept
-        if kept is not None and kept.columns == unknowns.columns and kept.basis is unknowns.basis:
+        if kept is not None and kept.unknowns.same_features(unknowns):
             return kept
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
@@ -141,14 +148,14 @@ class SingleOutputJacobian(GLMJacobian):
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
         if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns.columns, unknowns.basis, delta, A.T @ U, whole, q)
+        self._kept = _Eigenbasis(unknowns, delta, A.T @ U, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return ``r² tr(A_V A_Vᵀ) + c ‖Ax̃‖² + 2 a r (A_V w_V)·Ax̃`` for each row."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        c, s = self._rank_two(unknowns)
+        c, s = self.rank_two(unknowns)
         along_w = A.T @ (A_V @ w_V)
         slopes = self.design_times(slice(0, self.rows), along_w)
         return self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
@@ -217,85 +224,27 @@ class SingleOutputJacobian(GLMJacobian):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
-        xp = array_namespace(self.X)
-        A, A_V, w_V = self.restricted(unknowns)
-        c, s = self._rank_two(unknowns)
-        inner, Ah = self._sums(c, s, rows)
-        Aw = A_V @ w_V
-        total = A @ inner @ A.T + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
-        total += xp.sum(self.r[rows] ** 2) * (A_V @ A_V.T)
-        return float(dense_largest(total[None, :, :])[0])
+        sums = block_sums.sum_rows(self, self.rank_two(unknowns)[0], rows)
+        return block_sums.block_norm(self, unknowns, sums)
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the largest eigenvalue of the information about each attribute over the rows.
-
-        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)`` it is that of::
-
-            ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
-
-        ``N`` is diagonalised once. A single column is then a secular equation, all of them solved
-        together; a group of columns an update of a diagonal by as many ranks as it has columns.
-        """
-        xp = array_namespace(self.X)
-        A = self.whitener
-        gram, h = self._sums(self.a**2, self.a * self.r, rows)
-        delta, Q = xp.linalg.eigh(A @ gram @ A.T)
-        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), h @ Q
-        whitener, spread = Q.T @ A, xp.sum(self.r[rows] ** 2)
-        out = self._zeros(len(attributes))
-        single = {
-            k: u.columns[0]
-            for k, u in enumerate(attributes)
-            if u.columns is not None and len(u.columns) == 1 and u.basis is None
-        }
-        for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
-            w = attributes[k].of(self.w)
-            U = attributes[k].of(whitener[:, : self.features], axis=1)
-            S = self._zeros(w.shape[0] + 1, w.shape[0] + 1)
-            S[:-1, :-1] = spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
-            S[:-1, -1] = S[-1, :-1] = w
-            U = xp.concat([U, h[:, None]], axis=1)
-            out[k] = largest_after_update(xp.sum(w * w) * delta, U, S)
-        if single:
-            columns = xp.asarray(list(single.values()), device=self.X.device)
-            w = self.w[columns]
-            values = largest_eigenvalue(
-                w**2, delta, whitener[:, columns].T, h, spread * xp.ones_like(w), w
-            )
-            out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
-        return out
+        """Return the largest eigenvalue of the information about each attribute over the rows."""
+        sums = block_sums.sum_rows(self, self.a**2, rows)
+        return block_sums.column_norms(self, attributes, sums)
 
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
-        xp = array_namespace(self.X)
-        A, A_V, w_V = self.restricted(unknowns)
-        gram, h = self._sums(self.a**2, self.a * self.r, rows)
-        constant = xp.sum((A @ gram) * A) * w_V**2
-        return constant + 2 * w_V * (A_V.T @ h) + xp.sum(self.r[rows] ** 2) * xp.sum(A_V**2, axis=0)
+        """Return the information about each unknown feature alone, summed over the rows."""
+        sums = block_sums.sum_rows(self, self.a**2, rows)
+        return block_sums.cell_totals(self, unknowns, sums)
 
     def restricted(self, unknowns: Unknowns) -> tuple[Array, Array, Array]:
         """Return ``A``, ``A_V`` and ``w_V``."""
         A = self.whitener
         return A, unknowns.of(A[:, : self.features], axis=1), unknowns.of(self.w)
 
-    def _rank_two(self, unknowns: Unknowns) -> tuple[Array, Array]:
+    def rank_two(self, unknowns: Unknowns) -> tuple[Array, Array]:
         """Return ``c`` and ``s = a r`` of every row."""
         xp = array_namespace(self.X)
         w_V = unknowns.of(self.w)
         c = self.a * self.a * xp.sum(w_V * w_V)
         return (c + self.b * self.b if unknowns.label else c), self.a * self.r
-
-    def _sums(self, c: Array, s: Array, rows: Array) -> tuple[Array, Array]:
-        """Return ``X̃ᵀ diag(c) X̃`` and ``A X̃ᵀ s`` over the rows, copying no more than a chunk."""
-        if rows.shape[0] == self.rows:
-            gram, along = bordered_gram(self.X, c, self.intercept), self.X.T @ s
-        else:
-            gram = along = 0.0
-            for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
-                X, here = self.X[rows[piece], :], rows[piece]
-                gram = gram + bordered_gram(X, c[here], self.intercept)
-                along = along + X.T @ s[here]
-        along = self.whitener[:, : self.features] @ along
-        if self.intercept:
-            along = along + self.whitener[:, -1] * array_namespace(s).sum(s[rows])
-        return gram, along

@@ -7,6 +7,7 @@ method on such data walks along it for ever, so its last step is the certificate
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -18,6 +19,12 @@ from seepage.glm.objective import Objective
 Array = Any  # any array of the array API standard
 
 _TIE = 1e-3  # rows on the boundary stand this still, compared with the row that moves most
+
+
+NO_COUNTS = (
+    "Every count (of positive weight) is zero, so the intercept diverges to minus infinity; fit "
+    "without an intercept, or leave these data out."
+)
 
 
 def check_divergence(objective: Objective, margins: Array, margin_step: Array | None) -> None:
@@ -37,16 +44,34 @@ def check_divergence(objective: Objective, margins: Array, margin_step: Array | 
     """
     if objective.ridge > 0:
         return
-    strict = _gains(objective, margins)
+    refuse_strict(gain_range(objective, margins)[0], objective.family.name)
+    if margin_step is not None:
+        refuse_drift(gain_range(objective, margin_step, counts=True), objective.family.name)
+
+
+def refuse_strict(least: float, family: str) -> None:
+    """Raise where the least gain of the margins shows that every row is on its own side."""
+    if 0 < least < math.inf:
+        raise InputError(_message(family))
+
+
+def refuse_drift(gains: tuple[float, float], family: str) -> None:
+    """Raise where the range of the gains of a step shows that it leads on for ever."""
+    least, largest = gains
+    if largest > 0.1 and least >= -_TIE * largest:
+        raise InputError(_message(family))
+
+
+def gain_range(objective: Objective, margins: Array, counts: bool = False) -> tuple[float, float]:
+    """Return how far margins move the rows to the side where their losses fall: least and most.
+
+    Of no rows, and for a family that cannot diverge, an empty range: from ∞ to −∞.
+    """
+    gains = _gains(objective, margins, counts)
     xp = array_namespace(margins)
-    if strict is not None and bool(xp.all(strict > 0)):
-        raise InputError(_message(objective))
-    gains = None if margin_step is None else _gains(objective, margin_step, counts=True)
-    if gains is None:
-        return
-    largest = float(xp.max(gains))
-    if largest > 0.1 and float(xp.min(gains)) >= -_TIE * largest:
-        raise InputError(_message(objective))
+    if gains is None or gains.shape[0] == 0:
+        return math.inf, -math.inf
+    return float(xp.min(gains)), float(xp.max(gains))
 
 
 def check_intercept_exists(objective: Objective) -> None:
@@ -58,10 +83,7 @@ def check_intercept_exists(objective: Objective) -> None:
     if objective.sample_weight is not None:
         counts = counts * objective.sample_weight
     if not bool(xp.any(counts > 0)):
-        raise InputError(
-            "Every count (of positive weight) is zero, so the intercept diverges to minus "
-            "infinity; fit without an intercept, or leave these data out."
-        )
+        raise InputError(NO_COUNTS)
 
 
 def _gains(objective: Objective, margins: Array, counts: bool = False) -> Array | None:
@@ -83,8 +105,8 @@ def _gains(objective: Objective, margins: Array, counts: bool = False) -> Array 
     return gains[objective.sample_weight > 0, ...]
 
 
-def _message(objective: Objective) -> str:
-    if objective.family.name == "poisson":
+def _message(family: str) -> str:
+    if family == "poisson":
         return (
             "The counts are all zero in some direction of X (for example in every row of a "
             "category), so without L2 the coefficients diverge; set l2 to a positive number."

@@ -34,7 +34,7 @@ Array = Any
 def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
     """Return ``Tr(I⁻¹)`` of every row, ``(n,)``."""
     xp = array_namespace(jacobian.X)
-    shared = _shared(jacobian, unknowns)
+    shared = shared_terms(jacobian, unknowns)
     trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
 
     def traces(rows: slice) -> Array:
@@ -48,7 +48,7 @@ def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
 def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
     """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``."""
     xp = array_namespace(jacobian.X)
-    shared = _shared(jacobian, unknowns)
+    shared = shared_terms(jacobian, unknowns)
 
     def diagonals(rows: slice) -> Array:
         t = _row_terms(jacobian, unknowns, shared, rows)
@@ -64,9 +64,10 @@ def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Arra
     return by_rows(diagonals, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
 
 
-class _Shared(NamedTuple):
+class SharedTerms(NamedTuple):
     """What all rows have in common."""
 
+    unknowns: Unknowns
     diagonal: Array  # (t,): that of B⁻¹
     w: Array  # (t,)
     v: Array  # (t,): B⁻¹w
@@ -85,7 +86,11 @@ class _RowTerms(NamedTuple):
     regular: Array
 
 
-def _shared(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> _Shared:
+def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTerms:
+    """Return what all rows have in common; kept for the next question about the same features."""
+    kept = jacobian.inverse_terms
+    if kept is not None and kept.unknowns.same_features(unknowns):
+        return kept
     xp = array_namespace(jacobian.X)
     A, A_V, w = jacobian.restricted(unknowns)
     # By QR rather than through B itself, which would square the condition number of A_V; scaled
@@ -95,11 +100,14 @@ def _shared(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> _Shared:
     root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
     inverse = root @ root.T
     to_y = A.T @ (Q @ root.T)
-    return _Shared(xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T)
+    jacobian.inverse_terms = SharedTerms(
+        unknowns, xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T
+    )
+    return jacobian.inverse_terms
 
 
 def _row_terms(
-    jacobian: SingleOutputJacobian, unknowns: Unknowns, shared: _Shared, rows: slice
+    jacobian: SingleOutputJacobian, unknowns: Unknowns, shared: SharedTerms, rows: slice
 ) -> _RowTerms:
     xp = array_namespace(jacobian.X)
     r, a = jacobian.r[rows], jacobian.a[rows]

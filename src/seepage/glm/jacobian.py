@@ -233,7 +233,7 @@ class GLMJacobian(ReleaseJacobian):
         """Return ``A G z`` for a change ``z (len(rows), q)`` of the block: a vector ``(P,)``."""
         xp = array_namespace(self.X)
         t = unknowns.features(self.features)
-        total = self._zeros(self.size // self.outputs, self.outputs)
+        total = self.zeros(self.size // self.outputs, self.outputs)
         width = self.features + self.outputs**2
         for piece in row_slices(rows.shape[0], width, chunk=self.chunk):
             here = self._pick(rows, piece)

@@ -11,6 +11,7 @@ from seepage.glm.base import split_parameters
 from seepage.glm.classification import GLMClassifier, check_two_classes
 from seepage.glm.families import bernoulli
 from seepage.glm.inputs import place_like, read_classes, read_features, read_weights
+from seepage.streams.source import as_source, is_streamed
 
 Array = Any  # any array of the array API standard
 
@@ -58,22 +59,35 @@ class LogisticRegression(GLMClassifier):
     def __init__(self, l2: float = 1e-2, fit_intercept: bool = False) -> None:
         super().__init__(l2=l2, fit_intercept=fit_intercept)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there.
+        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
+        are read in chunks, once for every Newton step.
         """
+        if is_streamed(X):
+            source = as_source(X, y, sample_weight)
+            self.classes_ = source.classes()
+            check_two_classes(self.classes_, self.classes_, None)
+            self._check_binary()
+            return self._with(self._solve_streamed(source, bernoulli, self.classes_))
         table = read_features(self, X, fitting=True)
         self.classes_, positions = read_classes(y, table)
         weights = read_weights(sample_weight, table)
         check_two_classes(self.classes_, positions, weights)
+        self._check_binary()
+        target = place_like(positions, table.values)
+        return self._with(self._solve(table, bernoulli, target, weights))
+
+    def _check_binary(self) -> None:
         if self.classes_.shape[0] > 2:
             raise InputError(
                 "Only binary classification is supported. The type of the target is multiclass "
                 f"({self.classes_.shape[0]} classes): use SoftmaxRegression."
             )
-        target = place_like(positions, table.values)
-        theta = self._solve(table, bernoulli, target, weights)
+
+    def _with(self, theta: Array) -> Self:
         coef, intercept = split_parameters(theta, bool(self.fit_intercept))
         xp = array_namespace(theta)
         self.coef_, self.intercept_ = coef[None, :], xp.reshape(intercept, (1,))

@@ -11,6 +11,7 @@ from seepage.errors import InputError
 from seepage.glm.base import LinearModel, split_parameters
 from seepage.glm.families import Family
 from seepage.glm.inputs import read_features, read_response, read_weights
+from seepage.streams.source import as_source, is_streamed
 from seepage.tables import as_numpy
 
 Array = Any  # any array of the array API standard
@@ -22,11 +23,18 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
     def _family(self) -> Family:
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Minimise the objective on a table ``X``, (n, d), targets ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there.
+        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
+        are read in chunks, once for every Newton step.
         """
+        if is_streamed(X):
+            source = as_source(X, y, sample_weight)
+            theta = self._solve_streamed(source, self._family(), None)
+            self.coef_, self.intercept_ = split_parameters(theta, bool(self.fit_intercept))
+            return self
         table = read_features(self, X, fitting=True)
         target = read_response(y, table)
         weights = read_weights(sample_weight, table)

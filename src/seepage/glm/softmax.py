@@ -11,6 +11,7 @@ from seepage.glm.base import split_parameters
 from seepage.glm.categorical import Categorical
 from seepage.glm.classification import GLMClassifier, check_two_classes
 from seepage.glm.inputs import place_like, read_classes, read_features, read_weights
+from seepage.streams.source import as_source, is_streamed
 from seepage.tables import as_numpy
 
 Array = Any  # any array of the array API standard
@@ -58,11 +59,19 @@ class SoftmaxRegression(GLMClassifier):
     def __init__(self, l2: float = 1e-2, fit_intercept: bool = False) -> None:
         super().__init__(l2=l2, fit_intercept=fit_intercept)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there.
+        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
+        are read in chunks, once for every Newton step.
         """
+        if is_streamed(X):
+            source = as_source(X, y, sample_weight)
+            self.classes_ = source.classes()
+            check_two_classes(self.classes_, self.classes_, None)
+            family = Categorical(self.classes_.shape[0])
+            return self._with(self._solve_streamed(source, family, self.classes_))
         table = read_features(self, X, fitting=True)
         self.classes_, positions = read_classes(y, table)
         weights = read_weights(sample_weight, table)
@@ -70,7 +79,9 @@ class SoftmaxRegression(GLMClassifier):
         self._check_every_class_counts(positions, weights)
         classes = self.classes_.shape[0]
         target = place_like(np.eye(classes)[positions], table.values)
-        theta = self._solve(table, Categorical(classes), target, weights)
+        return self._with(self._solve(table, Categorical(classes), target, weights))
+
+    def _with(self, theta: Array) -> Self:
         coef, self.intercept_ = split_parameters(theta, bool(self.fit_intercept))
         self.coef_ = coef.T
         return self

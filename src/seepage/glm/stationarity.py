@@ -50,11 +50,18 @@ def check_stationarity(
     NotTheMinimiserError
         With the norm of the gradient and the relative step.
     """
-    if on_mismatch not in ("raise", "warn"):
-        raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
-    gradient, spread = _gradient(fit, X)
-    xp = array_namespace(gradient)
+    _check_choice(on_mismatch)
+    gradient, spread = gradient_and_spread(fit, X)
     H = _hessian(fit, X) if hessian is None else hessian
+    return judge_stationarity(fit, gradient, spread, H, on_mismatch)
+
+
+def judge_stationarity(
+    fit: FittedGLM, gradient: Array, spread: float, H: Array, on_mismatch: str
+) -> float:
+    """Do the same with the sums over the rows at hand: see :func:`gradient_and_spread`."""
+    _check_choice(on_mismatch)
+    xp = array_namespace(gradient)
     factor = cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
@@ -86,8 +93,13 @@ def check_stationarity(
     return relative
 
 
+def _check_choice(on_mismatch: str) -> None:
+    if on_mismatch not in ("raise", "warn"):
+        raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
+
+
 def _warn(message: str) -> None:
-    warnings.warn(message, NotConvergedWarning, stacklevel=3)
+    warnings.warn(message, NotConvergedWarning, stacklevel=4)
 
 
 def _norm(values: Array) -> float:
@@ -107,7 +119,7 @@ def _size(fit: FittedGLM, H: Array) -> float:
     return math.sqrt(max(square, 0.0))
 
 
-def _gradient(fit: FittedGLM, X: Array) -> tuple[Array, float]:
+def gradient_and_spread(fit: FittedGLM, X: Array) -> tuple[Array, float]:
     """Return the gradient at the coefficients, and ``√Σᵢ (ωᵢ rᵢ ‖xᵢ‖)²``, in chunks of rows."""
     xp = array_namespace(fit.coef)
     total = fit.ridge * fit.coef

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from seepage.auditing.findings import Audit
 from seepage.errors import InputError
-from seepage.files import write_private
+from seepage.files import Writer, write_private_together
 from seepage.report.card import write_card
 from seepage.report.page import draw_figures, render_page
 from seepage.report.records import build_table
@@ -31,15 +34,32 @@ def write_report(audit: Audit, out: Path) -> Path:
         out / "report.html": render_page(audit, figures),
     }
     table = build_table(audit)
-    _make_private(out)
-    write_private(out / "leakage.parquet", lambda file: pq.write_table(table, file))
+    files: dict[Path, Writer] = {
+        out / "leakage.parquet": lambda file: pq.write_table(table, file),
+    }
     for path, text in texts.items():
-        content = text.encode("utf-8", "replace")
-        write_private(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+        files[path] = partial(_write_text, text)
+    ours = not out.exists()
+    try:
+        _make_private(out)
+        write_private_together(files)
+    except OSError as error:
+        if ours:
+            for folder in (out / "figures", out):
+                with suppress(OSError):
+                    folder.rmdir()
+        raise InputError(
+            f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing was "
+            "left behind."
+        ) from error
     for left in (out / "figures").glob("*.svg"):  # of an earlier audit with other groups
         if left not in texts and left.stem.partition("-")[0] in {"attributes", "groups", "curve"}:
             left.unlink()
     return out / "report.html"
+
+
+def _write_text(text: str, file: BinaryIO) -> None:
+    file.write(text.encode("utf-8", "replace"))
 
 
 def _make_private(out: Path) -> None:

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 ENOUGH = 10  # rows from which all-different values make an identifier
 FEW = 20  # different texts up to which numbers among them are taken for codes
 
+COMMAS = "numbers with commas in them"
+
 _DATE = re.compile(
     r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T]\d{1,2}:\d\d.*)?"
 )
@@ -37,7 +39,11 @@ class Facts:
     refused
         What it holds that cannot be used (``dates``, …), or nothing.
     almost_number
-        Of a column of text that is mostly numbers, the first row that is none.
+        Of a column of text that is mostly numbers, the first row that is none; −1 where only that
+        there is one is known.
+    capped
+        Whether there may be more different values than ``distinct``, which is then a bound that
+        was passed.
     """
 
     rows: int
@@ -50,6 +56,7 @@ class Facts:
     identifier: str = ""
     refused: str = ""
     almost_number: int | None = None
+    capped: bool = False
 
 
 def look_at(column: pa.ChunkedArray, *, as_codes: bool = False) -> Facts:
@@ -128,16 +135,31 @@ def _look_at_text(column: pa.ChunkedArray, as_codes: bool) -> Facts:
     if as_codes or distinct == 0:
         return Facts(rows, missing, distinct)
     sample = column.drop_null()[:100].to_pylist()
-    if all(_DATE.fullmatch(text) for text in sample):
+    if looks_like_dates(sample):
         return Facts(rows, missing, distinct, refused="dates")
-    if 2 * _matching(pc.match_substring_regex(column, _COMMAS)) > filled:
-        return Facts(rows, missing, distinct, refused="numbers with commas in them")
-    numbers = pc.match_substring_regex(column, _NUMBER)
+    if 2 * _matching(commas_in(column)) > filled:
+        return Facts(rows, missing, distinct, refused=COMMAS)
+    numbers = numbers_in(column)
     if distinct > FEW and filled > _matching(numbers) >= 0.9 * filled:
         first = int(pc.index(numbers, False).as_py())
         return Facts(rows, missing, distinct, almost_number=first)
     identifier = "are all different" if filled >= ENOUGH and distinct == filled else ""
     return Facts(rows, missing, distinct, identifier=identifier)
+
+
+def looks_like_dates(texts: list[str]) -> bool:
+    """Say whether all of some texts are dates."""
+    return all(_DATE.fullmatch(text) for text in texts)
+
+
+def numbers_in(texts: pa.Array) -> pa.Array:
+    """Return which texts are numbers."""
+    return pc.match_substring_regex(texts, _NUMBER)
+
+
+def commas_in(texts: pa.Array) -> pa.Array:
+    """Return which texts are numbers with commas in them."""
+    return pc.match_substring_regex(texts, _COMMAS)
 
 
 def _matching(flags: pa.ChunkedArray) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.column_facts import without_nan
-from seepage.auditing.names import printable, shown, unique
+from seepage.columns.facts import without_nan
+from seepage.columns.names import printable, shown, unique
 from seepage.errors import InputError
 
 Array = np.ndarray[Any, Any]

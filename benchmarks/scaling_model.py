@@ -1,0 +1,228 @@
+"""The cost model behind docs/scaling.md: fitted at three sizes, held against a fourth, then asked.
+
+GLM: every pass over rows costs, per row and on one core, ``read·d + linear·d + square·d²`` seconds
+for ``d`` columns. Reading is measured by itself, and the other two constants of each pass are
+fitted to three sizes. What travels in a cluster is counted in the bytes of the sums themselves.
+Neural networks: a step of the accountant costs ``fixed + slope·(parameters × batch)`` seconds,
+fitted in the same way. For an accelerator, the figures that ``accountant.py --device cuda`` left in
+``results/`` are interpolated.
+
+Claim: each prediction for the held-out size is within a factor of 1.5 of what is then measured.
+``--small`` takes toy sizes, to see that it runs. All work is pinned to one core, and its processor
+time is what counts; files come from the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import nn
+
+import seepage.nn as snn
+from measuring import show
+from scaling_passes import NAMES, Passes, PassModel, fit_passes, measure_passes, seconds
+from seepage.cluster.tree import FAN_IN
+
+RESULTS = Path(__file__).parent / "results"
+CLOSE = 1.5
+WIDTHS = (46, 12, 12, 12, 12)
+
+
+def measure_step(width: int, batch: int, repeats: int) -> tuple[int, float, float]:
+    """Return the parameters of a network, and the seconds of an accounted and of a plain step."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(784, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 10)
+    )
+    x, y = torch.randn(batch, 784), torch.randint(10, (batch,))
+    accountant = snn.FisherAccountant(
+        net, "cross_entropy", n=batch, sample_rate=1.0, noise_multiplier=1.0, sampler="other"
+    )
+
+    def plain() -> None:
+        nn.functional.cross_entropy(net(x), y).backward()
+
+    accountant.observe(range(batch), x, y, update=True)  # the first batch is looked over
+    taken = seconds(lambda: accountant.observe(range(batch), x, y, update=True), repeats)
+    count = sum(p.numel() for p in net.parameters())
+    return count, taken, seconds(plain, repeats)
+
+
+def told(name: str, size: str, predicted: float, measured: float, good: list[bool]) -> None:
+    """Print a prediction beside what was measured."""
+    ratio = predicted / measured
+    good.append(1 / CLOSE <= ratio <= CLOSE)
+    show(name, size, f"{predicted:.4g} s", f"{measured:.4g} s", f"{ratio:.2f}", widths=WIDTHS)
+
+
+def glm(small: bool, repeats: int, good: list[bool]) -> tuple[PassModel, Passes]:
+    """Fit and check the model of the passes."""
+    rows = 5_000 if small else 30_000
+    *fitted, held_out = (10, 30, 60, 90) if small else (50, 150, 450, 800)
+    measured = [measure_passes(rows, d, repeats) for d in fitted]
+    model = fit_passes(measured)
+    print("Passes over a table, one core; fitted to")
+    show("", *(f"d = {m.columns}" for m in measured), "", widths=WIDTHS)
+    for name in NAMES:
+        show(
+            f"{name}, ns per row", *(f"{1e9 * m.times[name] / m.rows:.0f}" for m in measured), "",
+            widths=WIDTHS,
+        )  # fmt: skip
+    print()
+    show("constants of one core", "ns per cell", "ps per cell·d", "", "", widths=WIDTHS)
+    show("reading (8 bytes a cell)", f"{1e9 * model.read:.2f}", "", "", "", widths=WIDTHS)
+    for name in NAMES[1:]:
+        linear, square = 1e9 * model.linear[name], 1e12 * model.square[name]
+        show(name, f"{linear:.2f}", f"{square:.1f}", "", "", widths=WIDTHS)
+    print()
+    check = measure_passes(rows, held_out, repeats)
+    show("held out", "size", "predicted", "measured", "ratio", widths=WIDTHS)
+    for name in NAMES:
+        predicted = check.rows * model.per_row(name, check.columns)
+        told(name, f"d = {check.columns}", predicted, check.times[name], good)
+    numbers = check.columns * (check.columns + 1)
+    print(f"\nsums of one chunk: {check.sums:,} bytes, 8 (d² + d) = {8 * numbers:,}")
+    return model, check
+
+
+def ask_cluster(model: PassModel) -> None:
+    """Print what a billion rows of a thousand columns take on sixty-four workers."""
+    rows, columns, workers, block, newton = 10**9, 1000, 64, 100_000, 8
+    sums = 8 * columns * (columns + 1)
+    parts = rows // block
+    sent = parts * sums * FAN_IN / (FAN_IN - 1)
+    print(f"\n{rows:,} rows × {columns:,} columns, {workers} workers of one core like this one,")
+    print(f"partitions of {block:,} rows ({8 * block * columns / 1e9:.1f} GB each):")
+    wide = (46, 16, 16)
+    show("", "a pass", "per worker", widths=wide)
+    show(
+        "bytes read", f"{8e-12 * rows * columns:.1f} TB",
+        f"{8e-9 * rows * columns / workers:.0f} GB", widths=wide,
+    )  # fmt: skip
+    show(
+        "operations of a product", f"{2e-15 * rows * columns**2:.1f} Pflop",
+        f"{2e-12 * rows * columns**2 / workers:.1f} Tflop", widths=wide,
+    )  # fmt: skip
+    show(
+        "bytes of sums sent, at most", f"{sent / 1e9:.0f} GB",
+        f"{sent / workers / 1e9:.2f} GB", widths=wide,
+    )  # fmt: skip
+    show("the same per row and column", f"{sent / rows / columns:.3f} B", "", widths=wide)
+    show("bytes that reach the client", f"{sums / 1e6:.0f} MB", "", widths=wide)
+    for name in NAMES:
+        taken = rows / workers * model.per_row(name, columns)
+        show(name, f"{taken / 60:.0f} minutes", "", widths=wide)
+    step, row = (rows / workers * model.per_row(name, columns) for name in NAMES[1:3])
+    total = (newton + 1) * step + row
+    print(
+        f"a fit of {newton} Newton steps, the Hessian at its end, and η of every row, written: "
+        f"{total / 3600:.1f} hours"
+    )
+
+
+def networks(small: bool, repeats: int, good: list[bool]) -> None:
+    """Fit and check the model of a step of the accountant."""
+    batch = 16 if small else 64
+    *fitted, held_out = (32, 64, 96, 128) if small else (256, 512, 1024, 2048)
+    found = [measure_step(width, batch, repeats) for width in fitted]
+    size = np.asarray([count * batch for count, _, _ in found], dtype=float)
+    print("\nA step of the accountant (two probes, exact clipping, the update), one core, batch "
+          f"{batch}")  # fmt: skip
+    show("parameters", *(f"{count:,}" for count, _, _ in found), "", widths=WIDTHS)
+    models = {}
+    for k, name in ((1, "accounted step"), (2, "plain step")):
+        times = np.asarray([entry[k] for entry in found])
+        show(f"{name}, ms", *(f"{1e3 * t:.1f}" for t in times), "", widths=WIDTHS)
+        terms = np.stack([np.ones_like(size), size], axis=1) / times[:, None]
+        models[name] = nnls(terms, np.ones(len(times)))[0]
+    print()
+    count, accounted, plain = measure_step(held_out, batch, repeats)
+    show("held out", "parameters", "predicted", "measured", "ratio", widths=WIDTHS)
+    for name, taken in (("accounted step", accounted), ("plain step", plain)):
+        fixed, slope = models[name]
+        told(name, f"{count:,}", fixed + slope * count * batch, taken, good)
+    ratio = models["accounted step"][1] / models["plain step"][1]
+    print(f"\nfor large networks an accounted step costs {ratio:.1f} plain steps on this core")
+    accountant = snn.FisherAccountant(
+        nn.Linear(2, 2), "cross_entropy", n=1000, sample_rate=1.0, noise_multiplier=1.0
+    )
+    kept = sum(
+        t.numel() * t.element_size()
+        for name, t in accountant.state_dict().items()
+        if name != "facts"
+    )
+    print(f"kept for every record, and sent once at the end: {kept / 1000:.0f} bytes")
+
+
+def ask_accelerator() -> None:
+    """Print what the figures of an accelerator say of a network of a billion parameters."""
+    path = RESULTS / "accountant-cuda.json"
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    wanted, length = 1e9, 256
+    batches = {"124M": 16, "1.3B": 8}
+    if not set(batches) <= set(figures):
+        print(
+            f"\n{path.name} has no figures of the two transformers: run accountant.py there again"
+        )
+        return
+    task = "update + 1 probe, exact clipping"
+    print(
+        f"\nA network of {wanted:.0e} parameters of GPT-2's shape on {figures['machine']['device']}"
+    )
+    show("", "parameters", "seconds", "GiB", "plain steps", widths=WIDTHS)
+    points = []
+    for name, batch in batches.items():
+        entry = figures[name]
+        plain, taken = entry["times"]["plain training step"], entry["times"][task]
+        tokens = batch * length
+        points.append((entry["parameters"], taken["seconds"] / tokens))
+        show(
+            f"measured, {tokens:,} tokens a step", f"{entry['parameters']:,}",
+            f"{taken['seconds']:.3f}", f"{taken['gib']:.1f}",
+            f"{taken['seconds'] / plain['seconds']:.2f}", widths=WIDTHS,
+        )  # fmt: skip
+    (few, low), (many, high) = points
+    share = (math.log(wanted) - math.log(few)) / (math.log(many) - math.log(few))
+    per_token = math.exp((1 - share) * math.log(low) + share * math.log(high))
+    show(
+        "between the two, 2,048 tokens a step", f"{wanted:,.0f}", f"{2048 * per_token:.3f}", "", "",
+        widths=WIDTHS,
+    )  # fmt: skip
+    print(
+        f"{1e6 * per_token:.0f} µs a token: a run of a billion tokens on one accelerator in "
+        f"{1e9 * per_token / 3600:.0f} hours;\n"
+        f"several share it, and each sends and receives {8 * wanted / 1e9:.0f} GB of gradients a "
+        "step at most, and no record."
+    )
+
+
+def main() -> int:
+    """Measure, fit, hold against the fourth size, and predict."""
+    parser = argparse.ArgumentParser(description="The cost model of docs/scaling.md.")
+    parser.add_argument("--small", action="store_true", help="toy sizes")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    good: list[bool] = []
+    model, _ = glm(options.small, options.repeats, good)
+    ask_cluster(model)
+    networks(options.small, options.repeats, good)
+    ask_accelerator()
+    met = all(good)
+    print(f"\npredictions of the held-out sizes within a factor of {CLOSE}: "
+          f"{'holds' if met else 'FAILS'}")  # fmt: skip
+    return 0 if met or options.small else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

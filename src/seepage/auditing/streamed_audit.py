@@ -1,0 +1,278 @@
+"""The audit of Parquet data that are read in chunks: the same findings, from a few passes.
+
+What is left out beside the audit of a table in memory, and said so in the report: refits with other
+penalties or weights, and the table of all bounds on the most exposed record. The error on held-out
+records is that of a model fitted without them; the leakage drawn beside it is that of the release
+itself. Medians over the records of a column are those of a sample where there are very many.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.assess import (
+    DEFAULT_ETA,
+    DEFAULT_L2,
+    FEWEST_ROWS,
+    SEPARABLE_L2,
+    Tell,
+    kind_for,
+    sigma_reason,
+    versions,
+)
+from seepage.auditing.clean_batches import CleanBatches
+from seepage.auditing.columns import ColumnPlan
+from seepage.auditing.encoding import told_steps
+from seepage.auditing.findings import AttributeFinding, Audit, GroupFinding, GroupingFinding
+from seepage.auditing.grouping import grouping_of
+from seepage.auditing.measure import class_deviation, kind_as_column
+from seepage.auditing.recipe import Recipe, choose_model, recipe_of
+from seepage.auditing.record_questions import Questions
+from seepage.auditing.remedies import remedies_of_noise
+from seepage.auditing.streamed_measure import StreamedMeasures, measure_streamed
+from seepage.auditing.streamed_plan import plan_streamed
+from seepage.auditing.streamed_trial import held_out_rows, try_out_streamed
+from seepage.auditing.subject import Attribute, basis_of
+from seepage.auditing.tradeoff import draw_curve
+from seepage.columns.encoded import Part
+from seepage.errors import InputError
+from seepage.glm.categorical import Categorical
+from seepage.glm.families import bernoulli
+from seepage.glm.release import describe_streamed, release_of
+from seepage.glm.streamed_sums import Problem, step_gains
+from seepage.noise import Gaussian
+from seepage.streams.coding import Coding
+from seepage.streams.column_scan import ColumnSums
+from seepage.streams.parquet_files import Batches
+from seepage.streams.parquet_source import ParquetRows, scan_columns
+from seepage.unknowns import Unknowns
+
+
+def assess_streamed(
+    batches: Batches,
+    *,
+    source: str,
+    target: str,
+    model: str | None,
+    l2: float | None,
+    sigma: float | None,
+    target_eta: float | None,
+    choices: dict[str, Any],
+    scale: bool,
+    fitted: Any,
+    remedies: bool,
+    tell: Tell,
+    seed: int = 0,
+) -> Audit:
+    """Audit the release of a linear model of Parquet data.
+
+    Parameters
+    ----------
+    batches
+        The data.
+    source, model, l2, sigma, target_eta, fitted, remedies, tell, seed
+        As for :func:`seepage.auditing.assess.assess`.
+    target
+        The column that is predicted.
+    choices
+        The other parameters of :func:`seepage.auditing.streamed_plan.plan_streamed`.
+    scale
+        Whether numeric columns are standardised.
+    """
+    for name, number in (("sigma", sigma), ("target_eta", target_eta)):
+        if number is not None and not (np.isfinite(number) and number > 0):
+            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+    plan, used, parts = plan_streamed(CleanBatches(batches), target, **choices)
+    if used.rows < FEWEST_ROWS:
+        raise InputError(
+            f"Only {used.rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
+        )
+    scale = scale and fitted is None
+    drop_first = True if fitted is None else bool(fitted.fit_intercept)
+    data = ParquetRows(used, Coding(parts, target, None, scale, drop_first))
+    steps = [*plan.steps, *told_steps(parts, scale, drop_first)]
+    steps.append(f"The data were read in chunks, {len(data):,} records of them.")
+    labels = scan_columns(used, [target])[target]
+    tell("fitting")
+    fitted, recipe = _fit(data, plan, fitted, model, l2, steps)
+    tell("leakage of every record")
+    questions = _ask(data, plan, parts, scale, drop_first, fitted, recipe, labels, seed)
+    found = measure_streamed(data, questions)
+    eta = found.rows["eta"]
+    worst = float(np.max(eta))
+    if not (np.isfinite(worst) and worst > 0):
+        raise InputError(
+            "The model does not depend on any record (it fits the data without an error), so there "
+            "is no leakage to measure; check the target and the columns."
+        )
+    goal = DEFAULT_ETA if target_eta is None else target_eta
+    calibrated = worst / goal
+    noise = calibrated if sigma is None else sigma
+    tell("privacy and utility")
+    trial, held = try_out_streamed(
+        data, fitted, recipe, questions.held_out, found.held_out, labels, eta, seed
+    )
+    if not held:
+        steps.append("No model could be fitted without the held-out records: theirs is of all.")
+    if np.all(np.isnan(found.rows["exact_error"])):
+        steps.append("The exact bound per record was left out: it would take too long here.")
+    curve = draw_curve(trial, noise, calibrated)
+    advice = remedies_of_noise(trial, sigma=noise, target=goal, worst=worst) if remedies else ()
+    classes = getattr(fitted, "classes_", None)
+    errors = {name: values * noise for name, values in found.kept.items()}
+    return Audit(
+        source=source,
+        target=target,
+        model=recipe.model,
+        l2=recipe.l2,
+        intercept=recipe.intercept,
+        sigma=noise,
+        sigma_reason=sigma_reason(sigma, target_eta, noise),
+        released=questions.release.template.size,
+        steps=tuple(steps),
+        row_index=found.rows["row"],
+        eta=_divided(eta, noise),
+        eta_features=_divided(found.rows["eta_features"], noise),
+        eta_label=_divided(found.rows["eta_label"], noise),
+        exact_error=_divided(found.rows["exact_error"], 1 / noise),
+        attributes=_attributes(found, plan, noise, labels),
+        dataset_eta=found.together(found.tally.whole, questions.every) / noise,
+        curve=curve,
+        groupings=tuple(_grouping(name, found, noise) for name in plan.groups),
+        cell_errors=errors,
+        classes=() if classes is None else tuple(str(c) for c in classes),
+        target_eta=goal,
+        calibrated_sigma=calibrated,
+        remedies=advice,
+        versions=versions(),
+    )
+
+
+def _fit(
+    data: ParquetRows,
+    plan: ColumnPlan,
+    fitted: Any,
+    model: str | None,
+    l2: float | None,
+    steps: list[str],
+) -> tuple[Any, Recipe]:
+    """Return the model and how it was fitted, given or fitted now."""
+    if fitted is not None:
+        from seepage.auditing.modelfile import match_features
+
+        match_features(fitted, data.names)
+        recipe = recipe_of(describe_streamed(fitted, data)[0], len(data))
+        steps.append(
+            f"The given {recipe.model} model (L2 penalty λ = {recipe.l2:g}) was checked to be the "
+            f"minimiser of its objective on these {len(data):,} records."
+        )
+        return fitted, recipe
+    kind = choose_model(model, plan.target_kind, plan.target)
+    recipe = Recipe(kind, DEFAULT_L2 if l2 is None else l2)
+    fitted = recipe.estimator().fit(data)
+    if l2 is None and recipe.classifies and _tells_apart(data, fitted, recipe):
+        recipe = recipe.with_penalty(SEPARABLE_L2)
+        fitted = recipe.estimator().fit(data)
+        steps.append(
+            "The classes can be told apart without an error, so the penalty was raised to "
+            f"λ = {SEPARABLE_L2:g}."
+        )
+    steps.append(
+        f"A {kind} model with an intercept and L2 penalty λ = {recipe.l2:g} was fitted on "
+        f"{len(data):,} records and {len(data.names):,} features."
+    )
+    return fitted, recipe
+
+
+def _tells_apart(data: ParquetRows, fitted: Any, recipe: Recipe) -> bool:
+    """Say whether the model predicts the class of every record."""
+    classes = fitted.classes_
+    family = bernoulli if recipe.model == "logistic" else Categorical(len(classes))
+    problem = Problem(family, classes, 0.0, recipe.intercept, len(data.names))
+    ask = partial(step_gains, problem=problem, step=fitted._parameters())
+    return bool(data.total(ask, "predictions").least > 0)
+
+
+def _ask(
+    data: ParquetRows,
+    plan: ColumnPlan,
+    parts: tuple[Part, ...],
+    scale: bool,
+    drop_first: bool,
+    fitted: Any,
+    recipe: Recipe,
+    labels: ColumnSums,
+    seed: int,
+) -> Questions:
+    """Return the questions to ask of every record."""
+    attributes, start = [], 0
+    for part in parts:
+        width = part.width(drop_first)
+        unit = part.spread if scale and part.kind == "numeric" else 1.0
+        columns = tuple(range(start, start + width))
+        attributes.append(
+            Attribute(part.name, part.kind, columns, np.eye(width) / unit, part.spread)
+        )
+        start += width
+    numbers = kind_for(recipe.model, plan.target_kind) in ("numeric", "count")
+    step = labels.spread if numbers and labels.spread > 0 else 1.0
+    return Questions(
+        release=release_of(fitted, data, Gaussian(1.0), "raise"),
+        attributes=tuple(attributes),
+        basis=basis_of(attributes, len(data.names)),
+        label_step=step,
+        groups=plan.groups,
+        sensitive=plan.sensitive,
+        held_out=held_out_rows(len(data), seed),
+        rows=len(data),
+    )
+
+
+def _attributes(
+    found: StreamedMeasures, plan: ColumnPlan, noise: float, labels: ColumnSums
+) -> tuple[AttributeFinding, ...]:
+    """Return what was found of every column, the target last."""
+    questions, tally = found.questions, found.tally
+    kind = kind_as_column(plan.target_kind)
+    spread = labels.spread
+    if plan.target_kind not in ("numeric", "count"):
+        counts = np.asarray([n for _, n in sorted((labels.levels or {}).items())], dtype=float)
+        spread = class_deviation(counts, plan.target_kind)
+    told = [(a.name, a.kind, a.spread) for a in questions.attributes] + [
+        (plan.target, kind, spread)
+    ]
+    label = found.together(tally.label, Unknowns((), True))
+    etas = [*found.column_leakage(), label]
+    return tuple(
+        AttributeFinding(
+            name=name,
+            kind=its_kind,
+            eta=float(eta) / noise,
+            smallest_error=float(tally.smallest[k]) * noise,
+            easiest_row=int(found.rows["row"][tally.easiest[k]]),
+            median_error=float(found.medians[k]) * noise,
+            spread=its_spread,
+            sensitive=name in plan.sensitive,
+        )
+        for k, ((name, its_kind, its_spread), eta) in enumerate(zip(told, etas, strict=True))
+    )
+
+
+def _grouping(name: str, found: StreamedMeasures, noise: float) -> GroupingFinding:
+    groups = [
+        GroupFinding(
+            label, tally.count, tally.total / tally.count / noise, tally.worst / noise,
+            found.together(tally.block, found.questions.every) / noise,
+        )
+        for label, tally in sorted(found.tally.groups[name].items())
+    ]  # fmt: skip
+    return grouping_of(name, groups)
+
+
+def _divided(values: np.ndarray, by: float) -> np.ndarray:
+    """Divide in place: these arrays may lie in files."""
+    values /= by
+    return values
