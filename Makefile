@@ -43,10 +43,10 @@ lint: $(STAMPS)/lint ## Check style and formatting
 types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
-bench: $(STAMPS)/core ## Measure every claim about speed and memory
-	@for file in benchmarks/glm_*.py benchmarks/audit_sizes.py benchmarks/whitebox.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
+	@for file in glm_rows glm_growth audit_sizes whitebox accountant plis layers gradient_inversion out_of_core dask_workers scaling_model; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-reproduce: $(STAMPS)/core ## Make every table and figure of the papers again, and their page
+reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
 	@$(BIN)/seepage reproduce all --out reproduction
 	@$(BIN)/python -m seepage.papers.page reproduction docs
 
