@@ -18,9 +18,8 @@ negative eigenvalue, it is the determinant with that pole multiplied out::
 
 where ``K'`` leaves out the pole. Its sign also keeps a bracket, which no step may leave.
 
-Where the rank-two part dominates by far, as for most records of standardised columns, the first
-guess is all but the answer: ``λ K(λ)`` is a power series in ``ρ δ_max/λ``, whose coefficients are a
-few narrow products with ``p`` (:func:`_first_guess`).
+Where the rank-two part dominates by far, as for most records of standardised columns, the answer
+comes from a power series instead (``secular_series.py``), and otherwise often a good first guess.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.chunks import by_rows, chunk_for
+from seepage.glm.secular_series import positive_root, solve_far_above
 
 Array = Any
 
-_TERMS = 5  # of the power series in ρ δ_max/λ
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
 
 
@@ -69,63 +68,35 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
         p = p[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
     whole = _Secular(rho, delta, p, q, c, s)
-    guess = by_rows(lambda rows: _first_guess(whole.pick(rows)), *p.shape, chunk=chunk_for(p))
     return by_rows(
-        lambda rows: _solve(whole.pick(rows), guess[rows]),
+        lambda rows: _answers(whole.pick(rows)),
         *p.shape,
         chunk=chunk_for(p),
         threads=is_numpy_array(p),
     )
 
 
-def _first_guess(batch: _Secular) -> Array:
-    """Return about where the largest eigenvalue is, relative to ``ρ δ_max``; zero for no idea.
-
-    With ``z = ρ δ_max/λ`` and ``δ̂ = δ/δ_max``, ``λ Σ p²/(λ − ρδ) = Σ_j z^j Σ p² δ̂^j``; all terms
-    from the last one kept on are taken to be as large as that one. The largest eigenvalue ``μ`` of
-    ``S K`` is one where ``λ`` is right, and ``λ ← λ μ(λ)`` gains a factor of about ``z`` each time.
-    """
+def _answers(batch: _Secular) -> Array:
+    """Take the series where it is exact, and Newton's method for the rest."""
     xp = array_namespace(batch.p)
-    most = batch.delta[-1]
-    if float(most) == 0:
-        return xp.zeros_like(batch.rho)
-    share = batch.delta / most
-    powers = xp.stack([share**j for j in range(_TERMS + 1)])
-    # One row for each power, so that all that follows goes through memory in order.
-    series = (
-        powers @ (batch.p * batch.p).T,
-        (powers * batch.q[None, :]) @ batch.p.T,
-        powers @ (batch.q * batch.q),
-    )
-    pole = batch.rho * most
-    guess = pole + batch.c * series[0][0, :] + 2 * batch.s * series[1][0, :]
-    for _ in range(_TERMS - 1):
-        known = guess > 2 * pole
-        inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
-        z = xp.where(known, pole * inverse, xp.zeros_like(pole))
-        k11, k12, k22 = (_geometric(terms, z) * inverse for terms in series)
-        det = k11 * k22 - k12 * k12
-        det = batch.s**2 * xp.where(det > 0, det, xp.zeros_like(det))
-        mu, _ = _positive_root(batch.c * k11 + 2 * batch.s * k12, det)
-        guess = xp.where(known, guess * mu, xp.zeros_like(guess))
-    return xp.where(guess > 2 * pole, guess - pole, xp.zeros_like(guess))
-
-
-def _geometric(terms: Array, z: Array) -> Array:
-    """Return ``Σ_j terms_j z^j``, the last term standing for all that follow."""
-    total = terms[-1, ...] / (1 - z)
-    for j in range(terms.shape[0] - 2, -1, -1):
-        total = terms[j, ...] + z * total
-    return total
+    values, exact = solve_far_above(*batch)
+    left = xp.nonzero(~exact)[0]
+    if left.shape[0] == values.shape[0]:
+        return _solve(batch, values)
+    if left.shape[0]:
+        values[left] = _solve(batch.pick(left), values[left])
+    return values
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
+    """Return the largest eigenvalues, given guesses, which may be zero for no idea."""
     xp = array_namespace(batch.p)
     eps = xp.finfo(batch.p.dtype).eps
     top = batch.rho * batch.delta[-1]
     answer = xp.asarray(top, copy=True)
     low, tau, high = _bracket(batch, eps)
-    tau = xp.where((guess > 0) & (guess < high) & (tau > 0), guess, tau)
+    above = guess - top
+    tau = xp.where((above > top) & (above < high) & (tau > 0), above, tau)
     width, floor = -low, eps * (top + high) / 4
     active = xp.nonzero(high > 0)[0]
     if active.shape[0] < top.shape[0]:  # picking copies, so not without need
@@ -171,7 +142,7 @@ def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
     product = p_squared * xp.sum(batch.q * batch.q)
     # The determinant may cancel down to nothing; its rounding error keeps this an upper bound.
     det = xp.abs(product - p_with_q * p_with_q) + 8 * eps * product
-    high, _ = _positive_root(batch.c * p_squared + 2 * batch.s * p_with_q, batch.s**2 * det)
+    high, _ = positive_root(batch.c * p_squared + 2 * batch.s * p_with_q, batch.s**2 * det)
     width = batch.rho * (batch.delta[-1] - batch.delta[-2])
     u, v = batch.p[:, -1], batch.q[-1]
     doubtful = (u * (batch.c * u + 2 * batch.s * v) < 0) & (width > 0)
@@ -247,7 +218,7 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     trace, trace_slope = trace + pole * inverse, trace_slope - pole * inverse**2
     det_slope = det_slope + (mixed_slope - mixed * inverse) * inverse
     det = det + mixed * inverse
-    mu, root = _positive_root(trace, s_squared * xp.where(det > 0, det, xp.zeros_like(det)))
+    mu, root = positive_root(trace, s_squared * xp.where(det > 0, det, xp.zeros_like(det)))
     # μ² − tr·μ − s² det = 0 gives μ' (2μ − tr) = μ tr' + s² det', and 2μ − tr is the root.
     mu_slope = mu * trace_slope + s_squared * det_slope
     usable = above & (mu_slope < 0)
@@ -255,15 +226,3 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     by_det = tau - h / xp.where(h_slope == 0, xp.ones_like(h_slope), h_slope)
     near_one = usable & (xp.abs(mu - 1) < 0.1)
     return _Look(left, rising, near_one, xp.where(usable, by_mu, tau), by_det)
-
-
-def _positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
-    """Return the larger root of ``μ² − trace·μ − minus_det = 0`` and the discriminant's root.
-
-    ``minus_det`` is not negative, and the form is chosen so that nothing cancels.
-    """
-    xp = array_namespace(trace)
-    root = xp.sqrt(trace * trace + 4 * minus_det)
-    helper = root + xp.abs(trace)
-    safe = xp.where(helper > 0, helper, xp.ones_like(helper))
-    return xp.where(trace >= 0, helper / 2, 2 * minus_det / safe), root
