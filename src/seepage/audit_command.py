@@ -15,7 +15,7 @@ import typer
 from seepage.auditing.assess import Tell, assess
 from seepage.auditing.columns import plan_columns
 from seepage.auditing.encoding import Encoded, encode
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import Findings
 from seepage.auditing.gates import check, check_limits
 from seepage.auditing.intake import read_file
 from seepage.cluster.connection import on_cluster
@@ -57,14 +57,17 @@ class Question:
     workers: int | None = None
 
 
-def answer(question: Question, *, remedies: bool = True) -> Audit:
-    """Read, encode, fit and measure."""
+def answer(question: Question, *, remedies: bool = True, client: Any = None) -> Findings:
+    """Read, encode, fit and measure; on the cluster of a client, where one is given.
+
+    Of data that are read in chunks, or by a cluster, some numbers about the single records are
+    computed when a report asks for them.
+    """
     with _progress() as tell:
         tell("reading")
-        with on_cluster(question.dask, question.workers) as client:
-            batches = _streamed(question, client)
-            if batches is not None:
-                return _answer_streamed(question, batches, remedies, tell)
+        batches = _streamed(question, client)
+        if batches is not None:
+            return _answer_streamed(question, batches, remedies, tell)
         fitted, encoded = _read(question)
         return assess(
             encoded,
@@ -87,7 +90,7 @@ def _streamed(question: Question, client: Any) -> Batches | None:
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
         return None
-    from seepage.streams.parquet_files import open_batches
+    from seepage.streams.opening import open_batches
 
     if not path.exists():
         return None
@@ -100,7 +103,7 @@ def _streamed(question: Question, client: Any) -> Batches | None:
     return batches if path.is_dir() or size > STREAMED_FROM else None
 
 
-def _answer_streamed(question: Question, batches: Batches, remedies: bool, tell: Tell) -> Audit:
+def _answer_streamed(question: Question, batches: Batches, remedies: bool, tell: Tell) -> Findings:
     from seepage.auditing.streamed_audit import assess_streamed
 
     for given, option in (
@@ -147,14 +150,15 @@ def audit_table(
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
-    audit = answer(question)
     limits = {"max_eta": max_eta, "min_mse": min_mse, "max_group_ratio": max_group_ratio}
-    audit = replace(audit, gates=check(audit, **limits))
-    page = write_report(audit, out) if out is not None else None
-    if as_json:
-        typer.echo(to_json(audit), nl=False)
-    else:
-        tell_people(audit, page)
+    with on_cluster(question.dask, question.workers) as client:
+        audit = answer(question, client=client)
+        audit = replace(audit, gates=check(audit, **limits))
+        page = write_report(audit, out) if out is not None else None
+        if as_json:
+            typer.echo(to_json(audit), nl=False)
+        else:
+            tell_people(audit, page)
     if question.show_values:
         typer.echo(
             "warning: the report shows values of the table itself; do not pass it on.", err=True
@@ -167,7 +171,8 @@ def audit_table(
 
 def calibrate_table(question: Question, *, as_json: bool) -> None:
     """Print the noise that meets the target, and what it costs."""
-    audit = answer(question, remedies=False)
+    with on_cluster(question.dask, question.workers) as client:
+        audit = answer(question, remedies=False, client=client)
     curve, error = audit.curve, error_at(audit, audit.sigma)
     if as_json:
         found = {
@@ -190,13 +195,13 @@ def calibrate_table(question: Question, *, as_json: bool) -> None:
     )
 
 
-def tell_people(audit: Audit, page: Path | None) -> None:
+def tell_people(audit: Findings, page: Path | None) -> None:
     """Print what matters on a screen or less; the report has the rest."""
     verdict = judge(audit)
     say = typer.echo
     say(
         f"{shown(audit.source)}: a {audit.model} model of {shown(audit.target)} on "
-        f"{len(audit.eta):,} records; {audit.released:,} numbers released with Gaussian noise "
+        f"{audit.records.count:,} records; {audit.released:,} numbers released with Gaussian noise "
         f"σ = {audit.sigma:.4g}."
     )
     say(f"\n{verdict.label}: {verdict.headline}")

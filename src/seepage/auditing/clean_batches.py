@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from seepage.auditing.intake import MISSING, clean_text, good_names
 from seepage.columns.facts import is_number, is_text, without_nan
 from seepage.streams.column_scan import decoded
 from seepage.streams.parquet_files import Batches, Piece, plain_type
+from seepage.streams.parquet_source import sum_pieces
 
 ROW = "row\x00"  # the number of a record in the data; no column that is read can be called so
 
@@ -26,6 +28,8 @@ class CleanBatches(Batches):
     ----------
     batches
         The data as they are.
+    first
+        The number of the first of these rows in the whole table.
 
     Attributes
     ----------
@@ -33,8 +37,8 @@ class CleanBatches(Batches):
         What had to be changed, one sentence each.
     """
 
-    def __init__(self, batches: Batches) -> None:
-        self._inner = batches
+    def __init__(self, batches: Batches, first: int = 0) -> None:
+        self._inner, self._first = batches, first
         names, self.steps = good_names(batches.schema.names)
         self._given = dict(zip(names, batches.schema.names, strict=True))
         fields = [
@@ -49,7 +53,7 @@ class CleanBatches(Batches):
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns of all rows in order, at most ``size`` rows at a time."""
-        at = 0
+        at = self._first
         given = [self._given[name] for name in columns if name != ROW]
         for piece in self._inner.read(given, size):
             rows = piece.batch.num_rows
@@ -70,6 +74,12 @@ class CleanBatches(Batches):
     def spread(self) -> Any:
         """Return the files on a cluster that these rows come from, if any."""
         return self._inner.spread()
+
+    def parts(self) -> list[Batches]:
+        """Return these rows in parts that can be read by different machines."""
+        inner = self._inner.parts()
+        starts = accumulate((part.rows for part in inner), initial=self._first)
+        return [CleanBatches(part, start) for part, start in zip(inner, starts, strict=False)]
 
 
 class CompleteRows(Batches):
@@ -97,8 +107,7 @@ class CompleteRows(Batches):
         """The number of rows that are complete, counted once."""
         if not self._needed:
             return self._inner.rows
-        pieces = self.read(self._needed, 1 << 16)
-        return sum(piece.batch.num_rows for piece in pieces)
+        return sum_pieces(self, self._needed, _count) or 0
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns of the complete rows in order, at most ``size`` rows at a time."""
@@ -125,6 +134,14 @@ class CompleteRows(Batches):
     def spread(self) -> Any:
         """Return the files on a cluster that these rows come from, if any."""
         return self._inner.spread()
+
+    def parts(self) -> list[Batches]:
+        """Return these rows in parts that can be read by different machines."""
+        return [CompleteRows(p, self._needed, self._as_type) for p in self._inner.parts()]
+
+
+def _count(pieces: Sequence[Piece]) -> int:
+    return sum(piece.batch.num_rows for piece in pieces)
 
 
 def _clean(column: pa.Array) -> pa.Array:

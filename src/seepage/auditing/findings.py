@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from seepage.auditing.records import NUMBERS, RecordArrays, Records
 from seepage.guarantee_table import Guarantees
 
 
@@ -111,9 +114,9 @@ class Gate:
     text: str  # one sentence for people; offenders by row index, never by value
 
 
-@dataclass(frozen=True)
-class Audit:
-    """Everything one audit found.
+@dataclass(frozen=True, kw_only=True)
+class Findings(ABC):
+    """Everything one audit found, but for the numbers of the single records.
 
     Parameters
     ----------
@@ -128,20 +131,8 @@ class Audit:
         How many numbers are released.
     steps
         What was done to the data, one sentence each.
-    row_index
-        The number of every audited record in the table (0 for the first data row).
-    eta
-        FIL of every record with its label.
-    eta_features, eta_label
-        The same about its columns alone and about its label alone.
-    exact_error
-        Root of the exact Cramér–Rao bound per column of every record, in standard deviations of
-        the columns (infinite where no unbiased attack exists).
     attributes, groupings, curve, remedies, gates
         See their classes.
-    cell_errors
-        For every sensitive attribute, the least standard error of an unbiased attack on it for
-        every record, in the column's own units.
     dataset_eta
         FIL of the whole table.
     target_eta
@@ -163,16 +154,10 @@ class Audit:
     sigma_reason: str
     released: int
     steps: tuple[str, ...]
-    row_index: np.ndarray
-    eta: np.ndarray
-    eta_features: np.ndarray
-    eta_label: np.ndarray
-    exact_error: np.ndarray
     attributes: tuple[AttributeFinding, ...]
     dataset_eta: float
     curve: Curve
     groupings: tuple[GroupingFinding, ...] = ()
-    cell_errors: dict[str, np.ndarray] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     target_eta: float | None = None
     calibrated_sigma: float | None = None
@@ -181,3 +166,60 @@ class Audit:
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
     versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def records(self) -> Records:
+        """The leakage of the single records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Findings):
+    """Everything one audit of a table in memory found.
+
+    Parameters
+    ----------
+    row_index
+        The number of every audited record in the table (0 for the first data row).
+    eta
+        FIL of every record with its label.
+    eta_features, eta_label
+        The same about its columns alone and about its label alone.
+    exact_error
+        Root of the exact Cramér–Rao bound per column of every record, in standard deviations of
+        the columns (infinite where no unbiased attack exists).
+    cell_errors
+        For every sensitive attribute, the least standard error of an unbiased attack on it for
+        every record, in the column's own units.
+    """
+
+    row_index: np.ndarray
+    eta: np.ndarray
+    eta_features: np.ndarray
+    eta_label: np.ndarray
+    exact_error: np.ndarray
+    cell_errors: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def records(self) -> RecordArrays:
+        """The leakage of the single records."""
+        numbers = {name: np.asarray(getattr(self, name), dtype=float) for name in NUMBERS}
+        return RecordArrays(np.asarray(self.row_index), numbers, self.cell_errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedAudit(Findings):
+    """Everything one audit of data that are read in chunks found.
+
+    Parameters
+    ----------
+    kept
+        What is known of the single records, and how to ask for more.
+    """
+
+    kept: Records
+
+    @property
+    def records(self) -> Records:
+        """The leakage of the single records."""
+        return self.kept

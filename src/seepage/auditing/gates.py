@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.findings import Findings, Gate
 from seepage.errors import InputError
 
 _NAMED = 10
@@ -14,7 +12,7 @@ _ROUNDING = 1e-9  # noise calibrated to a limit meets it
 
 
 def check(
-    audit: Audit,
+    audit: Findings,
     *,
     max_eta: float | None = None,
     min_mse: float | None = None,
@@ -67,24 +65,24 @@ def check_limits(
     return min(etas) if etas else None
 
 
-def _max_eta(audit: Audit, limit: float) -> Gate:
-    measured = float(np.max(audit.eta))
-    over = audit.eta > limit * (1 + _ROUNDING)
-    if not np.any(over):
+def _max_eta(audit: Findings, limit: float) -> Gate:
+    measured = audit.records.largest("eta")
+    over = audit.records.over(limit * (1 + _ROUNDING))
+    if not over:
         text = f"The most leaked record has η = {measured:.4g}, within the limit of {limit:g}."
     else:
         text = (
             f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
             f"σ = {audit.sigma * measured / limit:.4g} would be enough."
         )
-    return Gate("--max-eta", limit, measured, not np.any(over), text)
+    return Gate("--max-eta", limit, measured, not over, text)
 
 
-def _min_mse(audit: Audit, limit: float) -> Gate:
-    worst = float(np.max(audit.eta))
+def _min_mse(audit: Findings, limit: float) -> Gate:
+    worst = audit.records.largest("eta")
     measured = worst**-2.0 if worst > 0 else math.inf
-    over = audit.eta**2 * limit > 1 + _ROUNDING
-    if not np.any(over):
+    over = audit.records.over(math.sqrt((1 + _ROUNDING) / limit))
+    if not over:
         text = (
             f"No unbiased attack has a mean squared error below {measured:.4g} on any record, "
             f"within the limit of {limit:g}."
@@ -95,10 +93,10 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
             f" {limit:g} (as low as {measured:.4g}); "
             f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
         )
-    return Gate("--min-mse", limit, measured, not np.any(over), text)
+    return Gate("--min-mse", limit, measured, not over, text)
 
 
-def _group_ratio(audit: Audit, limit: float) -> Gate:
+def _group_ratio(audit: Findings, limit: float) -> Gate:
     worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
     passed = worst.ratio <= limit * (1 + _ROUNDING)
     text = (
@@ -108,10 +106,8 @@ def _group_ratio(audit: Audit, limit: float) -> Gate:
     return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
 
 
-def _records(audit: Audit, over: np.ndarray) -> str:
-    count = int(np.sum(over))
-    order = np.argsort(-audit.eta, kind="stable")[: min(count, _NAMED)]
-    rows = ", ".join(str(int(audit.row_index[i])) for i in order)
+def _records(audit: Findings, count: int) -> str:
+    rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
     more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
     if count == 1:
         return f"1 record (row {rows}) leaks"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from seepage.auditing.measure import INVERSE_WORK, errors_of
+from seepage.auditing.records import NUMBERS
 from seepage.auditing.subject import Attribute
 from seepage.glm.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian import GLMJacobian
@@ -14,12 +16,16 @@ from seepage.glm.release import Release
 from seepage.streams.source import Chunk
 from seepage.unknowns import Unknowns
 
-_SAMPLED = 200_000  # records at most from which medians are taken
+LABEL = Unknowns((), True)
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
     """What is asked about every record: fixed before the pass begins.
+
+    Of every record there are these numbers, at σ = 1, in this order: those of
+    :data:`seepage.auditing.records.NUMBERS`, and the least error of an attack on each attribute,
+    the label last.
 
     Parameters
     ----------
@@ -34,9 +40,7 @@ class Questions:
     groups
         Columns to compare groups by.
     sensitive
-        Columns of which every record's error is kept.
-    held_out
-        The rows (sorted) whose features and labels are to be kept.
+        Columns of which every record's error is told.
     rows
         How many rows there are.
     """
@@ -47,7 +51,6 @@ class Questions:
     label_step: float
     groups: tuple[str, ...]
     sensitive: tuple[str, ...]
-    held_out: np.ndarray
     rows: int
 
     def jacobian(self, chunk: Chunk) -> GLMJacobian:
@@ -76,7 +79,55 @@ class Questions:
         ]
 
     @property
-    def stride(self) -> int:
-        """Every how many rows one is in the sample that medians are taken from."""
-        most = max(1, min(_SAMPLED, (1 << 24) // max(1, len(self.attributes))))
-        return max(1, math.ceil(self.rows / most))
+    def count(self) -> int:
+        """How many numbers there are of every record."""
+        return len(NUMBERS) + len(self.attributes) + 1
+
+    def told(self) -> tuple[int, ...]:
+        """Return which numbers a table of records has: the first four and the sensitive errors."""
+        names = [a.name for a in self.attributes]
+        errors = [names.index(n) if n in names else len(names) for n in self.sensitive]
+        return (*range(len(NUMBERS)), *(len(NUMBERS) + k for k in errors))
+
+    def answer(self, jacobian: GLMJacobian, which: Sequence[int]) -> np.ndarray:
+        """Return some of the numbers of every record, ``(m, len(which))``."""
+        out = np.empty((jacobian.rows, len(which)))
+        first = len(NUMBERS)
+        last = first + len(self.attributes)
+        label = root(jacobian.row_norms(LABEL)) if {2, last} & set(which) else None
+        plain = {}
+        for k, number in enumerate(which):
+            if number < 2:
+                out[:, k] = root(jacobian.row_norms((self.every, self.features)[number]))
+            elif label is not None and number in (2, last):
+                out[:, k] = label if number == 2 else errors_of(label**2) * self.label_step
+            elif number == 3:
+                out[:, k] = self._exact(jacobian)
+            elif self.attributes[number - first].plain_column() is not None:
+                plain[k] = self.attributes[number - first]
+            else:
+                attribute = self.attributes[number - first]
+                norms = np.asarray(jacobian.row_norms(attribute.unknowns()))
+                out[:, k] = errors_of(norms) * attribute.scale
+        if plain:
+            columns = tuple(int(a.columns[0]) for a in plain.values())
+            information = np.asarray(jacobian.cell_information(Unknowns(columns, False)))
+            factors = np.asarray([float(a.directions[0, 0]) ** 2 for a in plain.values()])
+            out[:, list(plain)] = errors_of(information * factors)
+        return out
+
+    def _exact(self, jacobian: GLMJacobian) -> np.ndarray:
+        """Return ``√(Tr(I⁻¹)/t)`` of every record, or NaN where that takes too long."""
+        unknowns = self.features
+        count = unknowns.features(jacobian.features)
+        if unknowns.basis is not None and np.linalg.matrix_rank(unknowns.basis) < count:
+            return np.full(jacobian.rows, np.inf)
+        closed = isinstance(jacobian, SingleOutputJacobian)
+        if not closed and float(self.rows) * count**3 > INVERSE_WORK:
+            return np.full(jacobian.rows, np.nan)
+        return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(unknowns)) / count))
+
+
+def root(squared: object) -> np.ndarray:
+    """Return the root of what rounding may have left below zero."""
+    return np.asarray(np.sqrt(np.maximum(np.asarray(squared, dtype=float), 0.0)))

@@ -11,7 +11,7 @@ from seepage.auditing.findings import Remedy
 from seepage.auditing.measure import worst_record
 from seepage.auditing.recipe import Recipe
 from seepage.auditing.subject import Subject
-from seepage.auditing.tradeoff import Trial, error_name, try_out
+from seepage.auditing.tradeoff import Trial, Tried, error_name, try_out
 from seepage.columns.names import counted
 from seepage.errors import InputError
 from seepage.glm.reweighting import reweight
@@ -50,7 +50,7 @@ def find_remedies(
 
 
 def remedies_of_noise(
-    trial: Trial, *, sigma: float, target: float, worst: float
+    trial: Tried, *, sigma: float, target: float, worst: float
 ) -> tuple[Remedy, ...]:
     """Return what can be said without fitting the model again."""
     words = "Other penalties and weights were not tried: fitting a table this large is slow."
@@ -63,13 +63,13 @@ def _is_met(sigma: float, enough: float) -> bool:
     return enough <= sigma * (1 + 1e-9)
 
 
-def _noise_remedy(trial: Trial, sigma: float, enough: float, target: float) -> Remedy:
+def _noise_remedy(trial: Tried, sigma: float, enough: float, target: float) -> Remedy:
     if _is_met(sigma, enough):
         return _noise_when_met(trial, sigma, target)
     return _noise(trial, sigma, enough, target)
 
 
-def _noise(trial: Trial, sigma: float, enough: float, target: float) -> Remedy:
+def _noise(trial: Tried, sigma: float, enough: float, target: float) -> Remedy:
     return Remedy(
         "more noise",
         f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than η = {target:.3g}; "
@@ -78,7 +78,7 @@ def _noise(trial: Trial, sigma: float, enough: float, target: float) -> Remedy:
     )
 
 
-def _noise_when_met(trial: Trial, sigma: float, target: float) -> Remedy:
+def _noise_when_met(trial: Tried, sigma: float, target: float) -> Remedy:
     return Remedy(
         "more noise",
         f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: half "
@@ -203,11 +203,11 @@ def _is_heavy(subject: Subject) -> bool:
     return _work(subject) > _HEAVY
 
 
-def _cost(trial: Trial, sigma: float) -> str:
+def _cost(trial: Tried, sigma: float) -> str:
     return f"the {error_name(trial.recipe)} on held-out records is then " + _said(
         trial, trial.error(sigma)
     )
 
 
-def _said(trial: Trial, error: float) -> str:
+def _said(trial: Tried, error: float) -> str:
     return f"{error:.1%}" if trial.recipe.classifies else f"{error:.3g}"

@@ -3,7 +3,7 @@
 What is left out beside the audit of a table in memory, and said so in the report: refits with other
 penalties or weights, and the table of all bounds on the most exposed record. The error on held-out
 records is that of a model fitted without them; the leakage drawn beside it is that of the release
-itself. Medians over the records of a column are those of a sample where there are very many.
+itself. No row is kept: everything is a sum over chunks, formed where the rows are.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from seepage.auditing.assess import (
 from seepage.auditing.clean_batches import CleanBatches
 from seepage.auditing.columns import ColumnPlan
 from seepage.auditing.encoding import told_steps
-from seepage.auditing.findings import AttributeFinding, Audit, GroupFinding, GroupingFinding
+from seepage.auditing.findings import AttributeFinding, GroupFinding, GroupingFinding, StreamedAudit
 from seepage.auditing.grouping import grouping_of
 from seepage.auditing.measure import class_deviation, kind_as_column
 from seepage.auditing.recipe import Recipe, choose_model, recipe_of
-from seepage.auditing.record_questions import Questions
+from seepage.auditing.record_questions import LABEL, Questions
 from seepage.auditing.remedies import remedies_of_noise
 from seepage.auditing.streamed_measure import StreamedMeasures, measure_streamed
 from seepage.auditing.streamed_plan import plan_streamed
-from seepage.auditing.streamed_trial import held_out_rows, try_out_streamed
+from seepage.auditing.streamed_records import StreamedRecords
+from seepage.auditing.streamed_trial import try_out_streamed
 from seepage.auditing.subject import Attribute, basis_of
-from seepage.auditing.tradeoff import draw_curve
+from seepage.auditing.tradeoff import curve_scales, draw_curve
 from seepage.columns.encoded import Part
 from seepage.errors import InputError
 from seepage.glm.categorical import Categorical
@@ -48,7 +49,6 @@ from seepage.streams.coding import Coding
 from seepage.streams.column_scan import ColumnSums
 from seepage.streams.parquet_files import Batches
 from seepage.streams.parquet_source import ParquetRows, scan_columns
-from seepage.unknowns import Unknowns
 
 
 def assess_streamed(
@@ -66,7 +66,7 @@ def assess_streamed(
     remedies: bool,
     tell: Tell,
     seed: int = 0,
-) -> Audit:
+) -> StreamedAudit:
     """Audit the release of a linear model of Parquet data.
 
     Parameters
@@ -99,10 +99,9 @@ def assess_streamed(
     tell("fitting")
     fitted, recipe = _fit(data, plan, fitted, model, l2, steps)
     tell("leakage of every record")
-    questions = _ask(data, plan, parts, scale, drop_first, fitted, recipe, labels, seed)
+    questions = _ask(data, plan, parts, scale, drop_first, fitted, recipe, labels)
     found = measure_streamed(data, questions)
-    eta = found.rows["eta"]
-    worst = float(np.max(eta))
+    worst = float(found.quantiles["eta"][-1])
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
             "The model does not depend on any record (it fits the data without an error), so there "
@@ -113,17 +112,18 @@ def assess_streamed(
     noise = calibrated if sigma is None else sigma
     tell("privacy and utility")
     trial, held = try_out_streamed(
-        data, fitted, recipe, questions.held_out, found.held_out, labels, eta, seed
+        data, fitted, recipe, labels, (float(found.medians[0]), worst), seed
     )
+    # Twice the noise is what the advice may be about.
+    trial.prepare([0.0, *curve_scales(noise, calibrated), 2 * noise])
     if not held:
         steps.append("No model could be fitted without the held-out records: theirs is of all.")
-    if np.all(np.isnan(found.rows["exact_error"])):
+    if np.isnan(found.quantiles["exact_error"][-1]):
         steps.append("The exact bound per record was left out: it would take too long here.")
     curve = draw_curve(trial, noise, calibrated)
     advice = remedies_of_noise(trial, sigma=noise, target=goal, worst=worst) if remedies else ()
     classes = getattr(fitted, "classes_", None)
-    errors = {name: values * noise for name, values in found.kept.items()}
-    return Audit(
+    return StreamedAudit(
         source=source,
         target=target,
         model=recipe.model,
@@ -133,21 +133,16 @@ def assess_streamed(
         sigma_reason=sigma_reason(sigma, target_eta, noise),
         released=questions.release.template.size,
         steps=tuple(steps),
-        row_index=found.rows["row"],
-        eta=_divided(eta, noise),
-        eta_features=_divided(found.rows["eta_features"], noise),
-        eta_label=_divided(found.rows["eta_label"], noise),
-        exact_error=_divided(found.rows["exact_error"], 1 / noise),
         attributes=_attributes(found, plan, noise, labels),
         dataset_eta=found.together(found.tally.whole, questions.every) / noise,
         curve=curve,
         groupings=tuple(_grouping(name, found, noise) for name in plan.groups),
-        cell_errors=errors,
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=goal,
         calibrated_sigma=calibrated,
         remedies=advice,
         versions=versions(),
+        kept=StreamedRecords(data, found, noise),
     )
 
 
@@ -205,7 +200,6 @@ def _ask(
     fitted: Any,
     recipe: Recipe,
     labels: ColumnSums,
-    seed: int,
 ) -> Questions:
     """Return the questions to ask of every record."""
     attributes, start = [], 0
@@ -226,7 +220,6 @@ def _ask(
         label_step=step,
         groups=plan.groups,
         sensitive=plan.sensitive,
-        held_out=held_out_rows(len(data), seed),
         rows=len(data),
     )
 
@@ -244,7 +237,7 @@ def _attributes(
     told = [(a.name, a.kind, a.spread) for a in questions.attributes] + [
         (plan.target, kind, spread)
     ]
-    label = found.together(tally.label, Unknowns((), True))
+    label = found.together(tally.label, LABEL)
     etas = [*found.column_leakage(), label]
     return tuple(
         AttributeFinding(
@@ -252,8 +245,8 @@ def _attributes(
             kind=its_kind,
             eta=float(eta) / noise,
             smallest_error=float(tally.smallest[k]) * noise,
-            easiest_row=int(found.rows["row"][tally.easiest[k]]),
-            median_error=float(found.medians[k]) * noise,
+            easiest_row=int(tally.easiest[k]),
+            median_error=float(found.medians[1 + k]) * noise,
             spread=its_spread,
             sensitive=name in plan.sensitive,
         )
@@ -270,9 +263,3 @@ def _grouping(name: str, found: StreamedMeasures, noise: float) -> GroupingFindi
         for label, tally in sorted(found.tally.groups[name].items())
     ]  # fmt: skip
     return grouping_of(name, groups)
-
-
-def _divided(values: np.ndarray, by: float) -> np.ndarray:
-    """Divide in place: these arrays may lie in files."""
-    values /= by
-    return values

@@ -1,16 +1,15 @@
-"""Everything an audit measures of data that are read in chunks, in one pass over them, at σ = 1.
+"""Everything an audit measures of data that are read in chunks, at σ = 1, as sums over the chunks.
 
-One number per record is kept for the leakage of the record, of its columns, of its label and for
-the exact bound (in files without a name instead of memory where there are very many); of every
-column the smallest error, where it is, and the median over a sample of the records.
+One pass sums what the table, its columns, its groups and its labels leak together, and describes
+the single records (:mod:`seepage.auditing.record_summary`); a few more find their quantiles. What
+is kept, and what workers send, does not grow with the rows.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,18 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.clean_batches import ROW
-from seepage.auditing.measure import INVERSE_WORK, errors_of
-from seepage.auditing.record_questions import Questions
-from seepage.auditing.subject import Attribute
+from seepage.auditing.record_questions import LABEL, Questions
+from seepage.auditing.record_summary import RecordSummary, summarise_records
+from seepage.auditing.records import NUMBERS, SHARES
 from seepage.columns.encoded import labels_of
 from seepage.glm.block_information import block_information, seen_norm
 from seepage.glm.block_sums import block_norm, column_norms, sum_rows
 from seepage.glm.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian import GLMJacobian
+from seepage.streams.order_statistics import Inside, Interval, look_into, select
 from seepage.streams.source import Chunk, RowSource
 from seepage.unknowns import Unknowns
-
-_IN_MEMORY = 1 << 24  # records whose numbers are kept in memory rather than in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +38,9 @@ class Tally:
     label: Any  # of the labels alone
     columns: Any  # of every column
     smallest: np.ndarray  # (attributes,): least error
-    easiest: np.ndarray  # (attributes,): position of its record
+    easiest: np.ndarray  # (attributes,): the number of its record in the table
     groups: Mapping[str, Mapping[str, GroupTally]]
+    records: RecordSummary
 
     def __add__(self, other: Tally) -> Tally:
         ours = self.smallest <= other.smallest
@@ -52,6 +51,7 @@ class Tally:
             np.where(ours, self.smallest, other.smallest),
             np.where(ours, self.easiest, other.easiest),
             {name: _both(self.groups[name], other.groups[name]) for name in self.groups},
+            self.records + other.records,
         )
 
 
@@ -74,25 +74,26 @@ class GroupTally:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The answers about the records of one chunk."""
-
-    tally: Tally
-    rows: dict[str, np.ndarray]  # (m,) each
-    sampled: np.ndarray  # (sampled, attributes): errors
-    held_out: tuple[np.ndarray, np.ndarray]
-
-
-@dataclass(eq=False)
 class StreamedMeasures:
-    """All that was found, at σ = 1: ``rows`` has one number per record under each name."""
+    """All that was found, at σ = 1.
+
+    Parameters
+    ----------
+    questions
+        What was asked.
+    tally
+        The sums.
+    quantiles
+        Those of every one of the :data:`~seepage.auditing.records.NUMBERS` at the
+        :data:`~seepage.auditing.records.SHARES`.
+    medians
+        Of the leakage, and of the errors of every attribute, the label last.
+    """
 
     questions: Questions
     tally: Tally
-    rows: dict[str, np.ndarray]
+    quantiles: Mapping[str, np.ndarray]
     medians: np.ndarray
-    held_out: tuple[np.ndarray, np.ndarray]
-    kept: dict[str, np.ndarray] = field(default_factory=dict)
 
     def column_leakage(self) -> np.ndarray:
         """Return the leakage of every column over all records, in its own steps."""
@@ -116,94 +117,54 @@ class StreamedMeasures:
 
 
 def measure_streamed(source: RowSource, questions: Questions) -> StreamedMeasures:
-    """Ask all questions in one pass."""
+    """Ask all questions in one pass, and look for quantiles in a few more."""
     extra = tuple(dict.fromkeys([*questions.groups, ROW]))
-    names = ["row", "eta", "eta_features", "eta_label", "exact_error"]
-    kept = {name: _array(questions.rows, int if name == "row" else float) for name in names}
-    errors = {name: _array(questions.rows, float) for name in questions.sensitive}
-    tally: Tally | None = None
-    sampled, X, y, at = [], [], [], 0
-    answers: Iterator[Found] = source.each(partial(_ask, questions=questions), "records", extra)
-    for found in answers:
-        tally = found.tally if tally is None else tally + found.tally
-        here = slice(at, at + len(found.rows["row"]))
-        for name, values in {**kept, **errors}.items():
-            values[here] = found.rows[name]
-        sampled.append(found.sampled)
-        X.append(found.held_out[0])
-        y.append(found.held_out[1])
-        at = here.stop
-    if tally is None:
-        raise ValueError("a source without rows")
-    return StreamedMeasures(
-        questions, tally, kept, np.median(np.concatenate(sampled), axis=0),
-        (np.concatenate(X), np.concatenate(y)), errors,
-    )  # fmt: skip
+    tally = source.total(partial(_ask, questions=questions), "records", extra)
+    rows, records = questions.rows, tally.records
+    # The ends are known; between them quantiles are the lower of two observations.
+    ranks = [math.floor((rows - 1) * share) for share in SHARES[1:-1]]
+    middle = ((rows - 1) // 2, rows // 2)
+    wanted = [(column, rank) for column in range(len(NUMBERS)) for rank in ranks]
+    halves = [0, *range(len(NUMBERS), questions.count)]
+    wanted += [(column, rank) for column in halves for rank in middle]
 
+    def look(intervals: tuple[Interval, ...]) -> Inside:
+        ask = partial(_look, questions=questions, intervals=intervals)
+        return source.total(ask, "quantiles")
 
-def _ask(chunk: Chunk, questions: Questions) -> Found:
-    jacobian, every = questions.jacobian(chunk), np.arange(len(chunk))
-    position = chunk.start + every
-    eta = _root(jacobian.row_norms(questions.every))
-    label = Unknowns((), True)
-    eta_label = _root(jacobian.row_norms(label))
-    errors = _attribute_errors(jacobian, questions.attributes)
-    errors = np.concatenate(
-        [errors, (errors_of(eta_label**2) * questions.label_step)[:, None]], axis=1
-    )
-    rows = {
-        "row": chunk.extra[ROW],
-        "eta": eta,
-        "eta_features": _root(jacobian.row_norms(questions.features)),
-        "eta_label": eta_label,
-        "exact_error": _exact(jacobian, questions),
+    found = select(records.bins, wanted, look)
+    inner = np.reshape(found[: len(NUMBERS) * len(ranks)], (len(NUMBERS), len(ranks)))
+    pairs = np.reshape(found[inner.size :], (len(halves), 2))
+    quantiles = {
+        name: np.asarray([records.least[k], *inner[k], records.most[k]])
+        for k, name in enumerate(NUMBERS)
     }
-    names = [a.name for a in questions.attributes]
-    for name in questions.sensitive:
-        rows[name] = errors[:, names.index(name) if name in names else -1]
+    return StreamedMeasures(questions, tally, quantiles, np.mean(pairs, axis=1))
+
+
+def _ask(chunk: Chunk, questions: Questions) -> Tally:
+    jacobian, every = questions.jacobian(chunk), np.arange(len(chunk))
+    numbers = questions.answer(jacobian, range(questions.count))
+    row, eta = np.asarray(chunk.extra[ROW]), numbers[:, 0]
+    errors = numbers[:, len(NUMBERS) :]
     first = errors.argmin(axis=0)
     single = isinstance(jacobian, SingleOutputJacobian)
-    tally = Tally(
+    return Tally(
         _sums(jacobian, questions.every, every),
-        _sums(jacobian, label, every),
+        _sums(jacobian, LABEL, every),
         sum_rows(jacobian, jacobian.a**2, every) if single else  # type: ignore[attr-defined,arg-type]
         np.stack([block_information(jacobian, u, every) for u in questions.asked()]),
         errors[first, np.arange(errors.shape[1])],
-        position[first],
+        row[first],
         {name: _group(jacobian, questions, chunk.extra[name], eta) for name in questions.groups},
+        summarise_records(chunk.start + every, row, numbers, questions.told()),
     )  # fmt: skip
-    out = np.isin(position, questions.held_out)
-    return Found(
-        tally, rows, errors[position % questions.stride == 0], (chunk.X[out], chunk.y[out])
-    )
 
 
-def _attribute_errors(jacobian: GLMJacobian, attributes: Sequence[Attribute]) -> np.ndarray:
-    """Return the least error of an attack on every column of every record, in its own units."""
-    out = np.empty((jacobian.rows, len(attributes)))
-    plain = [k for k, a in enumerate(attributes) if a.plain_column() is not None]
-    if plain:
-        columns = tuple(int(attributes[k].columns[0]) for k in plain)
-        information = np.asarray(jacobian.cell_information(Unknowns(columns, False)))
-        factors = np.asarray([float(attributes[k].directions[0, 0]) ** 2 for k in plain])
-        out[:, plain] = errors_of(information * factors)
-    for k, attribute in enumerate(attributes):
-        if attribute.plain_column() is None:
-            norms = np.asarray(jacobian.row_norms(attribute.unknowns()))
-            out[:, k] = errors_of(norms) * attribute.scale
-    return out
-
-
-def _exact(jacobian: GLMJacobian, questions: Questions) -> np.ndarray:
-    """Return ``√(Tr(I⁻¹)/t)`` of every record, or NaN where that takes too long."""
-    unknowns = questions.features
-    count = unknowns.features(jacobian.features)
-    if unknowns.basis is not None and np.linalg.matrix_rank(unknowns.basis) < count:
-        return np.full(jacobian.rows, np.inf)
-    closed = isinstance(jacobian, SingleOutputJacobian)
-    if not closed and float(questions.rows) * count**3 > INVERSE_WORK:
-        return np.full(jacobian.rows, np.nan)
-    return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(unknowns)) / count))
+def _look(chunk: Chunk, questions: Questions, intervals: tuple[Interval, ...]) -> Inside:
+    columns = sorted({interval.column for interval in intervals})
+    numbers = questions.answer(questions.jacobian(chunk), columns)
+    return look_into(intervals, columns, numbers)
 
 
 def _group(
@@ -233,15 +194,3 @@ def _both(
     for name, tally in theirs.items():
         out[name] = out[name] + tally if name in out else tally
     return out
-
-
-def _root(squared: Any) -> np.ndarray:
-    return np.asarray(np.sqrt(np.maximum(np.asarray(squared, dtype=float), 0.0)))
-
-
-def _array(rows: int, kind: type) -> np.ndarray:
-    """Return room for one number per record: in a file without a name where that is much."""
-    if rows <= _IN_MEMORY:
-        return np.empty(rows, dtype=kind)
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, dtype=kind, shape=(rows,))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.clean_batches import CleanBatches, CompleteRows
+from seepage.auditing.clean_batches import ROW, CleanBatches, CompleteRows
 from seepage.auditing.columns import (
     MOST_GROUPS,
     ColumnPlan,
@@ -35,10 +36,11 @@ from seepage.columns.facts import (
 from seepage.columns.names import counted, listed, shown
 from seepage.errors import InputError
 from seepage.streams.column_scan import MOST_LEVELS, ColumnSums
-from seepage.streams.parquet_files import Batches
-from seepage.streams.parquet_source import chunk_rows, scan_columns
+from seepage.streams.parquet_files import Batches, Piece
+from seepage.streams.parquet_source import scan_columns, sum_pieces
 
 _ROUNDING = 1e-13  # a spread below this share of the largest value is rounding, not variation
+_64_BITS = (1 << 64) - 1
 
 
 def plan_streamed(
@@ -57,6 +59,8 @@ def plan_streamed(
     """
     names = batches.schema.names
     check_names(names, target, drop, sensitive, groups, categorical)
+    if not batches.rows:
+        raise InputError("The Parquet data have no rows.")
     wanted = [n for n in names if n == target or n not in drop]
     found = scan_columns(batches, list(dict.fromkeys([*wanted, *groups])))
     facts = {n: _facts(batches, n, found[n], n in categorical) for n in wanted}
@@ -171,11 +175,31 @@ def _text_facts(sums: ColumnSums, distinct: int, capped: bool, as_codes: bool) -
 
 def _all_different(batches: Batches, name: str, sums: ColumnSums) -> bool:
     """Say whether whole numbers that span as many values as there are rows take each of them."""
-    seen = np.zeros(sums.rows, dtype=bool)
-    for piece in batches.read([name], chunk_rows(1)):
-        numbers = _floats(piece.batch.column(0))
-        seen[(numbers - sums.least).astype(np.int64)] = True
-    return bool(seen.all())
+    surplus = sum_pieces(batches, [name, ROW], partial(_surplus, least=sums.least))
+    return surplus is not None and not (surplus & _64_BITS)
+
+
+def _surplus(pieces: Sequence[Piece], least: float) -> int:
+    """Return the sum of a hash of the values, counted from the least, less that of the rows.
+
+    Over all rows it vanishes modulo 2⁶⁴ where the values are the numbers of the rows in another
+    order, and otherwise with a probability of 2⁻⁶⁴ only; a list of those seen would grow with the
+    rows.
+    """
+    total = 0
+    for piece in pieces:
+        values = (_floats(piece.batch.column(0)) - least).astype(np.int64)
+        rows = np.asarray(piece.batch.column(1))
+        total += int(_mixed(values).sum()) - int(_mixed(rows).sum())
+    return total
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return hashes of whole numbers: the mixing function of SplitMix64 (Steele et al., 2014)."""
+    z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def _floats(column: pa.Array) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,15 +48,56 @@ class Trial:
         return loss if self.recipe.classifies else float(np.sqrt(loss))
 
     def _loss(self, margins: np.ndarray) -> float:
-        if self.recipe.model == "logistic":
-            return float(np.mean((margins[:, 0] > 0) != self.truth))
-        if self.recipe.model == "softmax":
-            return float(np.mean(np.argmax(margins, axis=1) != self.truth))
-        predicted = margins[:, 0]
-        if self.recipe.model == "poisson":
-            # Nobody would believe a count far beyond all that were ever seen.
-            predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), self.ceiling)
-        return float(np.mean((predicted - self.truth) ** 2))
+        return float(np.mean(losses(self.recipe, margins, self.truth, self.ceiling)))
+
+    @property
+    def median_eta(self) -> float:
+        """The leakage of the median training record at σ = 1."""
+        return float(np.median(self.eta))
+
+    @property
+    def worst_eta(self) -> float:
+        """The leakage of the most leaked training record at σ = 1."""
+        return float(np.max(self.eta))
+
+
+class Tried(Protocol):
+    """What is told of a trial, whether its records are in memory or not."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the model was fitted."""
+
+    @property
+    def trivial_error(self) -> float:
+        """The error of always giving the same answer."""
+
+    @property
+    def median_eta(self) -> float:
+        """The leakage of the median record at σ = 1."""
+
+    @property
+    def worst_eta(self) -> float:
+        """The leakage of the most leaked record at σ = 1."""
+
+    def error(self, sigma: float) -> float:
+        """Return the error with noise σ."""
+
+    def noiseless_error(self) -> float:
+        """Return the error without noise."""
+
+
+def losses(recipe: Recipe, margins: np.ndarray, truth: np.ndarray, ceiling: float) -> np.ndarray:
+    """Return the loss of every record: whether it is told wrongly, or the squared error."""
+    if recipe.model == "logistic":
+        return np.asarray((margins[:, 0] > 0) != truth)
+    if recipe.model == "softmax":
+        return np.asarray(np.argmax(margins, axis=1) != truth)
+    predicted = margins[:, 0]
+    if recipe.model == "poisson":
+        # Nobody would believe a count far beyond all that were ever seen.
+        predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    return np.asarray((predicted - truth) ** 2)
 
 
 def error_name(recipe: Recipe) -> str:
@@ -119,16 +160,21 @@ def noisy_margins(
     return X @ coef, np.stack([X @ draw for draw in noise])
 
 
-def draw_curve(trial: Trial, sigma: float, calibrated: float) -> Curve:
-    """Return the error and the leakage over noise scales around the two that matter."""
+def curve_scales(sigma: float, calibrated: float) -> np.ndarray:
+    """Return the noise scales of the curve, around the two that matter."""
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     # The two themselves are among them, so that nothing has to be read off between points.
-    scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+    return np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+
+
+def draw_curve(trial: Tried, sigma: float, calibrated: float) -> Curve:
+    """Return the error and the leakage over noise scales around the two that matter."""
+    scales = curve_scales(sigma, calibrated)
     return Curve(
         sigma=scales,
         error=np.array([trial.error(float(s)) for s in scales]),
-        median_eta=float(np.median(trial.eta)) / scales,
-        worst_eta=float(np.max(trial.eta)) / scales,
+        median_eta=trial.median_eta / scales,
+        worst_eta=trial.worst_eta / scales,
         error_name=error_name(trial.recipe),
         noiseless_error=trial.noiseless_error(),
         trivial_error=trial.trivial_error,

@@ -1,33 +1,35 @@
 """Parquet files dealt out to the workers of a Dask cluster, which read, encode and measure them.
 
-A file is what a worker is given. The order of the rows is that of the files, so that the answers
-are the same as those of one machine that reads them all.
+What a worker is given is some row groups of a file. The order of the rows is that of the files, so
+that the answers are the same as those of one machine that reads them all. Only sums of answers come
+to the client.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 from operator import add
+from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.clean_batches import ROW, CleanBatches, CompleteRows
+from seepage.chunks import usable_cores
 from seepage.cluster.tree import fetch, named, tree_sum
+from seepage.cluster.worker_files import fill_folder
 from seepage.errors import InputError
+from seepage.streams.answers import Answers
 from seepage.streams.coding import Coding
-from seepage.streams.column_scan import Scan
 from seepage.streams.parquet_files import Batches, ParquetFiles, Piece
+from seepage.streams.parquet_source import ParquetRows, sum_pieces
 from seepage.streams.source import Chunk
+from seepage.streams.table_file import write_tables
 
 Answer = TypeVar("Answer")
-
-_AHEAD = 2  # files for each worker whose answers may wait for those before them
 
 
 class SpreadFiles(ParquetFiles):
@@ -55,26 +57,6 @@ class SpreadFiles(ParquetFiles):
         """Return these files."""
         return self
 
-    def each(
-        self,
-        batches: Batches,
-        coding: Coding,
-        function: Callable[[Chunk], Answer],
-        what: str,
-        extra: Sequence[str],
-    ) -> Iterator[Answer]:
-        """Yield the answers on all chunks in order, of a few files at a time."""
-        waiting: deque[Any] = deque()
-        most = _AHEAD * max(1, len(self.client.nthreads()))
-        asked = partial(_answers, coding=coding, function=function, extra=tuple(extra))
-        for k, (part, start) in enumerate(self._parts(batches)):
-            key = f"{named(what)}-{k}"
-            waiting.append(self.client.submit(asked, part, start, key=key, pure=False))
-            if len(waiting) >= most:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
     def total(
         self,
         batches: Batches,
@@ -84,15 +66,52 @@ class SpreadFiles(ParquetFiles):
         extra: Sequence[str],
     ) -> Answer:
         """Return the sum of the answers over all chunks, formed in a tree."""
-        asked = partial(_summed, coding=coding, function=function, extra=tuple(extra))
+        asked = partial(
+            _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
+        )
         found: Answer = fetch(self._tree(asked, self._parts(batches), what), self.client)
         return found
 
-    def scan(self, batches: Batches, columns: Sequence[str]) -> Scan:
-        """Return what one scan of some columns finds out."""
-        asked = partial(_scanned, columns=tuple(columns))
-        found: Scan = fetch(self._tree(asked, self._parts(batches), "scan"), self.client)
-        return found
+    def sum_pieces(
+        self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
+    ) -> Answer | None:
+        """Return the sum of the answers on some columns as they are; none without rows."""
+        parts = [(part, 0) for part in batches.parts()]
+        if not parts:
+            return None
+        asked = partial(
+            _pieces_summed, columns=tuple(columns), function=function, sharing=self._sharing()
+        )
+        given: tuple[Answer, ...] = fetch(self._tree(asked, parts, "scan"), self.client).given
+        return given[0] if given else None
+
+    def write_folder(
+        self,
+        batches: Batches,
+        coding: Coding,
+        function: Callable[[Chunk], pa.Table],
+        path: Path,
+        what: str,
+        extra: Sequence[str],
+    ) -> None:
+        """Write the tables of every part to a file of its own, in a new folder."""
+        from dask.delayed import delayed
+
+        asked = delayed(
+            partial(
+                _written, coding=coding, function=function, extra=tuple(extra),
+                sharing=self._sharing(),
+            ),
+            pure=False, traverse=False,
+        )  # fmt: skip
+
+        def writing(part: Batches, start: int) -> Callable[[str, str], Any]:
+            return lambda file, key: delayed(_call, pure=False)(
+                asked, part, start, file, dask_key_name=key
+            )
+
+        tasks = [(k, writing(*part)) for k, part in enumerate(self._parts(batches))]
+        fill_folder(tasks, path, what, self.client)
 
     def _tree(self, function: Any, parts: Sequence[tuple[Batches, int]], what: str) -> Any:
         from dask.delayed import delayed
@@ -106,11 +125,11 @@ class SpreadFiles(ParquetFiles):
         return tree_sum(answers, what)
 
     def _parts(self, batches: Batches) -> list[tuple[Batches, int]]:
-        """Return the rows of every file that has some, with the position of the first of them."""
+        """Return the parts that have rows, each with the position of the first of them."""
         for known, counted in self._counted:
             if known is batches:
                 return counted
-        parts = parts_of(batches)
+        parts = batches.parts()
         count = self._tree(_rows, [(part, 0) for part in parts], "rows")
         lengths: list[int] = fetch(count, self.client)
         starts = list(accumulate(lengths, initial=0))
@@ -118,83 +137,58 @@ class SpreadFiles(ParquetFiles):
         self._counted.append((batches, counted))
         return counted
 
-
-def parts_of(batches: Batches) -> list[Batches]:
-    """Return the rows of each file by themselves, numbered as in the whole."""
-    if isinstance(batches, ParquetFiles):
-        return [ParquetFiles([path], batches.filesystem, batches.root) for path in batches.paths]
-    if isinstance(batches, CleanBatches):
-        inner = parts_of(batches._inner)
-        starts = accumulate((part.rows for part in inner), initial=0)
-        return [_Numbered(CleanBatches(p), k) for p, k in zip(inner, starts, strict=False)]
-    if isinstance(batches, CompleteRows):
-        inner = parts_of(batches._inner)
-        return [CompleteRows(p, batches._needed, batches._as_type) for p in inner]
-    raise InputError(f"{type(batches).__name__} cannot be dealt out to a cluster.")
+    def _sharing(self) -> int:
+        """Return how many tasks a machine may have to work on at a time."""
+        tasks: Counter[str] = Counter()
+        for address, threads in self.client.nthreads().items():
+            tasks[address.rpartition(":")[0]] += threads
+        return max(tasks.values(), default=1)
 
 
-class _Numbered(Batches):
-    """Clean rows of one file that know their numbers in the whole table."""
-
-    def __init__(self, clean: CleanBatches, first: int) -> None:
-        self._clean, self._first = clean, first
-        self.schema = clean.schema
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self._clean.rows
-
-    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
-        for piece in self._clean.read(columns, size):
-            batch = piece.batch
-            if ROW in columns:
-                place = batch.schema.names.index(ROW)
-                numbers = np.asarray(batch.column(place)) + self._first
-                batch = batch.set_column(place, ROW, pa.array(numbers))
-            yield replace(piece, batch=batch)
+def _call(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
 
 
-def _call(function: Any, part: Batches, start: int) -> Any:
-    return function(part, start)
-
-
-def _answers(
+def _on_part(
     part: Batches,
     start: int,
     coding: Coding,
     function: Callable[[Chunk], Answer],
     extra: tuple[str, ...],
-) -> list[Answer]:
-    from seepage.streams.parquet_source import ParquetRows
+    sharing: int,
+) -> Iterator[Answer]:
+    """Yield the answers on the chunks of a part, on the worker that reads it."""
 
     def moved(chunk: Chunk) -> Answer:
         return function(replace(chunk, start=chunk.start + start))
 
-    return list(ParquetRows(part, coding).each(moved, "", extra))
+    return ParquetRows(part, coding, _threads(sharing)).each(moved, "", extra)
 
 
-def _summed(
+def _summed(part: Batches, start: int, **asked: Any) -> Any:
+    return reduce(add, _on_part(part, start, **asked))
+
+
+def _written(part: Batches, start: int, file: str, **asked: Any) -> int:
+    write_tables(_on_part(part, start, **asked), Path(file))
+    return 1
+
+
+def _pieces_summed(
     part: Batches,
     start: int,
-    coding: Coding,
-    function: Callable[[Chunk], Answer],
-    extra: tuple[str, ...],
-) -> Answer:
-    from seepage.streams.parquet_source import ParquetRows
-
-    def moved(chunk: Chunk) -> Answer:
-        return function(replace(chunk, start=chunk.start + start))
-
-    return reduce(add, ParquetRows(part, coding).each(moved, "", extra))
-
-
-def _scanned(part: Batches, start: int, columns: tuple[str, ...]) -> Scan:
-    from seepage.streams.parquet_source import scan_columns
-
-    return scan_columns(part, columns)
+    columns: tuple[str, ...],
+    function: Callable[[list[Piece]], Any],
+    sharing: int,
+) -> Answers:
+    found = sum_pieces(part, columns, function, _threads(sharing))
+    return Answers(()) if found is None else Answers((found,))
 
 
 def _rows(part: Batches, start: int) -> list[int]:
     return [part.rows]
+
+
+def _threads(sharing: int) -> int:
+    """Return the threads of a task where so many share the cores."""
+    return max(1, usable_cores() // sharing)

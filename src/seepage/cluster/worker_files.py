@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,54 @@ from seepage.streams.table_file import write_tables
 def write_by_workers(tables: Sequence[tuple[int, Any]], path: Path, what: str) -> None:
     """Write delayed tables, each to a Parquet file of its own, into a new folder.
 
+    Parameters
+    ----------
+    tables
+        Delayed tables with their numbers.
+    path, what
+        As for :func:`fill_folder`.
+    """
+    from dask.delayed import delayed
+
+    def writing(table: Any) -> Callable[[str, str], Any]:
+        return lambda file, key: delayed(_write, pure=False)(table, file, dask_key_name=key)
+
+    fill_folder([(number, writing(table)) for number, table in tables], path, what)
+
+
+def fill_folder(
+    tasks: Sequence[tuple[int, Callable[[str, str], Any]]],
+    path: Path,
+    what: str,
+    client: Any = None,
+) -> None:
+    """Have workers write one Parquet file each into a new folder.
+
     The files are written beside the folder's place, in a hidden one, which is renamed when all are
     there; only their owner can read them. A task that runs twice, because a worker was lost, writes
     the same file again.
 
     Parameters
     ----------
-    tables
-        Delayed tables with their numbers.
+    tasks
+        For every file its number and what makes its task: called with the path of the file and the
+        name of the task, it returns a delayed number.
     path
         The folder to make; the client and all workers must see it.
     what
         The name of the tasks.
+    client
+        The client of the cluster, where it is not Dask's own choice.
     """
-    from dask.delayed import delayed
-
     if path.exists():
         raise InputError(f"{path.name} is there already; name a new folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=path.parent.resolve(), prefix=f".{path.name}."))
     prefix = named(f"{what} files")
     try:
-        counts = [
-            delayed(_write, pure=False)(
-                table, str(hidden / _name(number)), dask_key_name=f"{prefix}-{number}"
-            )
-            for number, table in tables
-        ]
-        fetch(tree_sum(counts, what))
-        wanted = {_name(number) for number, _ in tables}
+        counts = [task(str(hidden / _name(k)), f"{prefix}-{k}") for k, task in tasks]
+        fetch(tree_sum(counts, what), client)
+        wanted = {_name(number) for number, _ in tasks}
         missing = sorted(wanted - {file.name for file in hidden.iterdir()})
         if missing:
             raise InputError(

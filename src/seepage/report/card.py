@@ -5,16 +5,14 @@ It may leave the house, so it names no record and rounds what depends on the dat
 
 from __future__ import annotations
 
-import numpy as np
-
-from seepage.auditing.findings import Audit
-from seepage.report.exposure import error_at, find_limit, find_over, most_exposed
+from seepage.auditing.findings import Findings
+from seepage.report.exposure import count_over, error_at, find_limit, most_exposed
 from seepage.report.wording import count, counted, markdown, number
 
 _SHOWN = 5
 
 
-def write_card(audit: Audit) -> str:
+def write_card(audit: Findings) -> str:
     """Return the page as Markdown."""
     return "\n".join(
         [
@@ -45,32 +43,32 @@ def write_card(audit: Audit) -> str:
     )
 
 
-def _what(audit: Audit) -> str:
+def _what(audit: Findings) -> str:
     article = {"linear": "A linear", "poisson": "A Poisson"}.get(audit.model, f"A {audit.model}")
     return (
         f"**Release.** {article} regression of “{markdown(audit.target)}”, fitted to "
-        f"{counted(len(audit.eta), 'record')} of “{markdown(audit.source)}” with L2 penalty λ = "
-        f"{number(audit.l2)}; {counted(audit.released, 'number')} released, each with independent "
-        f"Gaussian noise of standard deviation σ = {_round(audit.sigma)}."
+        f"{counted(audit.records.count, 'record')} of “{markdown(audit.source)}” with L2 penalty "
+        f"λ = {number(audit.l2)}; {counted(audit.released, 'number')} released, each with "
+        f"independent Gaussian noise of standard deviation σ = {_round(audit.sigma)}."
     )
 
 
-def _protection(audit: Audit) -> str:
-    over, limit = int(find_over(audit).sum()), find_limit(audit)
-    worst, median = float(np.max(audit.eta)), float(np.median(audit.eta))
+def _protection(audit: Findings) -> str:
+    over, limit = count_over(audit), find_limit(audit)
+    worst, median = audit.records.largest("eta"), audit.records.median()
     told = (
         f"**Protection.** Fisher information leakage η of a record: at most {_round(worst)}, "
         f"median {_round(median)}. "
     )
     if over:
         return told + (
-            f"{count(over)} of {counted(len(audit.eta), 'record')} exceed {limit.words} of η = "
-            f"{number(limit.eta)}."
+            f"{count(over)} of {counted(audit.records.count, 'record')} exceed {limit.words} of "
+            f"η = {number(limit.eta)}."
         )
     return told + f"No record exceeds {limit.words} of η = {number(limit.eta)}."
 
 
-def _attributes(audit: Audit) -> list[str]:
+def _attributes(audit: Findings) -> list[str]:
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     ranked = most_exposed(sensitive or audit.attributes)[:_SHOWN]
     if not ranked:
@@ -84,7 +82,7 @@ def _attributes(audit: Audit) -> list[str]:
     return [*lines, ""]
 
 
-def _groups(audit: Audit) -> list[str]:
+def _groups(audit: Findings) -> list[str]:
     if not audit.groupings:
         return []
     ratios = "; ".join(
@@ -95,7 +93,7 @@ def _groups(audit: Audit) -> list[str]:
     return [f"**Groups.** Largest over smallest mean leakage of a group: {ratios}.", ""]
 
 
-def _gates(audit: Audit) -> list[str]:
+def _gates(audit: Findings) -> list[str]:
     if not audit.gates:
         return []
     told = "; ".join(
@@ -105,7 +103,7 @@ def _gates(audit: Audit) -> list[str]:
     return [f"**Limits set beforehand.** {told}.", ""]
 
 
-def _usefulness(audit: Audit) -> list[str]:
+def _usefulness(audit: Findings) -> list[str]:
     error, curve = error_at(audit, audit.sigma), audit.curve
     if error is None:
         return []
@@ -117,7 +115,7 @@ def _usefulness(audit: Audit) -> list[str]:
     ]
 
 
-def _versions(audit: Audit) -> str:
+def _versions(audit: Findings) -> str:
     named = [f"{name} {version}" for name, version in audit.versions.items()]
     return markdown(named[0]) if named else "seepage"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.findings import AttributeFinding, Findings
 
 _TOLERANCE = 1e-6  # of the limit: noise calibrated to a target meets it up to rounding
 
@@ -19,7 +19,7 @@ class Limit:
     words: str
 
 
-def find_limit(audit: Audit) -> Limit:
+def find_limit(audit: Findings) -> Limit:
     """Return the caller's gate, else the target of the calibration, else one standard deviation."""
     for gate in audit.gates:
         if gate.name == "--max-eta":
@@ -29,9 +29,9 @@ def find_limit(audit: Audit) -> Limit:
     return Limit(1.0, "the yardstick")
 
 
-def find_over(audit: Audit) -> np.ndarray:
-    """Return for every record whether it leaks more than the limit."""
-    return np.asarray(audit.eta) > find_limit(audit).eta * (1 + _TOLERANCE)
+def count_over(audit: Findings) -> int:
+    """Return how many records leak more than the limit."""
+    return audit.records.over(find_limit(audit).eta * (1 + _TOLERANCE))
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
@@ -62,7 +62,7 @@ def most_exposed(attributes: tuple[AttributeFinding, ...]) -> tuple[AttributeFin
     return tuple(sorted(attributes, key=lambda a: relative_error(a, a.smallest_error)))
 
 
-def error_at(audit: Audit, sigma: float) -> float | None:
+def error_at(audit: Findings, sigma: float) -> float | None:
     """Return the model's test error at a noise scale, read off the curve, or None outside it."""
     scales, errors = np.asarray(audit.curve.sigma), np.asarray(audit.curve.error)
     order = np.argsort(scales)
@@ -72,7 +72,7 @@ def error_at(audit: Audit, sigma: float) -> float | None:
     return float(np.interp(np.log(sigma), np.log(scales), errors))
 
 
-def usefulness(audit: Audit, sigma: float) -> float | None:
+def usefulness(audit: Findings, sigma: float) -> float | None:
     """Return how much of the model's advantage over a constant prediction survives the noise.
 
     1 is all of it, 0 none; None where the curve does not tell.

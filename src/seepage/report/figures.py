@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import Audit, GroupingFinding
+from seepage.auditing.findings import Findings, GroupingFinding
 from seepage.report.canvas import (
     BLUE,
     GREEN,
@@ -19,7 +19,7 @@ from seepage.report.canvas import (
     render,
     word_ticks,
 )
-from seepage.report.exposure import find_limit, find_over, most_exposed, relative_error
+from seepage.report.exposure import count_over, find_limit, most_exposed, relative_error
 from seepage.report.wording import count, counted, number, short
 
 SHOWN_ATTRIBUTES = 15
@@ -27,20 +27,18 @@ SHOWN_GROUPS = 12
 SHOWN_GROUPINGS = 6
 
 
-def draw_histogram(audit: Audit) -> Drawing:
+def draw_histogram(audit: Findings) -> Drawing:
     """Draw how many records leak how much, with the limit."""
-    limit, over = find_limit(audit), int(find_over(audit).sum())
-    eta = np.asarray(audit.eta, float)
-    eta = eta[np.isfinite(eta)]
-    shown = eta[eta > 0]
+    limit, over, records = find_limit(audit), count_over(audit), audit.records
+    shown = records.span()
     # Far below the rest nothing is told; a few such records must not squeeze all the others.
-    top = max(float(shown.max()), limit.eta) * 1.15 if len(shown) else limit.eta * 2
-    low = max(float(shown.min()), top * 1e-5) if len(shown) else limit.eta / 10
+    top = max(shown[1], limit.eta) * 1.15 if shown else limit.eta * 2
+    low = max(shown[0], top * 1e-5) if shown else limit.eta / 10
     # The limit is the edge of a bin: no bar is partly above it.
     step = np.log(top / min(low, limit.eta / 1.5)) / 45
     first = np.floor(np.log(min(low, limit.eta / 1.5) / limit.eta) / step)
     edges = limit.eta * np.exp(step * np.arange(first, np.ceil(np.log(top / limit.eta) / step) + 1))
-    counts, _ = np.histogram(np.clip(eta, edges[0], edges[-1]), edges)
+    counts = records.histogram(edges)
     centres = np.sqrt(edges[1:] * edges[:-1])
 
     def draw(figure: Any, narrow: bool) -> None:
@@ -64,20 +62,20 @@ def draw_histogram(audit: Audit) -> Drawing:
         axes.set_ylabel("number of records")
         word_ticks(axes.xaxis)
 
-    median, worst = float(np.median(audit.eta)), float(np.max(audit.eta))
+    median, worst = records.median(), records.largest("eta")
     caption = (
-        f"Half of the {counted(len(audit.eta), 'record')} leak at most η = {number(median)}, the "
+        f"Half of the {counted(records.count, 'record')} leak at most η = {number(median)}, the "
         f"most exposed one η = {number(worst)}."
     )
     alternative = (
-        f"Histogram of the leakage of {counted(len(audit.eta), 'record')} on a logarithmic axis: "
+        f"Histogram of the leakage of {counted(records.count, 'record')} on a logarithmic axis: "
         f"median {number(median)}, largest {number(worst)}; {count(over)} are above {limit.words} "
         f"of {number(limit.eta)}."
     )
     return render("leakage", alternative, caption, draw, (3.7, 3.4))
 
 
-def draw_attributes(audit: Audit) -> Drawing | None:
+def draw_attributes(audit: Findings) -> Drawing | None:
     """Draw the least error of attacks on each column, or nothing where no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:SHOWN_ATTRIBUTES]
@@ -165,7 +163,7 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     return render(f"groups-{place}", alternative, caption, draw, (height, height))
 
 
-def draw_curve(audit: Audit) -> Drawing | None:
+def draw_curve(audit: Findings) -> Drawing | None:
     """Draw test error and leakage against the noise, or nothing where there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)

@@ -11,13 +11,14 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from seepage.auditing.findings import AttributeFinding, Audit, GroupFinding, GroupingFinding
+from seepage.auditing.findings import AttributeFinding, Findings, GroupFinding, GroupingFinding
+from seepage.auditing.records import SomeRecords
 from seepage.report.assurance import list_guarantees
 from seepage.report.canvas import Drawing
 from seepage.report.exposure import (
+    count_over,
     error_at,
     find_limit,
-    find_over,
     most_exposed,
     protection,
     relative_error,
@@ -29,7 +30,7 @@ from seepage.report.figures import (
     draw_grouping,
     draw_histogram,
 )
-from seepage.report.records import EMBEDDED_CELLS, EMBEDDED_ROWS, pack
+from seepage.report.records import EMBEDDED_CELLS, pack
 from seepage.report.summary import SCHEMA
 from seepage.report.verdict import judge
 from seepage.report.wording import count, counted, number, plain, sentence, short
@@ -40,7 +41,7 @@ LISTED_ATTRIBUTES = 200
 LISTED_GROUPS = 40
 
 
-def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
+def draw_figures(audit: Findings) -> tuple[Drawing, ...]:
     """Return the figures of an audit, those of the groupings numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
     drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:SHOWN_GROUPINGS], 1)]
@@ -48,19 +49,18 @@ def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
     return tuple(figure for figure in drawn if figure is not None)
 
 
-def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
+def render_page(audit: Findings, figures: tuple[Drawing, ...]) -> str:
     """Return the page of an audit."""
-    limit, over = find_limit(audit), find_over(audit)
     ranked = most_exposed(audit.attributes)
     script = _read("records.js")
     return _environment().get_template("report.html.j2").render(
         audit=audit,
         verdict=judge(audit),
-        limit=limit,
-        over=int(over.sum()),
+        limit=find_limit(audit),
+        over=count_over(audit),
         facts=_pick_facts(audit),
-        most=_list_records(audit, np.argsort(-audit.eta, kind="stable")[:SHOWN_RECORDS]),
-        least=_list_records(audit, np.argsort(audit.eta, kind="stable")[:SHOWN_RECORDS]),
+        most=_list_records(audit, audit.records.most(SHOWN_RECORDS)),
+        least=_list_records(audit, audit.records.least(SHOWN_RECORDS)),
         shown_values=_choose_values(audit),
         attributes=ranked[:LISTED_ATTRIBUTES],
         guarantees=list_guarantees(audit.guarantees),
@@ -72,7 +72,6 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
         exposed=_find(figures, "attributes"),
         curve=_find(figures, "curve"),
         records=pack(audit),
-        embedded_rows=EMBEDDED_ROWS,
         embedded_cells=EMBEDDED_CELLS,
         schema=SCHEMA,
         style=_trusted(_read("style.css")),
@@ -115,15 +114,14 @@ def _find(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
     return next((figure for figure in figures if figure.name == name), None)
 
 
-def _pick_facts(audit: Audit) -> list[dict[str, str]]:
+def _pick_facts(audit: Findings) -> list[dict[str, str]]:
     """Return the numbers worth a large print: what they are, the number, and what it means."""
-    worst = float(np.max(audit.eta))
+    row, worst = audit.records.worst()
     facts = [
         {
             "name": "Most exposed record",
             "value": f"η = {number(worst)}",
-            "note": f"row {audit.row_index[int(np.argmax(audit.eta))]}; the median record has "
-            f"{number(float(np.median(audit.eta)))}",
+            "note": f"row {row}; the median record has {number(audit.records.median())}",
         }
     ]
     facts += [_attribute_fact(a) for a in _pick_attribute(audit)]
@@ -147,7 +145,7 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     return facts
 
 
-def _pick_attribute(audit: Audit) -> tuple[AttributeFinding, ...]:
+def _pick_attribute(audit: Findings) -> tuple[AttributeFinding, ...]:
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     return most_exposed(sensitive or audit.attributes)[:1]
 
@@ -165,22 +163,23 @@ def _attribute_fact(attribute: AttributeFinding) -> dict[str, str]:
     }
 
 
-def _list_records(audit: Audit, places: np.ndarray) -> list[dict[str, Any]]:
-    longest = float(np.max(audit.eta)) or 1.0
+def _list_records(audit: Findings, some: SomeRecords) -> list[dict[str, Any]]:
+    longest = audit.records.largest("eta") or 1.0
+    eta = some.numbers["eta"]
     return [
         {
-            "place": int(place),
-            "row": int(audit.row_index[place]),
-            "eta": float(audit.eta[place]),
-            "share": float(np.clip(audit.eta[place] / longest, 0, 1)),
-            "label": float(audit.eta_label[place]),
-            "columns": float(audit.eta_features[place]),
+            "place": int(some.place[k]),
+            "row": int(some.row[k]),
+            "eta": float(eta[k]),
+            "share": float(np.clip(eta[k] / longest, 0, 1)),
+            "label": float(some.numbers["eta_label"][k]),
+            "columns": float(some.numbers["eta_features"][k]),
         }
-        for place in places
+        for k in range(len(some))
     ]
 
 
-def _choose_values(audit: Audit) -> list[str]:
+def _choose_values(audit: Findings) -> list[str]:
     """Return the columns whose values are shown, the sensitive ones first."""
     if audit.values is None:
         return []

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import Audit, Findings
+from seepage.auditing.records import NUMBERS, SomeRecords
 from seepage.report.exposure import find_limit
 from seepage.report.summary import SCHEMA
 from seepage.report.wording import plain, short
@@ -22,15 +23,15 @@ EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 
 
 def build_table(audit: Audit) -> pa.Table:
-    """Return one row per audited record; ``error of <column>`` for every sensitive attribute."""
-    columns = {
-        "row": np.asarray(audit.row_index, np.int64),
-        "eta": np.asarray(audit.eta, float),
-        "eta_features": np.asarray(audit.eta_features, float),
-        "eta_label": np.asarray(audit.eta_label, float),
-        "exact_error": np.asarray(audit.exact_error, float),
-    }
-    for name, errors in audit.cell_errors.items():
+    """Return one row per audited record of a table in memory."""
+    return record_table(audit.records.every)
+
+
+def record_table(records: SomeRecords) -> pa.Table:
+    """Return one row per record; ``error of <column>`` for every sensitive attribute."""
+    columns = {"row": np.asarray(records.row, np.int64)}
+    columns |= {name: np.asarray(values, float) for name, values in records.numbers.items()}
+    for name, errors in records.errors.items():
         columns[_unused(f"error of {plain(name)}", columns)] = np.asarray(errors, float)
     return pa.table(columns).replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
 
@@ -51,40 +52,39 @@ class Column:
     values: np.ndarray
 
 
-def build_columns(audit: Audit) -> tuple[Column, ...]:
+def build_columns(records: SomeRecords) -> tuple[Column, ...]:
     """Return what the page shows of every record."""
+    eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
     columns = [
-        Column("row", "number of the record in the table, 0 for the first", False, audit.row_index),
-        Column("leakage η", "about the whole record with its label", True, audit.eta),
-        Column("η of columns", "about the record without its label", True, audit.eta_features),
-        Column("η of label", "about the label alone", True, audit.eta_label),
+        Column("row", "number of the record in the table, 0 for the first", False, records.row),
+        Column("leakage η", "about the whole record with its label", True, eta),
+        Column("η of columns", "about the record without its label", True, features),
+        Column("η of label", "about the label alone", True, label),
         Column(
             "error on all columns",
             "least error of an attack on all its columns at once, in standard deviations",
             False,
-            audit.exact_error,
+            exact,
         ),
     ]
-    for name, errors in list(audit.cell_errors.items())[:EMBEDDED_CELLS]:
+    for name, errors in list(records.errors.items())[:EMBEDDED_CELLS]:
         title = f"least error of an attack on {plain(name)}, in its own units"
         columns.append(Column(f"± on {short(name, 24)}", title, False, errors))
     return tuple(columns)
 
 
-def pack(audit: Audit) -> dict[str, Any]:
+def pack(audit: Findings) -> dict[str, Any]:
     """Return the records as JSON values: little-endian numbers in base64, one text per column."""
-    kept = np.arange(len(audit.eta))
-    if len(kept) > EMBEDDED_ROWS:
-        kept = np.sort(np.argsort(-np.asarray(audit.eta), kind="stable")[:EMBEDDED_ROWS])
-    columns = build_columns(audit)
+    kept = audit.records.most(EMBEDDED_ROWS)
+    columns = build_columns(kept.at(np.argsort(kept.place)))
     return {
         "count": len(kept),
         "limit": find_limit(audit).eta,
         "columns": [
             {"label": c.label, "title": c.title, "descending": c.descending} for c in columns
         ],
-        "rows": _encode(columns[0].values[kept], "<f8"),
-        "numbers": [_encode(column.values[kept], "<f4") for column in columns[1:]],
+        "rows": _encode(columns[0].values, "<f8"),
+        "numbers": [_encode(column.values, "<f4") for column in columns[1:]],
     }
 
 

@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import Audit
-from seepage.report.exposure import error_at, find_limit, find_over, protection
+from seepage.auditing.findings import Findings
+from seepage.auditing.records import NUMBERS, SHARES, Records
+from seepage.report.exposure import count_over, error_at, find_limit, protection
 from seepage.report.verdict import judge
 from seepage.result import NOTICE
 
 SCHEMA = "seepage-audit/1"
 
-_QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
-
-def summarise(audit: Audit) -> dict[str, Any]:
+def summarise(audit: Findings) -> dict[str, Any]:
     """Return the summary of an audit as plain JSON values; ``docs/report.md`` has the schema.
 
     An infinite error (no unbiased attack exists) and a number that is not known are ``None``.
     """
-    verdict, limit, over = judge(audit), find_limit(audit), find_over(audit)
-    worst = int(np.argmax(audit.eta))
+    verdict, limit, records = judge(audit), find_limit(audit), audit.records
     summary = {
         "schema": SCHEMA,
         "notice": NOTICE,
@@ -48,14 +46,11 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "target": {"eta": audit.target_eta, "sigma": audit.calibrated_sigma},
         "steps": list(audit.steps),
         "records": {
-            "count": len(audit.eta),
+            "count": records.count,
             "limit": limit.eta,
-            "over_limit": int(over.sum()),
-            "worst_row": int(audit.row_index[worst]),
-            "eta": _quantiles(audit.eta),
-            "eta_features": _quantiles(audit.eta_features),
-            "eta_label": _quantiles(audit.eta_label),
-            "exact_error": _quantiles(audit.exact_error),
+            "over_limit": count_over(audit),
+            "worst_row": records.worst()[0],
+            **{name: _quantiles(records, name) for name in NUMBERS},
         },
         "attributes": [asdict(a) | {"protection": protection(a)} for a in audit.attributes],
         "groupings": [asdict(grouping) for grouping in audit.groupings],
@@ -71,12 +66,12 @@ def summarise(audit: Audit) -> dict[str, Any]:
     return plain
 
 
-def to_json(audit: Audit) -> str:
+def to_json(audit: Findings) -> str:
     """Return the summary as JSON text that ends in a newline."""
     return json.dumps(summarise(audit), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def _guarantees(audit: Audit) -> list[dict[str, Any]]:
+def _guarantees(audit: Findings) -> list[dict[str, Any]]:
     """Return the bounds on the most exposed record, without saying which record that is."""
     lines = () if audit.guarantees is None else audit.guarantees.rows
     return [
@@ -93,10 +88,9 @@ def _guarantees(audit: Audit) -> list[dict[str, Any]]:
     ]
 
 
-def _quantiles(values: np.ndarray) -> dict[str, float]:
-    # The lower observation, not a mix of two: next to an infinite error a mix would mean nothing.
-    found = np.quantile(np.asarray(values, float), _QUANTILES, method="lower")
-    return {f"{q:g}": float(value) for q, value in zip(_QUANTILES, found, strict=True)}
+def _quantiles(records: Records, name: str) -> dict[str, float]:
+    found = records.quantiles(name, SHARES)
+    return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
 
 
 def _to_plain(value: Any) -> Any:

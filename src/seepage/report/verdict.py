@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.findings import AttributeFinding, Findings
 from seepage.report.exposure import (
+    count_over,
     error_at,
     find_limit,
-    find_over,
     most_exposed,
     usefulness,
 )
@@ -40,9 +40,9 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def judge(audit: Audit) -> Verdict:
+def judge(audit: Findings) -> Verdict:
     """Return the verdict on an audit."""
-    over, limit = int(find_over(audit).sum()), find_limit(audit)
+    over, limit = count_over(audit), find_limit(audit)
     failed = [gate for gate in audit.gates if not gate.passed]
     useful = usefulness(audit, audit.sigma)
     useless = useful is not None and useful < _HARDLY_USEFUL
@@ -55,7 +55,7 @@ def judge(audit: Audit) -> Verdict:
         )
     elif over:
         tone, label = "caution", "Above " + limit.words
-        total = len(audit.eta)
+        total = audit.records.count
         who = f"{count(over)} of {counted(total, 'record')}"
         if over == total > 1:
             who = f"All {counted(total, 'record')}"
@@ -69,7 +69,7 @@ def judge(audit: Audit) -> Verdict:
     return Verdict(tone, label, headline, _explain(audit))
 
 
-def _explain(audit: Audit) -> tuple[str, ...]:
+def _explain(audit: Findings) -> tuple[str, ...]:
     told = [_tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     if sensitive:
@@ -81,7 +81,7 @@ def _explain(audit: Audit) -> tuple[str, ...]:
     return tuple(line for line in told if line)
 
 
-def _tell_limit(audit: Audit) -> str:
+def _tell_limit(audit: Findings) -> str:
     limit = find_limit(audit)
     return (
         "The leakage η of a record says how closely the released numbers give it away: whoever "
@@ -92,21 +92,20 @@ def _tell_limit(audit: Audit) -> str:
     )
 
 
-def _tell_worst_record(audit: Audit) -> str:
-    worst = int(np.argmax(audit.eta))
-    if not audit.eta[worst] > 0:
+def _tell_worst_record(audit: Findings) -> str:
+    row, worst = audit.records.worst()
+    if not worst > 0:
         return "The release says nothing about any single record."
     return (
-        f"The most exposed record is row {audit.row_index[worst]} (η = "
-        f"{number(audit.eta[worst])}): for an attacker who already knows everything else, down to "
-        "the other cells of this row, an error of at least "
-        f"{number(_inverse(float(audit.eta[worst])))} remains. For half of the records it is "
-        f"{number(_inverse(float(np.median(audit.eta))))} or more."
+        f"The most exposed record is row {row} (η = {number(worst)}): for an attacker who already "
+        "knows everything else, down to the other cells of this row, an error of at least "
+        f"{number(_inverse(worst))} remains. For half of the records it is "
+        f"{number(_inverse(audit.records.median()))} or more."
     )
 
 
-def _tell_label(audit: Audit) -> str:
-    label, columns = float(np.max(audit.eta_label)), float(np.max(audit.eta_features))
+def _tell_label(audit: Findings) -> str:
+    label, columns = (audit.records.largest(name) for name in ("eta_label", "eta_features"))
     if max(label, columns) < 2 * min(label, columns) or max(label, columns) == 0:
         return ""
     if label > columns:
@@ -143,7 +142,7 @@ def _tell_attribute(attribute: AttributeFinding, among: str) -> str:
     )
 
 
-def _tell_groups(audit: Audit) -> list[str]:
+def _tell_groups(audit: Findings) -> list[str]:
     if not audit.groupings:
         return []
     uneven = max(audit.groupings, key=lambda grouping: grouping.ratio)
@@ -157,7 +156,7 @@ def _tell_groups(audit: Audit) -> list[str]:
     ]
 
 
-def _tell_usefulness(audit: Audit) -> str:
+def _tell_usefulness(audit: Findings) -> str:
     curve, error = audit.curve, error_at(audit, audit.sigma)
     if error is None:
         return ""

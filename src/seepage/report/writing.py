@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import Findings
 from seepage.errors import InputError
 from seepage.files import Writer, write_private_together
 from seepage.report.card import write_card
 from seepage.report.page import draw_figures, render_page
-from seepage.report.records import build_table
+from seepage.report.records import record_table
 from seepage.report.summary import to_json
 
 
-def write_report(audit: Audit, out: Path) -> Path:
+def write_report(audit: Findings, out: Path) -> Path:
     """Write an audit into the folder ``out`` and return the path of its page.
 
-    ``report.html``, ``leakage.parquet``, ``summary.json``, ``model-card.md`` and ``figures/*.svg``,
-    readable by their owner only. Files of an earlier report in the same folder are replaced.
+    ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
+    ``summary.json``, ``model-card.md`` and ``figures/*.svg``, readable by their owner only. Files
+    of an earlier report in the same folder are replaced.
     """
-    import pyarrow.parquet as pq
-
     if out.exists() and not out.is_dir():
         raise InputError(f"{out.name!r} is a file: name a folder for the report with --out.")
     figures = draw_figures(audit)
@@ -33,16 +35,18 @@ def write_report(audit: Audit, out: Path) -> Path:
         out / "model-card.md": write_card(audit),
         out / "report.html": render_page(audit, figures),
     }
-    table = build_table(audit)
-    files: dict[Path, Writer] = {
-        out / "leakage.parquet": lambda file: pq.write_table(table, file),
-    }
+    table = out / "leakage.parquet"
+    writer = audit.records.writer(record_table)
+    files: dict[Path, Writer] = {} if writer is None else {table: writer}
     for path, text in texts.items():
         files[path] = partial(_write_text, text)
     ours = not out.exists()
     try:
         _make_private(out)
-        write_private_together(files)
+        with _aside(table, whatever=writer is None):
+            if writer is None:
+                audit.records.write_folder(record_table, table)
+            write_private_together(files)
     except OSError as error:
         if ours:
             for folder in (out / "figures", out):
@@ -60,6 +64,26 @@ def write_report(audit: Audit, out: Path) -> Path:
 
 def _write_text(text: str, file: BinaryIO) -> None:
     file.write(text.encode("utf-8", "replace"))
+
+
+@contextmanager
+def _aside(table: Path, whatever: bool) -> Iterator[None]:
+    """Keep an earlier table out of the way, and bring it back if no new report comes about.
+
+    A file is replaced as all others are, unless ``whatever`` is there must go.
+    """
+    with tempfile.TemporaryDirectory(dir=table.parent, prefix=".earlier-") as kept:
+        earlier = Path(kept) / table.name
+        if table.is_dir() or (whatever and table.exists()):
+            table.rename(earlier)
+        try:
+            yield
+        except BaseException:
+            if whatever and table.is_dir():
+                shutil.rmtree(table)
+            if earlier.exists():
+                earlier.rename(table)
+            raise
 
 
 def _make_private(out: Path) -> None:

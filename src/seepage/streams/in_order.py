@@ -17,14 +17,17 @@ Answer = TypeVar("Answer")
 _MOST_WORKERS = 8  # each holds a chunk and what is made of it
 
 
-def in_order(pieces: Iterator[Piece], work: Callable[[Piece], Answer]) -> Iterator[Answer]:
+def in_order(
+    pieces: Iterator[Piece], work: Callable[[Piece], Answer], threads: int | None = None
+) -> Iterator[Answer]:
     """Yield ``work(piece)`` of every piece in turn, several of them being worked on at a time.
 
     The caller's thread reads; the workers compute. One chunk for each core keeps all of them busy
     in every line of the work, where a matrix product spread over the cores would leave them idle
-    in between, so the linear algebra is kept to one thread meanwhile.
+    in between, so the linear algebra is kept to one thread meanwhile. ``threads`` is for whoever
+    shares the cores with others.
     """
-    workers = min(usable_cores(), _MOST_WORKERS)
+    workers = min(usable_cores() if threads is None else threads, _MOST_WORKERS)
     waiting: deque[Future[Answer]] = deque()
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         try:

@@ -6,7 +6,6 @@ are larger than memory takes no more of it than one with small ones.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from seepage.errors import InputError
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
-_BROKEN = (pa.ArrowException, OSError, ValueError)
+BROKEN = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,10 @@ class Batches(ABC):
         """Say whether a file written to this path would be among the ones that are read."""
         return False
 
+    def parts(self) -> list[Batches]:
+        """Return these rows in parts, in order, that can be read by different machines."""
+        raise InputError(f"{type(self).__name__} cannot be dealt out to a cluster.")
+
     def spread(self) -> Any:
         """Return the files on a cluster that these rows come from; ``None`` where there are none.
 
@@ -75,40 +78,66 @@ class ParquetFiles(Batches):
 
     def __init__(self, paths: Sequence[str], filesystem: Any, root: str | None) -> None:
         self.paths, self.filesystem, self.root = tuple(paths), filesystem, root
-        self._counts = []
+        self._groups: list[tuple[int, ...]] = []  # the rows of every row group
         for k, path in enumerate(self.paths):
             with self._open(path) as file:
                 if k == 0:
                     self.schema = file.schema_arrow
                 else:
                     _check_same(self.schema, file.schema_arrow, self._name(0), self._name(k))
-                self._counts.append(file.metadata.num_rows)
+                about = file.metadata
+                self._groups.append(
+                    tuple(about.row_group(g).num_rows for g in range(about.num_row_groups))
+                )
 
     @property
     def rows(self) -> int:
         """The number of rows that the files say they have."""
-        return sum(self._counts)
+        return sum(map(sum, self._groups))
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns of all rows in order, at most ``size`` rows at a time."""
-        for k, path in enumerate(self.paths):
-            name, first = self._name(k), 0
-            with self._open(path) as file:
-                batches = file.iter_batches(batch_size=size, columns=list(columns))
-                while True:
-                    try:
-                        batch = next(batches, None)
-                    except _BROKEN as error:
-                        raise _damaged(name) from error
-                    if batch is None:
-                        break
-                    yield Piece(batch, name, first)
-                    first += batch.num_rows
-            if first != self._counts[k]:
+        for k in range(len(self.paths)):
+            yield from self.read_groups(k, None, columns, size)
+
+    def read_groups(
+        self, k: int, groups: range | None, columns: Sequence[str], size: int
+    ) -> Iterator[Piece]:
+        """Yield these columns of some row groups of one file, or of all."""
+        name, rows = self._name(k), self._groups[k]
+        at = sum(rows[: groups.start]) if groups else 0
+        with self._open(self.paths[k]) as file:
+            found, expected = file.metadata.num_rows, sum(rows)
+            if found != expected:
                 raise InputError(
-                    f"{name} had {self._counts[k]:,} rows and now has {first:,}; it must not "
-                    "change while it is read."
+                    f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
+                    "it is read."
                 )
+            batches = file.iter_batches(
+                size, row_groups=None if groups is None else list(groups), columns=list(columns)
+            )
+            while True:
+                try:
+                    batch = next(batches, None)
+                except BROKEN as error:
+                    raise _damaged(name) from error
+                if batch is None:
+                    break
+                yield Piece(batch, name, at)
+                at += batch.num_rows
+
+    def parts(self) -> list[Batches]:
+        """Return the row groups of every file, as many together as make a part."""
+        from seepage.streams.parquet_parts import cut
+
+        return [part for k, rows in enumerate(self._groups) for part in cut(self._only(k), rows)]
+
+    def _only(self, k: int) -> ParquetFiles:
+        """Return one of the files, without opening it again."""
+        one = ParquetFiles.__new__(ParquetFiles)
+        one.paths, one.filesystem, one.root = (self.paths[k],), self.filesystem, self.root
+        one.schema, one._groups = self.schema, [self._groups[k]]
+        return one
 
     def holds(self, path: Path) -> bool:
         """Say whether a file written to this path would be among the ones that are read."""
@@ -133,7 +162,7 @@ class ParquetFiles(Batches):
             )
         except FileNotFoundError:
             raise InputError(f"There is no file {path}.") from None
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _damaged(self._name(self.paths.index(path))) from error
 
 
@@ -148,7 +177,7 @@ class DatasetBatches(Batches):
         """The number of rows, counted once."""
         try:
             return int(self.dataset.count_rows())
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _unreadable(error) from error
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
@@ -162,7 +191,7 @@ class DatasetBatches(Batches):
         while True:
             try:
                 tagged = next(batches, None)
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise _unreadable(error) from error
             if tagged is None:
                 break
@@ -176,76 +205,6 @@ class DatasetBatches(Batches):
                 f"The data set had {self.rows:,} rows and now has {read:,}; it must not change "
                 "while it is read."
             )
-
-
-def open_batches(data: Any, filesystem: Any = None) -> Batches:
-    """Open a Parquet file, a folder of them, a list of them, or a pyarrow data set.
-
-    Paths may be those of any file system that fsspec or pyarrow know (``s3://…``).
-    """
-    if hasattr(data, "get_fragments"):
-        return DatasetBatches(data)
-    several = not isinstance(data, str | os.PathLike)
-    given = [os.fspath(path) for path in (data if several else [data])]
-    if not given:
-        raise InputError("No Parquet file was named; name at least one.")
-    found, system = _locate(given[0], filesystem)
-    if several:
-        files = [_locate(path, filesystem)[0] for path in given]
-        return ParquetFiles(files, system, None)
-    about = system.get_file_info(found)
-    if about.type == pafs.FileType.NotFound:
-        raise InputError(f"There is no file or folder {given[0]}.")
-    if about.type == pafs.FileType.File:
-        return ParquetFiles([found], system, None)
-    return _open_folder(found, system, given[0])
-
-
-def _open_folder(folder: str, system: Any, shown: str) -> Batches:
-    inside = system.get_file_info(pafs.FileSelector(folder, recursive=True))
-    parts = {
-        info.path: PurePosixPath(info.path).relative_to(folder).parts
-        for info in inside
-        if info.type == pafs.FileType.File and info.path.lower().endswith((".parquet", ".pq"))
-    }
-    # As other readers of folders do: what starts with a dot or underscore is no data.
-    files = sorted(path for path, names in parts.items() if not any(n[0] in "._" for n in names))
-    if not files:
-        raise InputError(f"The folder {shown} has no Parquet file (.parquet) in it.")
-    if any("=" in name for path in files for name in parts[path][:-1]):
-        import pyarrow.dataset as pads
-
-        ParquetFiles(files, system, folder)  # its checks name the file
-        kind = pads.partitioning(flavor="hive")
-        return DatasetBatches(
-            pads.dataset(files, filesystem=system, format="parquet", partitioning=kind)
-        )
-    return ParquetFiles(files, system, folder)
-
-
-def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
-    """Return the path within its file system, and that file system as pyarrow's."""
-    if filesystem is not None:
-        if isinstance(filesystem, pafs.FileSystem):
-            return path, filesystem
-        return path, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
-    if "://" not in path:
-        return str(Path(path).absolute()), pafs.LocalFileSystem()
-    try:
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
-    except ImportError:
-        try:
-            system, inner = pafs.FileSystem.from_uri(path)
-        except _BROKEN as error:
-            raise InputError(
-                f"{path} cannot be opened by pyarrow alone; install fsspec, which opens more."
-            ) from error
-        return inner, system
-    try:
-        system, inner = url_to_fs(path)
-    except (ImportError, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be opened: {error}.") from error
-    return inner, pafs.PyFileSystem(pafs.FSSpecHandler(system))
 
 
 def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) -> None:

@@ -17,7 +17,8 @@ from seepage.streams.coding import Coding, plain_part, scanned_part
 from seepage.streams.column_choice import check_column, choose_columns, class_levels
 from seepage.streams.column_scan import Scan, scan
 from seepage.streams.in_order import in_order
-from seepage.streams.parquet_files import Batches, Piece, open_batches, plain_type
+from seepage.streams.opening import open_batches
+from seepage.streams.parquet_files import Batches, Piece, plain_type
 from seepage.streams.source import Chunk, RowSource
 
 Answer = TypeVar("Answer")
@@ -93,10 +94,20 @@ def parquet(
 
 
 class ParquetRows(RowSource):
-    """Parquet data as a table that is read in chunks; :func:`parquet` makes one."""
+    """Parquet data as a table that is read in chunks; :func:`parquet` makes one.
 
-    def __init__(self, batches: Batches, coding: Coding) -> None:
-        self.batches, self.coding = batches, coding
+    Parameters
+    ----------
+    batches
+        The data.
+    coding
+        How columns become features, labels and weights.
+    threads
+        How many chunks are worked on at a time; one for each core where not given.
+    """
+
+    def __init__(self, batches: Batches, coding: Coding, threads: int | None = None) -> None:
+        self.batches, self.coding, self._threads = batches, coding, threads
         self.names = coding.names()
         self.attributes = coding.attributes()
         self.target, self.weighted = coding.target, coding.weight is not None
@@ -133,10 +144,8 @@ class ParquetRows(RowSource):
         """Yield the function's answer on every chunk, in order, while the next ones are read."""
         for name in extra:
             check_column(name, self.batches.schema.names)
-        spread = self.batches.spread()
-        if spread is not None:
-            yield from spread.each(self.batches, self.coding, function, what, extra)
-            return
+        if self.batches.spread() is not None:
+            raise InputError("The rows of files on a cluster stay on the workers.")
         columns = tuple(dict.fromkeys([*self.coding.columns, *extra]))
         size = chunk_rows(len(self.names))
 
@@ -145,7 +154,8 @@ class ParquetRows(RowSource):
             return function(self.coding.encode(pieces, start, extra))
 
         starts = _with_starts(gathered(self.batches.read(columns, size), size))
-        yield from in_order(progress_over(starts, len(self), what, _rows_in), work)
+        shown = progress_over(starts, len(self), what, _rows_in)
+        yield from in_order(shown, work, self._threads)
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function makes of the chunks to one Parquet file."""
@@ -156,18 +166,34 @@ class ParquetRows(RowSource):
             )
         super().write(function, path, what)
 
+    def write_folder(
+        self, function: Callable[[Chunk], pa.Table], path: Path, what: str, extra: Sequence[str]
+    ) -> None:
+        """Have the workers of a cluster write the tables to files in a new folder."""
+        self.batches.spread().write_folder(self.batches, self.coding, function, path, what, extra)
+
 
 def scan_columns(batches: Batches, columns: Sequence[str]) -> Scan:
     """Return what one scan of some columns finds out."""
+    return sum_pieces(batches, columns, scan) or Scan()
+
+
+def sum_pieces(
+    batches: Batches,
+    columns: Sequence[str],
+    function: Callable[[list[Piece]], Answer],
+    threads: int | None = None,
+) -> Answer | None:
+    """Return the sum of the function's answers on some columns as they are; none without rows."""
     spread = batches.spread()
     if spread is not None:
-        on_cluster: Scan = spread.scan(batches, columns)
+        on_cluster: Answer | None = spread.sum_pieces(batches, columns, function)
         return on_cluster
-    total: Scan | None = None
+    total: Answer | None = None
     size = chunk_rows(len(columns))
-    for found in in_order(gathered(batches.read(columns, size), size), scan):
-        total = found if total is None else total + found
-    return total or Scan()
+    for found in in_order(gathered(batches.read(columns, size), size), function, threads):
+        total = found if total is None else total + found  # type: ignore[operator]
+    return total
 
 
 def chunk_rows(width: int) -> int:

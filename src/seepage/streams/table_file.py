@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,17 +22,18 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
     InputError
         Where the disk is full or the folder cannot be written to; nothing is left behind then.
     """
-
-    def write(file: BinaryIO) -> None:
-        first = next(tables)
-        with pq.ParquetWriter(file, first.schema) as writer:
-            writer.write_table(first)
-            for table in tables:
-                writer.write_table(table)
-
     try:
-        write_private(path, write)
+        write_private(path, partial(write_each, tables))
     except OSError as error:
         raise InputError(
             f"{path.name} cannot be written: {error.strerror or error}; nothing was left behind."
         ) from error
+
+
+def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
+    """Write tables of one schema, one after the other, to an open file."""
+    first = next(tables)
+    with pq.ParquetWriter(file, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)

@@ -1,0 +1,177 @@
+"""An audit by two worker processes: no row comes to the client, and the report is the same."""
+
+import errno
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+from typer.testing import CliRunner
+
+from seepage.auditing.record_summary import LEAST, MOST
+from seepage.cli import app
+from seepage.cluster import spread_files
+from seepage.report import writing
+from seepage.streams import parquet_parts
+from seepage.streams.opening import open_batches
+from seepage.streams.parquet_files import ParquetFiles
+
+ROWS, NUMBERS = 60_000, 4
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """One large file of many row groups, and a small one."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("data") / "people"
+    folder.mkdir()
+    X = rng.standard_normal((ROWS, NUMBERS))
+    region = rng.choice(["north", "south", "west"], ROWS)
+    ill = X @ np.arange(1, NUMBERS + 1) / 3 + (region == "west") + rng.logistic(size=ROWS) > 0
+    columns = {f"x{j}": X[:, j] for j in range(NUMBERS)}
+    columns |= {"region": region, "id": rng.permutation(ROWS) + 100, "ill": ill}
+    table = pa.table(columns)
+    pq.write_table(table.slice(0, 50_000), folder / "a.parquet", row_group_size=5_000)
+    pq.write_table(table.slice(50_000), folder / "b.parquet", row_group_size=5_000)
+    return folder
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """Watch every single thing that comes to the client: its size in bytes."""
+    sizes = []
+    plain = Client._gather_remote
+
+    async def watched(self, *arguments, **options):
+        response = await plain(self, *arguments, **options)
+        sizes.extend(len(pickle.dumps(value)) for value in response.get("data", {}).values())
+        return response
+
+    monkeypatch.setattr(Client, "_gather_remote", watched)
+    return sizes
+
+
+def told(folder, *options):
+    options = ["--target", "ill", "--group", "region", "--sensitive", "x0", "--json", *options]
+    result = CliRunner().invoke(app, ["audit", str(folder), *options])
+    assert result.exit_code in (0, 1), result.output
+    return result.exit_code, json.loads(result.stdout)
+
+
+def numbers(told):
+    """Return every number of a JSON report, in order."""
+    if isinstance(told, dict):
+        return [x for value in told.values() for x in numbers(value)]
+    if isinstance(told, list):
+        return [x for value in told for x in numbers(value)]
+    return [told] if isinstance(told, int | float) else []
+
+
+def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
+    cluster, people, gathered, tmp_path, monkeypatch
+):
+    # Far more records are over the limit than are kept: they have to be counted by the workers.
+    options = ["--sigma", "0.004", "--max-eta", "0.15"]
+    alone = told(people, *options, "--out", str(tmp_path / "alone"))
+    monkeypatch.setattr(parquet_parts, "PART_ROWS", 10_000)
+
+    def refuse(*arguments):
+        raise AssertionError("rows were read by the client")
+
+    monkeypatch.setattr(ParquetFiles, "read_groups", refuse)
+    where = cluster.scheduler_info()["address"]
+    spread = told(people, *options, "--out", str(tmp_path / "spread"), "--dask", where)
+
+    assert spread[0] == alone[0] == 1
+    assert alone[1]["records"]["over_limit"] > 10 * MOST
+    assert spread[1]["steps"] == alone[1]["steps"]
+    assert any("'id'" in step for step in alone[1]["steps"])
+    assert spread[1]["gates"][0]["text"] == alone[1]["gates"][0]["text"]
+    assert numbers(spread[1]) == pytest.approx(numbers(alone[1]), rel=1e-9)
+
+    # The records that are kept, with seven numbers each, and a few kilobytes for every column:
+    # sums of d × d numbers, bins and quantiles. Of one column of the table there are 480,000 bytes.
+    features = NUMBERS + 2
+    assert max(gathered) < 8 * 7 * (MOST + LEAST) + 4_000 * (features + 4) < 8 * ROWS / 4
+
+    folder = tmp_path / "spread" / "leakage.parquet"
+    files = sorted(folder.iterdir())
+    assert len(files) == ROWS / 10_000
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    ours, theirs = pq.read_table(folder), pq.read_table(tmp_path / "alone" / "leakage.parquet")
+    assert ours.column_names == theirs.column_names
+    assert ours["row"].to_pylist() == list(range(ROWS))
+    for name in ours.column_names:
+        assert ours[name].to_numpy() == pytest.approx(theirs[name].to_numpy(), rel=1e-9), name
+    assert not [file for file in (tmp_path / "spread").iterdir() if file.name.startswith(".")]
+
+
+def test_a_new_table_takes_the_place_of_the_earlier_one(cluster, people, tmp_path, monkeypatch):
+    where, out, small = cluster.scheduler_info()["address"], tmp_path / "report", tmp_path / "some"
+    small.mkdir()
+    pq.write_table(pq.read_table(people / "b.parquet").slice(0, 500), small / "a.parquet")
+    table = out / "leakage.parquet"
+    for options, is_folder in ((["--dask", where], True), ([], False), (["--dask", where], True)):
+        told(small, "--out", str(out), *options)
+        assert table.is_dir() == is_folder
+        assert pq.read_table(table).num_rows == 500
+    kept = [file.read_bytes() for file in table.iterdir()]
+    # A disk that fills up after the workers are done.
+    monkeypatch.setattr(writing, "_write_text", full)
+    result = CliRunner().invoke(
+        app, ["audit", str(small), "--target", "ill", "--out", str(out), "--dask", where]
+    )
+    assert result.exit_code == 2
+    assert "No space left on device; nothing was left behind" in result.stderr
+    assert [file.read_bytes() for file in table.iterdir()] == kept
+    assert not [file for file in out.iterdir() if file.name.startswith(".")]
+
+
+def full(text, file):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_files_are_cut_between_row_groups(people, monkeypatch):
+    monkeypatch.setattr(parquet_parts, "PART_ROWS", 12_000)
+    whole = open_batches(people)
+    parts = whole.parts()
+    assert [part.rows for part in parts] == [15_000, 15_000, 15_000, 5_000, 10_000]
+    read = [piece for part in parts for piece in part.read(["x0"], 7_000)]
+    assert [piece.first for piece in read if piece.first % 5_000 == 0][:3] == [0, 15_000, 30_000]
+    ours = np.concatenate([np.asarray(piece.batch.column(0)) for piece in read])
+    theirs = [np.asarray(piece.batch.column(0)) for piece in whole.read(["x0"], 7_000)]
+    assert np.array_equal(ours, np.concatenate(theirs))
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "threads"),
+    [
+        ({"tcp://a:1": 1, "tcp://a:2": 1}, 8, 4),
+        ({"tcp://a:1": 2, "tcp://a:2": 2, "tcp://b:1": 1}, 8, 2),
+        ({"tcp://a:1": 4}, 2, 1),
+        ({}, 3, 3),
+    ],
+)
+def test_tasks_share_the_cores_of_their_machine(workers, cores, threads, people, monkeypatch):
+    class Workers:
+        def nthreads(self):
+            return workers
+
+    monkeypatch.setattr(spread_files, "usable_cores", lambda: cores)
+    files = spread_files.SpreadFiles(open_batches(people), Workers())
+    assert spread_files._threads(files._sharing()) == threads
