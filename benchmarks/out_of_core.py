@@ -11,8 +11,8 @@ Claims, each measured in this run:
 - the same answers as in memory to 1e-9, on the first 100,000 rows (of the exact bounds, those up
   to a million times their median: beyond, a residual that cancels to nothing leaves few digits).
 
-The columns have unit variance, as those of an audit have. Where they are far smaller, the information
-of a record has no direction that stands out, and η takes more steps and time.
+The columns have unit variance, as those of an audit have. Where they are far smaller, the
+information of a record has no direction that stands out, and η takes more steps and time.
 
 The data are written to a temporary folder (8 GB of disk for all rows), in files of a twentieth of
 the rows and row groups of 100,000, and removed afterwards. ``--rows`` takes fewer; ``--small`` runs
