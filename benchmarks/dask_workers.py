@@ -63,7 +63,9 @@ def timed(work: Callable[[], object]) -> float:
 def on_workers(folder: Path, count: int) -> tuple[dict[str, float], np.ndarray, pa.Table]:
     """Return the seconds of every part, the coefficients and what the workers wrote."""
     with (
-        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         client.run(lambda: __import__("seepage.streamed_leakage").__name__)  # imports are not timed

@@ -26,7 +26,7 @@ ROWS, NUMBERS = 60_000, 4
 def cluster():
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as cluster,
         Client(cluster) as client,
     ):

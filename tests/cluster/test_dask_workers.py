@@ -30,7 +30,7 @@ def cluster():
     # The workers import what the tests do; the client's threads and sockets close after it.
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as cluster,
         Client(cluster) as client,
     ):

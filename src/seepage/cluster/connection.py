@@ -33,7 +33,9 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     if workers is not None:
         if workers < 1:
             raise InputError(f"--workers must be at least one, not {workers}.")
-        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+        # Its pages at a free port of this machine alone: the usual one may be taken.
+        pages = "127.0.0.1:0"
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": pages}
         with (
             distributed.LocalCluster(**options) as cluster,
             distributed.Client(cluster) as client,
