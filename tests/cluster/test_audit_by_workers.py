@@ -2,13 +2,11 @@
 
 import errno
 import json
-import pickle
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
 from typer.testing import CliRunner
 
 from seepage.auditing.record_summary import LEAST, MOST
@@ -20,17 +18,6 @@ from seepage.streams.opening import open_batches
 from seepage.streams.parquet_files import ParquetFiles
 
 ROWS, NUMBERS = 60_000, 4
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +35,6 @@ def people(tmp_path_factory):
     pq.write_table(table.slice(0, 50_000), folder / "a.parquet", row_group_size=5_000)
     pq.write_table(table.slice(50_000), folder / "b.parquet", row_group_size=5_000)
     return folder
-
-
-@pytest.fixture
-def gathered(monkeypatch):
-    """Watch every single thing that comes to the client: its size in bytes."""
-    sizes = []
-    plain = Client._gather_remote
-
-    async def watched(self, *arguments, **options):
-        response = await plain(self, *arguments, **options)
-        sizes.extend(len(pickle.dumps(value)) for value in response.get("data", {}).values())
-        return response
-
-    monkeypatch.setattr(Client, "_gather_remote", watched)
-    return sizes
 
 
 def told(folder, *options):

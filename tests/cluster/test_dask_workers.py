@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 import threading
 import time
@@ -13,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
 from typer.testing import CliRunner
 
 import seepage as sp
@@ -23,18 +21,6 @@ from seepage.cluster.tree import FAN_IN
 
 ROWS, COLUMNS, PARTS = 24_000, 5, FAN_IN + 4
 BLOCK = ROWS // PARTS
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    # The workers import what the tests do; the client's threads and sockets close after it.
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +56,6 @@ def _data(table, folder, pause=0.0):
         meta=np.empty((0, COLUMNS)),
     )
     return dask_rows(X, da.from_array(table[1], chunks=BLOCK))
-
-
-@pytest.fixture
-def gathered(cluster, monkeypatch):
-    """Watch every single thing that comes to the client: its size in bytes."""
-    sizes = []
-    plain = Client._gather_remote
-
-    async def watched(self, *arguments, **options):
-        response = await plain(self, *arguments, **options)
-        sizes.extend(len(pickle.dumps(value)) for value in response.get("data", {}).values())
-        return response
-
-    monkeypatch.setattr(Client, "_gather_remote", watched)
-    return sizes
 
 
 def test_numbers_are_those_of_one_machine_and_no_rows_travel(

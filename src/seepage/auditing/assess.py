@@ -151,20 +151,11 @@ def examine(
 ) -> Audit:
     """Measure a fitted model and put everything found into an :class:`Audit`."""
     say = tell or (lambda words: None)
-    for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None and not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+    check_noise(sigma, target_eta)
     named = check_sensitive(sensitive, subject)
     measured = measure(subject, named, say)
     worst = float(np.max(measured.eta))
-    if not (np.isfinite(worst) and worst > 0):
-        raise InputError(
-            "The model does not depend on any record (it fits the data without an error), so there "
-            "is no leakage to measure; check the target and the columns."
-        )
-    target = DEFAULT_ETA if target_eta is None else target_eta
-    calibrated = worst / target
-    noise = calibrated if sigma is None else sigma
+    target, calibrated, noise = choose_noise(worst, sigma, target_eta)
     say("groups")
     groupings = tuple(
         compare_groups(column, labels, measured, noise) for column, labels in subject.groups.items()
@@ -257,6 +248,30 @@ def kind_for(model: str, target_kind: str) -> str:
     if model in ("linear", "poisson"):
         return "numeric" if model == "linear" else "count"
     return "multiclass" if model == "softmax" and target_kind != "binary" else target_kind
+
+
+def check_noise(sigma: float | None, target_eta: float | None) -> None:
+    """Refuse a noise or a target that is no positive number."""
+    for name, number in (("sigma", sigma), ("target_eta", target_eta)):
+        if number is not None and not (np.isfinite(number) and number > 0):
+            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+
+
+def choose_noise(
+    worst: float, sigma: float | None, target_eta: float | None
+) -> tuple[float, float, float]:
+    """Return the target, the noise that meets it, and the noise to speak of.
+
+    ``worst`` is the largest leakage at a noise of one.
+    """
+    if not (np.isfinite(worst) and worst > 0):
+        raise InputError(
+            "The model does not depend on any record (it fits the data without an error), so there "
+            "is no leakage to measure; check the target and the columns."
+        )
+    target = DEFAULT_ETA if target_eta is None else target_eta
+    calibrated = worst / target
+    return target, calibrated, calibrated if sigma is None else sigma
 
 
 def sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -> str:

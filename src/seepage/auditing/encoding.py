@@ -138,6 +138,11 @@ def encode(
 def _parts(raw: pa.Table, plan: ColumnPlan, steps: list[str]) -> list[Part]:
     """Describe how every column is encoded, leaving out those that are constant by now."""
     parts = [Part.of(name, raw.column(name), plan.kinds[name]) for name in plan.features]
+    return usable_parts(parts, plan, steps)
+
+
+def usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> list[Part]:
+    """Return the columns that vary, and write down what was filled and what is left out."""
     for part in parts:
         if part.filled:
             steps.append(

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from seepage.auditing.assess import (
-    DEFAULT_ETA,
     DEFAULT_L2,
     FEWEST_ROWS,
     SEPARABLE_L2,
     Tell,
+    check_noise,
+    choose_noise,
     kind_for,
     sigma_reason,
     versions,
@@ -82,9 +83,7 @@ def assess_streamed(
     scale
         Whether numeric columns are standardised.
     """
-    for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None and not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+    check_noise(sigma, target_eta)
     plan, used, parts = plan_streamed(CleanBatches(batches), target, **choices)
     if used.rows < FEWEST_ROWS:
         raise InputError(
@@ -102,14 +101,7 @@ def assess_streamed(
     questions = _ask(data, plan, parts, scale, drop_first, fitted, recipe, labels)
     found = measure_streamed(data, questions)
     worst = float(found.quantiles["eta"][-1])
-    if not (np.isfinite(worst) and worst > 0):
-        raise InputError(
-            "The model does not depend on any record (it fits the data without an error), so there "
-            "is no leakage to measure; check the target and the columns."
-        )
-    goal = DEFAULT_ETA if target_eta is None else target_eta
-    calibrated = worst / goal
-    noise = calibrated if sigma is None else sigma
+    goal, calibrated, noise = choose_noise(worst, sigma, target_eta)
     tell("privacy and utility")
     trial, held = try_out_streamed(
         data, fitted, recipe, labels, (float(found.medians[0]), worst), seed

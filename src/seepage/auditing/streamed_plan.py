@@ -21,6 +21,7 @@ from seepage.auditing.columns import (
     plan_from_facts,
     too_many_groups,
 )
+from seepage.auditing.encoding import usable_parts
 from seepage.columns.encoded import Part
 from seepage.columns.facts import (
     COMMAS,
@@ -33,7 +34,7 @@ from seepage.columns.facts import (
     looks_like_dates,
     numbers_in,
 )
-from seepage.columns.names import counted, listed, shown
+from seepage.columns.names import counted, shown
 from seepage.errors import InputError
 from seepage.streams.column_scan import MOST_LEVELS, ColumnSums
 from seepage.streams.parquet_files import Batches, Piece
@@ -83,26 +84,7 @@ def plan_streamed(
         found = scan_columns(used, list(plan.features))
         _tell_lost(facts, target, batches.rows, used.rows, steps)
     parts = [_part(n, plan.kinds[n], batches.schema.field(n).type, found[n]) for n in plan.features]
-    flat = [part.name for part in parts if part.constant]
-    for name in flat:
-        if name in plan.sensitive:
-            raise InputError(
-                f"The sensitive column {shown(name)} has one value only in the rows that are left."
-            )
-    if len(flat) == len(parts):
-        raise InputError("Every feature has one value only in the rows that are left.")
-    if flat:
-        steps.append(
-            f"{counted(len(flat), 'column')} dropped, with one value only in the rows that are "
-            f"left: {listed(flat)}."
-        )
-    for part in parts:
-        if part.filled:
-            steps.append(
-                f"{counted(part.filled, 'gap')} in {shown(part.name)} filled with its "
-                f"{part.fill_is}, {part.fill_text}."
-            )
-    kept = tuple(part for part in parts if not part.constant)
+    kept = tuple(usable_parts(parts, plan, steps))
     return replace(plan, steps=tuple(steps)), used, kept
 
 

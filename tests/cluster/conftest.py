@@ -1,0 +1,32 @@
+"""Two worker processes, and a watch on what comes back from them."""
+
+import pickle
+
+import pytest
+from distributed import Client, LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """Watch every single thing that comes to the client: its size in bytes."""
+    sizes = []
+    plain = Client._gather_remote
+
+    async def watched(self, *arguments, **options):
+        response = await plain(self, *arguments, **options)
+        sizes.extend(len(pickle.dumps(value)) for value in response.get("data", {}).values())
+        return response
+
+    monkeypatch.setattr(Client, "_gather_remote", watched)
+    return sizes
