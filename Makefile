@@ -7,10 +7,10 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bench reproduce docs clean
+.PHONY: help demo test test-slow test-random lint types bench reproduce docs clean
 
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit("seepage needs Python 3.11 or newer, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -36,6 +36,9 @@ test: $(STAMPS)/test ## Run the test suite
 
 test-slow: $(STAMPS)/test ## Run the checks that take minutes
 	@$(BIN)/python -m pytest -q -m slow
+
+test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
 
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,1 +1,9 @@
-"""Puts this folder on the path, so that every test finds the case table and the oracle."""
+"""Puts this folder on the path, and makes property tests try the same examples every time.
+
+A failure then shows again wherever the suite is run; ``make test-random`` draws new examples.
+"""
+
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")

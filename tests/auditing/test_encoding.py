@@ -217,3 +217,12 @@ def test_booleans_numbers_and_decimals_of_any_width():
         found.X[:, found.names.index("single")], COLUMNS["age"].astype(np.float32)
     )
     np.testing.assert_array_equal(found.X[:, found.names.index("money")], np.arange(N) % 17 / 4)
+
+
+def test_the_two_zeros_of_floating_point_are_one_level():
+    codes = np.tile([0.0, -0.0, 2.5], N // 3)
+    found = encoded(table(code=codes), categorical=["code"], groups=["code"], drop_first=False)
+    assert found.attributes["code"] == ("code=0", "code=2.5")
+    block = found.X[:, found.positions()["code"]]
+    np.testing.assert_array_equal(block, np.stack([codes == 0, codes == 2.5], axis=1))
+    assert set(found.groups["code"]) == {"0", "2.5"}

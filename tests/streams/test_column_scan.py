@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
@@ -19,7 +19,7 @@ from seepage.streams.in_order import in_order
 numbers = st.one_of(
     st.none(),
     st.floats(-1e6, 1e6),
-    st.sampled_from([0.0, 1.0, 1e6 + 1e-3, float("nan")]),
+    st.sampled_from([0.0, -0.0, 1.0, 1e6 + 1e-3, float("nan")]),
 )
 
 
@@ -34,6 +34,8 @@ def whole(column, cuts):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(numbers, min_size=1, max_size=60), st.lists(st.integers(0, 1000), max_size=5))
+@example([0.0, -0.0], [])
+@example([-0.0, 1.0, 0.0], [1, 2])
 def test_numbers_in_any_pieces(values, cuts):
     found = whole(pa.array(values, pa.float64()), cuts)
     there = np.asarray([v for v in values if v is not None and v == v])

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.intake import MISSING, clean_text, good_names
-from seepage.columns.facts import is_number, is_text, without_nan
+from seepage.columns.facts import is_number, is_text, plain_numbers
 from seepage.streams.column_scan import decoded
 from seepage.streams.parquet_files import Batches, Piece, plain_type
 from seepage.streams.parquet_source import sum_pieces
@@ -153,5 +153,5 @@ def _clean(column: pa.Array) -> pa.Array:
 
 def _gaps(column: pa.Array) -> np.ndarray:
     if is_number(column.type):
-        column = without_nan(pa.chunked_array([column])).combine_chunks()
+        column = plain_numbers(pa.chunked_array([column])).combine_chunks()
     return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))

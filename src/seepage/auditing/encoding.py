@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from seepage.auditing.columns import ColumnPlan
 from seepage.auditing.gaps import kept_rows
 from seepage.columns.encoded import Part, encode_column, labels_of
+from seepage.columns.facts import plain_numbers
 from seepage.columns.names import counted, listed, shown, unique
 from seepage.errors import InputError
 
@@ -220,7 +221,7 @@ def _target(column: pa.ChunkedArray, plan: ColumnPlan) -> Array:
     if plan.target_kind in ("numeric", "count"):
         y = column.cast(pa.float64(), safe=False).to_numpy()
         return np.array(y, dtype=np.float64)
-    classes = len(pc.unique(column))
+    classes = len(pc.unique(plain_numbers(column)))
     if classes < 2:
         raise InputError(
             f"The target {shown(plan.target)} has one value only in the rows that are left."

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.columns import ColumnPlan
-from seepage.columns.facts import is_number, without_nan
+from seepage.columns.facts import is_number, plain_numbers
 from seepage.columns.names import counted
 from seepage.errors import InputError
 
@@ -47,7 +47,7 @@ def kept_rows(table: pa.Table, plan: ColumnPlan, steps: list[str]) -> np.ndarray
 
 def _gaps(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     if is_number(column.type):
-        column = without_nan(column)
+        column = plain_numbers(column)
     if column.null_count == 0:
         return np.zeros(len(column), dtype=bool)
     return np.asarray(pc.is_null(column).to_numpy())

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.columns.facts import without_nan
+from seepage.columns.facts import plain_numbers
 from seepage.columns.names import printable, shown, unique
 from seepage.errors import InputError
 
@@ -151,7 +151,7 @@ def _texts(levels: pa.Array) -> list[str]:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
-        return without_nan(column)
+        return plain_numbers(column)
     return column
 
 

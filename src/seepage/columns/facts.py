@@ -92,12 +92,16 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def without_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of numbers with nothing in place of NaN, decimals as floats."""
+def plain_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of numbers with nothing in place of NaN, one zero, and decimals as floats.
+
+    Arrow tells -0.0 from 0.0 where it counts or looks up values; nobody who groups by them does.
+    """
     if pa.types.is_decimal(column.type) or column.type == pa.float16():
         column = column.cast(pa.float64())
     if not pa.types.is_floating(column.type):
         return column
+    column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 + 0.0 is 0.0
     gone = pc.is_nan(column)
     if not pc.any(gone).as_py():
         return column
@@ -109,7 +113,7 @@ def _distinct(column: pa.ChunkedArray) -> int:
 
 
 def _look_at_numbers(column: pa.ChunkedArray, as_codes: bool) -> Facts:
-    column = without_nan(column)
+    column = plain_numbers(column)
     rows, missing, distinct = len(column), column.null_count, _distinct(column)
     if distinct == 0:
         return Facts(rows, missing)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.columns.facts import is_number, is_text, without_nan
+from seepage.columns.facts import is_number, is_text, plain_numbers
 from seepage.streams.parquet_files import Piece
 
 MOST_LEVELS = 1000  # different values that are counted; of more only this is known
@@ -110,7 +110,7 @@ def column_sums(column: pa.Array) -> ColumnSums:
     if pa.types.is_boolean(column.type):
         return _numbers(column, column.cast(pa.float64()))
     if is_number(column.type):
-        plain = without_nan(pa.chunked_array([column])).combine_chunks()
+        plain = plain_numbers(pa.chunked_array([column])).combine_chunks()
         return _numbers(plain, plain.cast(pa.float64(), safe=False))
     if is_text(column.type):
         return ColumnSums(len(column), column.null_count, levels=_levels(column))
