@@ -22,7 +22,7 @@ from seepage.papers.bounds_figure5 import reproduce as figure5
 from seepage.papers.bounds_figure6 import reproduce as figure6
 from seepage.papers.ensemble import Ensemble
 from seepage.papers.private_sgd_estimators import ESTIMATORS, compare
-from seepage.papers.private_sgd_grid import Images, Run, run_grid, write_json
+from seepage.papers.private_sgd_grid import Images, Run, added, run_grid, write_json
 from seepage.papers.private_sgd_results import Point, best_bound, crossing, front, points, renyi_two
 from seepage.papers.private_sgd_settings import GRIDS, SHOWN, SHOWN_STEPS, Setting, find_grid
 
@@ -167,6 +167,24 @@ def test_the_shown_run_keeps_its_ends(monkeypatch):
     assert row["highest"][0][1] == row["plain"]["largest"]
     assert [v for _, v in row["highest"]] == sorted((v for _, v in row["highest"]), reverse=True)
     assert len(row["lowest"]) == 8
+
+
+def test_a_run_made_elsewhere_is_added_and_says_so():
+    one, other = (
+        run_grid(
+            replace(SMALL, settings=SMALL.settings[:count], steps=steps),
+            _images(), runs=1, probes=1, minutes=5, write=lambda f: None, say=str,
+        )
+        for count, steps in ((2, (1,)), (1, (1, 2)))
+    )  # fmt: skip
+    assert added(None, one) is one
+    both = added(one, other | {"machine": "another", "torch": "1.0"})
+    assert both["machine"] == one["machine"]
+    assert both["rows"][0] == one["rows"][1]  # the first setting after one step is the new one's
+    assert [(row["machine"], row["steps"]) for row in both["rows"][1:]] == [
+        ("another", 1),
+        ("another", 2),
+    ]
 
 
 def test_estimators_agree_on_average():

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seepage.nn.clipping import SmoothClip
-from seepage.papers.ensemble_layers import Affine, Layer, Tanh, average_pool, flatten
+from seepage.papers.ensemble_layers import (
+    Affine,
+    Convolution,
+    Full,
+    Layer,
+    Tanh,
+    average_pool,
+    flatten,
+)
 
 
 @dataclass(frozen=True)
@@ -123,8 +131,10 @@ class Ensemble:
 
 def _layer(modules: list[nn.Module], shape: tuple[int, ...], first: bool) -> Layer:
     kind = modules[0]
-    if isinstance(kind, nn.Conv2d | nn.Linear):
-        return Affine(modules, shape, first)
+    if isinstance(kind, nn.Conv2d):
+        return Convolution(modules, first, shape)
+    if isinstance(kind, nn.Linear):
+        return Full(modules, first)
     if isinstance(kind, nn.Tanh):
         return Tanh()
     if isinstance(kind, nn.AvgPool2d):

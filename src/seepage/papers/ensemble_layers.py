@@ -9,11 +9,12 @@ tangents forward, gradients backward, tangents of the gradients backward.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.grad import conv2d_input
 
 
 class Layer(ABC):
@@ -85,23 +86,19 @@ class Linear(Layer):
 
 def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> Linear:
     """Return average pooling of images of that shape (channels, height, width)."""
-    (tall, broad), (down, right) = _pair(module.kernel_size), _pair(module.stride)
-    high, wide = (shape[1] - tall) // down + 1, (shape[2] - broad) // right + 1
-    places = [
-        (slice(i, i + down * (high - 1) + 1, down), slice(j, j + right * (wide - 1) + 1, right))
-        for i in range(tall)
-        for j in range(broad)
-    ]
+    kernel, stride = _pair(module.kernel_size), _pair(module.stride)
 
     def there(values: Tensor) -> Tensor:
-        pooled = functional.avg_pool2d(values.reshape(-1, *shape), (tall, broad), (down, right))
+        pooled = functional.avg_pool2d(values.reshape(-1, *shape), kernel, stride)
         return pooled.reshape(*values.shape[:-3], *pooled.shape[1:])
 
     def back(gradient: Tensor) -> Tensor:
-        spread = gradient.new_zeros(*gradient.shape[:-3], *shape)
-        for rows, across in places:
-            spread[..., rows, across] += gradient
-        return spread / (tall * broad)
+        flat = gradient.reshape(-1, *gradient.shape[-3:])
+        like = gradient.new_empty(1).expand(len(flat), *shape)
+        spread = torch.ops.aten.avg_pool2d_backward(
+            flat, like, kernel, stride, (0, 0), False, True, None
+        )
+        return spread.reshape(*gradient.shape[:-3], *shape)
 
     return Linear(there, back)
 
@@ -112,7 +109,7 @@ def flatten(shape: tuple[int, ...]) -> Linear:
 
 
 class Affine(Layer):
-    """Convolutions and full layers: ``s = W t + b`` with the columns ``t`` of the inputs.
+    """Layers with parameters: ``s = W t + b`` with the columns ``t`` of the inputs.
 
     A convolution's columns are its patches, ``(…, K, L)`` for L places; a full layer has one. The
     gradient of an example is ``δ tᵀ`` for the weight and ``δ 1`` for the bias.
@@ -121,98 +118,147 @@ class Affine(Layer):
     ----------
     modules
         The layer of each network.
-    shape
-        The shape of one example's input.
     first
         Whether nothing comes before, so that no gradient is passed on.
     """
 
-    def __init__(self, modules: list[nn.Module], shape: tuple[int, ...], first: bool) -> None:
-        model = modules[0]
-        self.convolution = model if isinstance(model, nn.Conv2d) else None
-        self.shape, self.first = shape, first
+    def __init__(self, modules: Sequence[nn.Linear | nn.Conv2d], first: bool) -> None:
+        self.first = first
         self.weight = torch.stack([m.weight.detach().flatten(1) for m in modules])
-        self.bias = torch.stack([m.bias.detach() for m in modules])
+        self.bias = torch.stack([m.bias.detach() for m in modules if m.bias is not None])
 
     def to(self, device: torch.device | str) -> None:
         """Move the parameters."""
         self.weight, self.bias = self.weight.to(device), self.bias.to(device)
 
+    @abstractmethod
+    def products(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``g·g (G, B)``, ``g·dg`` and ``dg·dg (P, G, B)`` of this layer's gradients."""
+
+    @abstractmethod
+    def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``Σ_b f_b g_b`` for weight and bias; after :meth:`products`."""
+
+
+class Full(Affine):
+    """Full layers: one product for the whole batch of a network."""
+
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W t + b``."""
-        self.t = self._columns(values)
-        return self._shaped(self._times(self.weight, self.t) + self.bias[:, None, :, None])
+        self.t = values
+        return values @ self.weight.transpose(1, 2) + self.bias[:, None]
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``W dt``."""
-        self.dt = self._columns(change)
-        return self._shaped(self._times(self.weight, self.dt))
+        self.dt = change
+        return change @ self.weight.transpose(1, 2)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Return ``Wᵀ δ``."""
+        self.delta = gradient
+        return gradient if self.first else gradient @ self.weight
+
+    def backward_tangent(self, change: Tensor) -> Tensor:
+        """Return ``Wᵀ dδ``."""
+        self.ddelta = change
+        return change if self.first else change @ self.weight
+
+    def products(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return them from those of δ and t, since ``δ tᵀ`` is an outer product."""
+        ss, s_ds, ds_ds = _dots(self.delta, self.ddelta, 1)
+        tt, t_dt, dt_dt = _dots(self.t, self.dt, 1)
+        tt = 1 + tt  # the bias is the weight of a column that is 1
+        return ss * tt, s_ds * tt + ss * t_dt, ds_ds * tt + 2 * s_ds * t_dt + ss * dt_dt
+
+    def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one product for weights of a network, one sum for biases."""
+        scaled = self.delta * factors[..., None]
+        t = self.t.expand(len(scaled), *self.t.shape[1:])
+        return scaled.transpose(1, 2) @ t, scaled.sum(1)
+
+
+class Convolution(Affine):
+    """Convolutions: torch's own, network by network, and gradients from the patches.
+
+    Parameters
+    ----------
+    modules, first
+        As for :class:`Affine`.
+    shape
+        The shape of one example's input: channels, height, width.
+    """
+
+    def __init__(self, modules: Sequence[nn.Conv2d], first: bool, shape: tuple[int, ...]) -> None:
+        super().__init__(modules, first)
+        self.model, self.shape = modules[0], shape
+        self.stride, self.padding = _pair(self.model.stride), _pair(self.model.padding)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return ``W ∗ a + b``."""
+        self.values = values
+        return self._convolved(values) + self.bias[:, None, :, None, None]
+
+    def tangent(self, change: Tensor) -> Tensor:
+        """Return ``W ∗ da``."""
+        self.change = change
+        return self._convolved(change)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient at the inputs, and keep that at the outputs."""
-        self.delta = self._flat(gradient)
-        return self._back(self.delta)
+        self.delta = gradient
+        return self._back(gradient)
 
     def backward_tangent(self, change: Tensor) -> Tensor:
         """Return the change of that, and keep the one at the outputs."""
-        self.ddelta = self._flat(change)
-        return self._back(self.ddelta)
+        self.ddelta = change
+        return self._back(change)
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``g·g (G, B)``, ``g·dg`` and ``dg·dg (P, G, B)`` of this layer's gradients."""
-        bias, change = self.delta.sum(-1), self.ddelta.sum(-1)
-        gg, gd, dd = _dot(bias, bias, 1), _dot(bias, change, 1), _dot(change, change, 1)
-        if self.convolution is None:
-            # δ tᵀ is an outer product: its inner products are products of those of its factors.
-            (d, t), (dd_, dt) = (self.delta, self.t), (self.ddelta, self.dt)
-            tt, t_dt, dt_dt = _dot(t, t), _dot(t, dt), _dot(dt, dt)
-            ss, s_ds, ds_ds = _dot(d, d), _dot(d, dd_), _dot(dd_, dd_)
-            gg = gg + ss * tt
-            gd = gd + s_ds * tt + ss * t_dt
-            return gg, gd, dd + ds_ds * tt + 2 * s_ds * t_dt + ss * dt_dt
-        self.g = self.delta @ self.t.transpose(-1, -2)
-        gg = gg + _dot(self.g, self.g)
-        for p in range(len(self.ddelta)):  # one direction at a time: these are the largest tensors
-            dg = self.ddelta[p] @ self.t.transpose(-1, -2)
-            dg += self.delta @ self.dt[p].transpose(-1, -2)
-            gd[p] += _dot(self.g, dg)
-            dd[p] += _dot(dg, dg)
+        """Form the gradients of the batch, and what the directions change in them."""
+        t = _patches(self.values, self.model).transpose(-1, -2)
+        delta, ddelta = self.delta.flatten(-2), self.ddelta.flatten(-2)
+        gg, gd, dd = _dots(delta.sum(-1), ddelta.sum(-1), 1)  # of the biases
+        self.g = delta @ t
+        gg = gg + _dot(self.g, self.g, 2)
+        for p in range(len(ddelta)):  # one direction at a time: these are the largest tensors
+            dg = ddelta[p] @ t
+            dg += delta @ _patches(self.change[p], self.model).transpose(-1, -2)
+            gd[p] += _dot(self.g, dg, 2)
+            dd[p] += _dot(dg, dg, 2)
         return gg, gd, dd
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``Σ_b f_b g_b`` for weight and bias; after :meth:`products`."""
-        scaled = self.delta * factors[:, :, None, None]
-        bias = scaled.sum((1, 3))
-        if self.convolution is None:
-            t = self.t.expand(len(scaled), *self.t.shape[1:]).squeeze(-1)
-            return scaled.squeeze(-1).transpose(1, 2) @ t, bias
+        """Return the sums of the gradients that were formed."""
+        bias = torch.einsum("gb,gbo->go", factors, self.delta.sum((-2, -1)))
         return torch.einsum("gb,gbok->gok", factors, self.g), bias
 
-    def _times(self, matrix: Tensor, columns: Tensor) -> Tensor:
-        """Return ``matrix (G, m, k)`` times ``columns (…, G, B, k, L)``."""
-        if self.convolution is None:  # one product for the whole batch of a network
-            return (columns.squeeze(-1) @ matrix.transpose(1, 2))[..., None]
-        return matrix[:, None] @ columns
+    def _convolved(self, images: Tensor) -> Tensor:
+        def one(batch: Tensor, weight: Tensor) -> Tensor:
+            return functional.conv2d(batch, weight, None, self.stride, self.padding)
 
-    def _columns(self, values: Tensor) -> Tensor:
-        return values[..., None] if self.convolution is None else _patches(values, self.convolution)
+        return self._each(one, images)
 
-    def _shaped(self, outputs: Tensor) -> Tensor:
-        if self.convolution is None:
-            return outputs.squeeze(-1)
-        side = round(outputs.shape[-1] ** 0.5)
-        return outputs.unflatten(-1, (side, side))
-
-    def _flat(self, gradient: Tensor) -> Tensor:
-        return gradient[..., None] if self.convolution is None else gradient.flatten(-2)
-
-    def _back(self, delta: Tensor) -> Tensor:
+    def _back(self, gradient: Tensor) -> Tensor:
         if self.first:
-            return delta
-        columns = self._times(self.weight.transpose(1, 2), delta)
-        if self.convolution is None:
-            return columns.squeeze(-1)
-        return _from_patches(columns, self.convolution, self.shape)
+            return gradient
+
+        def one(batch: Tensor, weight: Tensor) -> Tensor:
+            size = (len(batch), *self.shape)
+            return conv2d_input(size, weight, batch, self.stride, self.padding)
+
+        return self._each(one, gradient)
+
+    def _each(self, one: Callable[[Tensor, Tensor], Tensor], images: Tensor) -> Tensor:
+        """Apply something to the images ``(…, G, B, C, H, W)`` and weight of each network."""
+        networks = len(self.weight)
+        images = images.expand(*images.shape[:-5], networks, *images.shape[-4:])
+        kernel = (-1, *self.model.weight.shape[1:])
+        out = []
+        for g in range(networks):
+            mine = images[..., g, :, :, :, :]
+            found = one(mine.reshape(-1, *mine.shape[-3:]), self.weight[g].reshape(kernel))
+            out.append(found.reshape(*mine.shape[:-3], *found.shape[1:]))
+        return torch.stack(out, -5)
 
 
 def _patches(images: Tensor, layer: nn.Conv2d) -> Tensor:
@@ -229,24 +275,11 @@ def _patches(images: Tensor, layer: nn.Conv2d) -> Tensor:
     return ordered.reshape(*images.shape[:-3], -1, seen.shape[-4] * seen.shape[-3])
 
 
-def _from_patches(columns: Tensor, layer: nn.Conv2d, shape: tuple[int, ...]) -> Tensor:
-    """Return the adjoint of :func:`_patches`: every patch added back to its place."""
-    (up, side), (tall, broad), (down, right) = (
-        _pair(v) for v in (layer.padding, layer.kernel_size, layer.stride)
-    )
-    channels, height, width = shape
-    high, wide = (height + 2 * up - tall) // down + 1, (width + 2 * side - broad) // right + 1
-    parts = columns.reshape(*columns.shape[:-2], channels, tall, broad, high, wide)
-    padded = columns.new_zeros(*columns.shape[:-2], channels, height + 2 * up, width + 2 * side)
-    for i in range(tall):
-        for j in range(broad):
-            rows = slice(i, i + down * (high - 1) + 1, down)
-            across = slice(j, j + right * (wide - 1) + 1, right)
-            padded[..., rows, across] += parts[..., i, j, :, :]
-    return padded[..., up : up + height, side : side + width]
+def _dots(a: Tensor, da: Tensor, axes: int) -> tuple[Tensor, Tensor, Tensor]:
+    return _dot(a, a, axes), _dot(a, da, axes), _dot(da, da, axes)
 
 
-def _dot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
+def _dot(a: Tensor, b: Tensor, axes: int) -> Tensor:
     return (a * b).flatten(-axes).sum(-1)
 
 

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from seepage.errors import InputError
 from seepage.nn.samplers import PoissonSampler
 from seepage.nn.subsampling import MixtureFactor
 from seepage.papers.ensemble import Ensemble, EnsembleStep
-from seepage.papers.private_sgd_settings import SHOWN, SHOWN_STEPS, Grid, find_grid
+from seepage.papers.private_sgd_settings import SHOWN, SHOWN_STEPS, Grid, Setting, find_grid
 
 _EXTREMES = 8  # records of Figure 6, at either end
 _TEST_ROWS = 500
@@ -211,7 +212,10 @@ def run_grid(
     for seed in range(runs):
         run = Run(grid, images, seed, probes)
         for steps in grid.steps:
-            while run.step < steps and time.monotonic() < deadline:
+            what = f"run {seed + 1}, to step {steps}"
+            for _ in tqdm(range(run.step, steps), what, disable=None, leave=False):
+                if time.monotonic() > deadline:
+                    break
                 run.advance()
             if run.step < steps:
                 say(f"the time is over after {run.step} steps of run {seed + 1}")
@@ -247,6 +251,21 @@ def _header(grid: Grid, images: Images, probes: int) -> dict[str, Any]:
     }
 
 
+def added(held: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
+    """Return results with those of another run added, which say where they were made."""
+    if held is None:
+        return found
+    made = {key: found[key] for key in ("machine", "torch")}
+    rows = [row | made for row in found["rows"]]
+    new = {_key(row) for row in rows}
+    return held | {"rows": [*(row for row in held["rows"] if _key(row) not in new), *rows]}
+
+
+def _key(row: dict[str, Any]) -> tuple[Setting, int]:
+    hyper = Setting(row["noise_multiplier"], row["learning_rate"], row["max_grad_norm"])
+    return hyper, row["steps"]
+
+
 def write_json(path: Path, found: dict[str, Any]) -> None:
     """Write results whole or not at all, a line for each row so that changes can be read."""
     rows = ",\n  ".join(json.dumps(row) for row in found["rows"])
@@ -275,10 +294,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         grid = find_grid(chosen.data)
         grid = replace(grid, settings=grid.settings[: chosen.settings])
-        held: list[dict[str, Any]] = []
+        held: dict[str, Any] | None = None
         if chosen.shown:
             grid = replace(grid, settings=(SHOWN,), steps=(SHOWN_STEPS,))
-            held = json.loads(chosen.out.read_text(encoding="utf-8"))["rows"]
+            held = json.loads(chosen.out.read_text(encoding="utf-8"))
         if chosen.steps:
             grid = replace(grid, steps=tuple(sorted(chosen.steps)))
         # Ten bits of a product are enough for leakages that are known to per cents.
@@ -291,9 +310,7 @@ def main(arguments: Sequence[str]) -> int:
                 runs=chosen.runs,
                 probes=chosen.probes,
                 minutes=chosen.minutes,
-                write=lambda found: write_json(
-                    chosen.out, found | {"rows": [*held, *found["rows"]]}
-                ),
+                write=lambda found: write_json(chosen.out, added(held, found)),
             )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
