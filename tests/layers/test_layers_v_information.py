@@ -125,6 +125,37 @@ def test_records_shared_between_gradients_are_kept_apart_by_groups():
     assert apart.values[0] < 0.1
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_likeness_within_groups_is_not_taken_for_information(mixed):
+    client = np.repeat(np.arange(24), 12)
+    small = []
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        p = draw.permutation(24)[client] % 2  # a property of the client, which nothing tells
+        if mixed:  # of some clients' single gradients, at rates of their own
+            rate = draw.random(24)[client]
+            p = np.where(client < 12, p, draw.random(len(client)) < rate)
+        g = draw.standard_normal((24, 2))[client] + 0.3 * draw.standard_normal((len(client), 2))
+        found = v_information(
+            g, p, groups=client, family="logistic", folds=3, resamples=1, permutations=99
+        )
+        small.append(found.columns["p_value"][0] <= 0.1)
+    assert np.mean(small) <= 0.2  # more than 0.5 where groups are torn apart
+
+
+def test_groups_that_know_their_property_are_found_out():
+    client = np.repeat(np.arange(40), 6)
+    draw = np.random.default_rng(0)
+    p = client % 2
+    g = draw.standard_normal((40, 2))[client] + 3.0 * p[:, None]
+    found = v_information(g, p, groups=client, family="logistic", **QUICK)
+    assert found.columns["p_value"][0] <= 0.02
+    within = np.tile([0, 0, 0, 1, 1, 1], 40)
+    shifted = draw.standard_normal((240, 2)) + 1.5 * within[:, None]
+    found = v_information(shifted, within, groups=client, family="logistic", **QUICK)
+    assert found.columns["p_value"][0] <= 0.02
+
+
 def test_own_classifier_and_layer_names():
     g, p = gaussian_classes(3.0, 0.5, 200, width=3)
     classifier = ExtraTreesClassifier(20, random_state=0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,9 @@ def v_information(
 
     The intervals are percentile intervals over resampled records (or groups) with the predictors
     held as they are. The column ``p_value`` tests that a layer carries nothing: labels are permuted
-    within each fold, the predictors being those of the other folds.
+    within each fold, the predictors being those of the other folds. With groups, those whose
+    gradients all have one label exchange it as a whole, and the others shuffle theirs within the
+    group, so that likeness within a group is not taken for information.
 
     Parameters
     ----------
@@ -229,16 +231,35 @@ class _Task:
     def permuted(self, logs: np.ndarray, observed: np.ndarray, permutations: int) -> np.ndarray:
         """Return for every layer the share of permutations that do as well, plus one of each."""
         draw = np.random.default_rng((self.seed, 2))
+        relabelled = self._within_folds if self.groups is None else self._among_groups()
         as_good = np.ones(len(logs))
         rows = np.arange(len(self.labels))
-        order = np.argsort(self.fold, kind="stable")
         for _ in range(permutations):
-            shuffled = np.empty_like(order)
-            # Sorting random numbers within each fold shuffles it.
-            shuffled[order] = np.lexsort((draw.random(len(rows)), self.fold))
-            loss = -logs[:, rows, self.labels[shuffled]].mean(axis=1)
+            loss = -logs[:, rows, relabelled(draw)].mean(axis=1)
             as_good += loss <= observed + 1e-12
         return np.asarray(as_good / (permutations + 1))
+
+    def _within_folds(self, draw: np.random.Generator) -> np.ndarray:
+        return self.labels[_shuffled_within(self.fold, draw)]
+
+    def _among_groups(self) -> Callable[[np.random.Generator], np.ndarray]:
+        """Return what permutes labels without tearing groups of one label apart."""
+        assert self.groups is not None  # noqa: S101  asked for with groups only
+        _, first = np.unique(self.groups, return_index=True)
+        label, fold = self.labels[first], self.fold[first]
+        number = len(first)
+        alike = np.bincount(self.groups, self.labels == label[self.groups], number)
+        uniform = alike == np.bincount(self.groups, minlength=number)
+        # Groups of several labels are each a fold of their own here: they keep their place.
+        cell = np.where(uniform, fold, self.fold.max() + 1 + np.arange(number))
+        own = uniform[self.groups]
+
+        def relabelled(draw: np.random.Generator) -> np.ndarray:
+            exchanged = label[_shuffled_within(cell, draw)]
+            within = self.labels[_shuffled_within(self.groups, draw)]
+            return np.where(own, exchanged[self.groups], within)
+
+        return relabelled
 
     def _predict(
         self, classifier: Any, block: np.ndarray, learn: np.ndarray, apply: np.ndarray
@@ -252,6 +273,14 @@ class _Task:
         found = np.zeros((int(apply.sum()), self.classes))
         found[:, model.classes_] = model.predict_proba(block[apply])
         return found
+
+
+def _shuffled_within(cells: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Return a random permutation that leaves every position in its cell."""
+    shuffled = np.empty(len(cells), dtype=int)
+    # Sorting random numbers within each cell shuffles it.
+    shuffled[np.argsort(cells, kind="stable")] = np.lexsort((draw.random(len(cells)), cells))
+    return shuffled
 
 
 def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
