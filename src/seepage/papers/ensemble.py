@@ -88,7 +88,7 @@ class Ensemble:
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the outputs of every network for the same examples, ``(G, B, classes)``."""
-        values = x[None]
+        values = _as_layers_have_it(x)[None]
         for layer in self.layers:
             values = layer.forward(values)
         return values
@@ -106,7 +106,7 @@ class Ensemble:
             The clipping threshold of each network, ``(G,)``.
         """
         logits = self.logits(x)
-        change = directions[:, None]
+        change = _as_layers_have_it(directions)[:, None]
         for layer in self.layers:
             change = layer.tangent(change)
         p = torch.softmax(logits, -1)
@@ -127,6 +127,10 @@ class Ensemble:
         factors = clip.factor(relative)
         gradients = [layer.summed(factors) for layer in self.affine]
         return EnsembleStep(norms, norms * factors, traces, gradients)
+
+
+def _as_layers_have_it(x: Tensor) -> Tensor:
+    return x.movedim(-3, -1).contiguous() if x.dim() > 3 else x
 
 
 def _layer(modules: list[nn.Module], shape: tuple[int, ...], first: bool) -> Layer:

@@ -2,8 +2,9 @@
 
 All networks of an ensemble have the same shape and see the same batch, each with parameters of its
 own. Values are ``(G, B, …)`` for G networks and B examples; tangents, one for each of P directions
-of the input, are ``(P, G, B, …)``. A layer has four passes, called in this order: values forward,
-tangents forward, gradients backward, tangents of the gradients backward.
+of the input, are ``(P, G, B, …)``; images have their channels last, so that patches are cut out in
+long runs. A layer has four passes, called in this order: values forward, tangents forward,
+gradients backward, tangents of the gradients backward.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Tanh(Layer):
 
     def backward_tangent(self, change: Tensor) -> Tensor:
         """Return ``a′ dδ − 2 a da δ``."""
-        return self.slope * change - 2 * self.a * self.da * self.delta
+        return (self.slope * change).addcmul_(self.a * self.da, self.delta, value=-2)
 
 
 class Linear(Layer):
@@ -89,23 +90,31 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> Linear:
     kernel, stride = _pair(module.kernel_size), _pair(module.stride)
 
     def there(values: Tensor) -> Tensor:
-        pooled = functional.avg_pool2d(values.reshape(-1, *shape), kernel, stride)
-        return pooled.reshape(*values.shape[:-3], *pooled.shape[1:])
+        pooled = functional.avg_pool2d(_channels_first(values), kernel, stride)
+        return _channels_last(pooled, values.shape[:-3])
 
     def back(gradient: Tensor) -> Tensor:
-        flat = gradient.reshape(-1, *gradient.shape[-3:])
-        like = gradient.new_empty(1).expand(len(flat), *shape)
+        flat = _channels_first(gradient)
+        like = torch.empty(
+            (len(flat), *shape),
+            dtype=flat.dtype,
+            device=flat.device,
+            memory_format=torch.channels_last,
+        )
         spread = torch.ops.aten.avg_pool2d_backward(
             flat, like, kernel, stride, (0, 0), False, True, None
         )
-        return spread.reshape(*gradient.shape[:-3], *shape)
+        return _channels_last(spread, gradient.shape[:-3])
 
     return Linear(there, back)
 
 
 def flatten(shape: tuple[int, ...]) -> Linear:
-    """Return the map of images of that shape to rows of numbers."""
-    return Linear(lambda a: a.flatten(-3), lambda g: g.reshape(*g.shape[:-1], *shape))
+    """Return the map of images of that shape to rows of numbers, in torch's order."""
+    return Linear(
+        lambda a: a.movedim(-1, -3).flatten(-3),
+        lambda g: g.reshape(*g.shape[:-1], *shape).movedim(-3, -1),
+    )
 
 
 class Affine(Layer):
@@ -190,13 +199,14 @@ class Convolution(Affine):
 
     def __init__(self, modules: Sequence[nn.Conv2d], first: bool, shape: tuple[int, ...]) -> None:
         super().__init__(modules, first)
-        self.model, self.shape = modules[0], shape
-        self.stride, self.padding = _pair(self.model.stride), _pair(self.model.padding)
+        model = modules[0]
+        self.shape, self.kernel = shape, tuple(model.weight.shape[1:])
+        self.stride, self.padding = _pair(model.stride), _pair(model.padding)
 
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W ∗ a + b``."""
         self.values = values
-        return self._convolved(values) + self.bias[:, None, :, None, None]
+        return self._convolved(values) + self.bias[:, None, None, None]
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``W ∗ da``."""
@@ -215,22 +225,24 @@ class Convolution(Affine):
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Form the gradients of the batch, and what the directions change in them."""
-        t = _patches(self.values, self.model).transpose(-1, -2)
-        delta, ddelta = self.delta.flatten(-2), self.ddelta.flatten(-2)
+        t = self._patches(self.values)
+        delta, ddelta = (d.flatten(-3, -2).transpose(-1, -2) for d in (self.delta, self.ddelta))
         gg, gd, dd = _dots(delta.sum(-1), ddelta.sum(-1), 1)  # of the biases
         self.g = delta @ t
-        gg = gg + _dot(self.g, self.g, 2)
+        gg = gg + _squared(self.g)
         for p in range(len(ddelta)):  # one direction at a time: these are the largest tensors
             dg = ddelta[p] @ t
-            dg += delta @ _patches(self.change[p], self.model).transpose(-1, -2)
+            dg += delta @ self._patches(self.change[p])
             gd[p] += _dot(self.g, dg, 2)
-            dd[p] += _dot(dg, dg, 2)
+            dd[p] += _squared(dg)
         return gg, gd, dd
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of the gradients that were formed."""
-        bias = torch.einsum("gb,gbo->go", factors, self.delta.sum((-2, -1)))
-        return torch.einsum("gb,gbok->gok", factors, self.g), bias
+        bias = torch.einsum("gb,gbo->go", factors, self.delta.sum((-3, -2)))
+        channels, *window = self.kernel
+        weight = torch.einsum("gb,gbok->gok", factors, self.g).unflatten(-1, (*window, channels))
+        return weight.movedim(-1, -3).flatten(-3), bias
 
     def _convolved(self, images: Tensor) -> Tensor:
         def one(batch: Tensor, weight: Tensor) -> Tensor:
@@ -249,30 +261,41 @@ class Convolution(Affine):
         return self._each(one, gradient)
 
     def _each(self, one: Callable[[Tensor, Tensor], Tensor], images: Tensor) -> Tensor:
-        """Apply something to the images ``(…, G, B, C, H, W)`` and weight of each network."""
-        networks = len(self.weight)
-        images = images.expand(*images.shape[:-5], networks, *images.shape[-4:])
-        kernel = (-1, *self.model.weight.shape[1:])
+        """Apply something to the images ``(…, G, B, H, W, C)`` and weight of each network."""
+        weights = self.weight.unflatten(-1, self.kernel)
+        images = images.expand(*images.shape[:-5], len(weights), *images.shape[-4:])
         out = []
-        for g in range(networks):
-            mine = images[..., g, :, :, :, :]
-            found = one(mine.reshape(-1, *mine.shape[-3:]), self.weight[g].reshape(kernel))
-            out.append(found.reshape(*mine.shape[:-3], *found.shape[1:]))
+        for weight, mine in zip(weights, images.unbind(-5), strict=True):
+            last = weight.contiguous(memory_format=torch.channels_last)
+            out.append(_channels_last(one(_channels_first(mine), last), mine.shape[:-3]))
         return torch.stack(out, -5)
 
+    def _patches(self, images: Tensor) -> Tensor:
+        """Return the patches under the kernel as rows, ``(…, L, tall·broad·C)``.
 
-def _patches(images: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Return the patches under a convolution's kernel as columns, ``(…, C·tall·broad, L)``.
+        Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not.
+        """
+        (down, right), (up, side) = self.stride, self.padding
+        channels, tall, broad = self.kernel
+        padded = functional.pad(images, (0, 0, side, side, up, up)).flatten(-2)
+        seen = padded.unfold(-2, tall, down).unfold(-2, broad * channels, right * channels)
+        return seen.flatten(-4, -3).flatten(-2)
 
-    Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not.
-    """
-    (up, side), (tall, broad), (down, right) = (
-        _pair(v) for v in (layer.padding, layer.kernel_size, layer.stride)
-    )
-    padded = functional.pad(images, (side, side, up, up))
-    seen = padded.unfold(-2, tall, down).unfold(-2, broad, right)
-    ordered = seen.movedim((-2, -1), (-4, -3))  # the places last, the kernel before them
-    return ordered.reshape(*images.shape[:-3], -1, seen.shape[-4] * seen.shape[-3])
+
+def _channels_first(images: Tensor) -> Tensor:
+    """Return images ``(…, H, W, C)`` in the shape that torch's functions take, without a copy."""
+    return images.reshape(-1, *images.shape[-3:]).permute(0, 3, 1, 2)
+
+
+def _channels_last(images: Tensor, leading: Sequence[int]) -> Tensor:
+    """Return what such a function gave as ``(…, H, W, C)`` again."""
+    last = images.permute(0, 2, 3, 1)
+    return last.reshape(*leading, *last.shape[1:])
+
+
+def _squared(a: Tensor) -> Tensor:
+    """Return the squared norms over the last two axes, without a product of this size in memory."""
+    return torch.linalg.vector_norm(a, dim=(-2, -1)) ** 2
 
 
 def _dots(a: Tensor, da: Tensor, axes: int) -> tuple[Tensor, Tensor, Tensor]:
