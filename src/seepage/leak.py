@@ -17,12 +17,14 @@ from array_api_compat import array_namespace
 
 from seepage.attributes import Attributes
 from seepage.chunks import progress
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.jacobian import ReleaseJacobian
 from seepage.noise import Noise
 from seepage.result import Result
-from seepage.streams.source import RowSource, as_source, is_streamed
-from seepage.tables import Table, as_numpy, check_length, read_table
+from seepage.row_choice import chosen_rows, rows_by_group
+from seepage.row_sources import as_source, is_streamed
+from seepage.streams.source import RowSource
+from seepage.tables import Table, read_table
 from seepage.unknowns import Unknowns
 
 if TYPE_CHECKING:
@@ -215,7 +217,7 @@ class Leakage:
             The groups to report, where not all are wanted.
         """
         unknowns, about = self.unknowns(columns, label, simplex)
-        groups = _positions_by_group(labels, self.table, only)
+        groups = rows_by_group(labels, self.table, only)
         values = self._blocks(unknowns, list(groups.values()), measure)
         index = np.empty(len(groups), object)
         index[:] = list(groups)
@@ -274,24 +276,7 @@ class Leakage:
 
     def row_positions(self, rows: Any) -> Array:
         """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
-        xp = array_namespace(self.jacobian.X)
-        n = self.jacobian.rows
-        if rows is None:
-            positions = np.arange(n)
-        else:
-            positions = np.atleast_1d(as_numpy(rows))
-            if positions.dtype == bool:
-                check_length(positions, self.table, "the mask of rows")
-                positions = np.flatnonzero(positions)
-            if positions.dtype.kind not in "iu" or positions.ndim != 1:
-                raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
-            if positions.size == 0:
-                raise InputError("No row was chosen; give at least one.")
-            outside = positions[(positions < -n) | (positions >= n)]
-            if outside.size:
-                raise InputError(f"There is no row {outside[0]}: the table has {n} rows.")
-            positions = np.unique(positions % n)
-        return xp.asarray(positions, device=self.jacobian.X.device)
+        return chosen_rows(rows, self.table)
 
     def _result(
         self,
@@ -320,31 +305,3 @@ def _check_measure(measure: str) -> str:
     if measure not in ("fil", "dfil"):
         raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
     return measure
-
-
-def _positions_by_group(labels: Any, table: Table, only: Sequence[Any] | None) -> dict[Any, Array]:
-    """Return the row positions of each group label, labels in sorted order."""
-    xp = array_namespace(table.values)
-    values = as_numpy(labels)
-    check_length(values, table, "the group labels")
-    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
-    if missing:
-        raise InputError(
-            f"The group label of row {missing[0]} is missing; leave such rows out or name a group."
-        )
-    try:
-        known, inverse = np.unique(values, return_inverse=True)
-    except TypeError:  # labels of mixed types have no order of their own
-        known, inverse = np.unique(values.astype(str), return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(len(known) + 1))
-    groups = {
-        label: xp.asarray(order[starts[k] : starts[k + 1]], device=table.values.device)
-        for k, label in enumerate(known.tolist())
-    }
-    if only is None:
-        return groups
-    for label in only:
-        if label not in groups:
-            raise InputError(f"No record is in the group {label!r}{nearest(label, groups)}.")
-    return {label: groups[label] for label in only}

@@ -22,8 +22,9 @@ from seepage.papers.bounds_figure5 import reproduce as figure5
 from seepage.papers.bounds_figure6 import reproduce as figure6
 from seepage.papers.ensemble import Ensemble
 from seepage.papers.private_sgd_estimators import ESTIMATORS, compare
-from seepage.papers.private_sgd_grid import Images, Run, added, run_grid, write_json
+from seepage.papers.private_sgd_grid import added, run_grid, write_json
 from seepage.papers.private_sgd_results import Point, best_bound, crossing, front, points, renyi_two
+from seepage.papers.private_sgd_run import Images, Run
 from seepage.papers.private_sgd_settings import GRIDS, SHOWN, SHOWN_STEPS, Setting, find_grid
 
 SHAPES = {
@@ -292,7 +293,10 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     alone = figure5(quick=False)
     names = [quantity.name for quantity in alone.quantities]
     assert not any(name.startswith("CIFAR-10") for name in names)
-    write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (5000,)))
+    cifar10 = _made_up("cifar10", (2500, 5000))
+    later = [row for row in cifar10["rows"] if row["steps"] == 5000]
+    kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
+    write_json(kept / "private_sgd_cifar10.json", cifar10 | {"rows": kept_rows})
     rows = [
         {"estimator": name, "largest": 2.0, "median": 1.0, "relative deviation": 0.1}
         for name in ESTIMATORS
@@ -305,7 +309,8 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert crossed.measured == crossing(every, "largest")
     assert crossed.published == 97
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
-    assert "CIFAR-10" in both.setting
+    only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
+    assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
     assert "004: 97 %" in both.seen
     assert both.figure.svg.startswith("<?xml")
     assert len(both.figure.png) < 150_000

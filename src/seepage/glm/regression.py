@@ -11,7 +11,7 @@ from seepage.errors import InputError
 from seepage.glm.base import LinearModel, split_parameters
 from seepage.glm.families import Family
 from seepage.glm.inputs import read_features, read_response, read_weights
-from seepage.streams.source import as_source, is_streamed
+from seepage.row_sources import as_source, is_streamed
 from seepage.tables import as_numpy
 
 Array = Any  # any array of the array API standard

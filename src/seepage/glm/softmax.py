@@ -11,7 +11,7 @@ from seepage.glm.base import split_parameters
 from seepage.glm.categorical import Categorical
 from seepage.glm.classification import GLMClassifier, check_two_classes
 from seepage.glm.inputs import place_like, read_classes, read_features, read_weights
-from seepage.streams.source import as_source, is_streamed
+from seepage.row_sources import as_source, is_streamed
 from seepage.tables import as_numpy
 
 Array = Any  # any array of the array API standard

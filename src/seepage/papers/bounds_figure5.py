@@ -125,10 +125,9 @@ def _setting(found: Found) -> str:
     )
     if "cifar10" in found:
         rows = found["cifar10"][0]["rows"]
-        longest = max(row["steps"] for row in rows)
         words += (
             " CIFAR-10: of Table 4 step size 0.1, thresholds 1, 4 and 16, all noise multipliers, "
-            f"up to {longest:,} steps; pixels enter as (p − 0.473)/0.2, and the error is per pixel "
+            f"{_lengths(rows)}; pixels enter as (p − 0.473)/0.2, and the error is per pixel "
             "in [0, 1]. (In units of the network's input, as the authors' code has it, it would be "
             "25 times as large.)"
         )
@@ -138,6 +137,21 @@ def _setting(found: Found) -> str:
         "failing with probability 0.00001 in a run; at little noise that formula is not proved. "
         "The κ of a mixture needs no failure probability."
     )
+
+
+def _lengths(rows: list[dict[str, Any]]) -> str:
+    """Say after how many steps the settings were measured, and which few also later."""
+    settings: dict[int, list[str]] = {}
+    for row in rows:
+        setting = f"σ = {row['noise_multiplier']:g}, C = {row['max_grad_norm']:g}"
+        settings.setdefault(row["steps"], []).append(setting)
+    most = max(len(found) for found in settings.values())
+    usual = [f"{steps:,}" for steps in sorted(settings) if len(settings[steps]) == most]
+    words = f"after {' and '.join(usual)} steps"
+    for steps, found in sorted(settings.items()):
+        if len(found) < most:
+            words += f" ({'; '.join(found)} also after {steps:,})"
+    return words
 
 
 def _seen(found: list[Point]) -> str:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.papers.ensemble import EnsembleStep
-from seepage.papers.private_sgd_grid import Images, Run, load_images, write_json
+from seepage.papers.private_sgd_grid import write_json
+from seepage.papers.private_sgd_run import Images, Run, load_images
 from seepage.papers.private_sgd_settings import Grid, Setting, find_grid
 
 SETTING = Setting(1, 0.1, 8)

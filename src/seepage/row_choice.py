@@ -1,0 +1,63 @@
+"""Which rows of a table a caller means: positions, a mask, or the records of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError, nearest
+from seepage.tables import Table, as_numpy, check_length
+
+Array = Any
+
+
+def chosen_rows(rows: Any, table: Table) -> Array:
+    """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
+    n = table.values.shape[0]
+    if rows is None:
+        positions = np.arange(n)
+    else:
+        positions = np.atleast_1d(as_numpy(rows))
+        if positions.dtype == bool:
+            check_length(positions, table, "the mask of rows")
+            positions = np.flatnonzero(positions)
+        if positions.dtype.kind not in "iu" or positions.ndim != 1:
+            raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
+        if positions.size == 0:
+            raise InputError("No row was chosen; give at least one.")
+        outside = positions[(positions < -n) | (positions >= n)]
+        if outside.size:
+            raise InputError(f"There is no row {outside[0]}: the table has {n} rows.")
+        positions = np.unique(positions % n)
+    return array_namespace(table.values).asarray(positions, device=table.values.device)
+
+
+def rows_by_group(labels: Any, table: Table, only: Sequence[Any] | None) -> dict[Any, Array]:
+    """Return the row positions of each group label, labels in sorted order."""
+    xp = array_namespace(table.values)
+    values = as_numpy(labels)
+    check_length(values, table, "the group labels")
+    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
+    if missing:
+        raise InputError(
+            f"The group label of row {missing[0]} is missing; leave such rows out or name a group."
+        )
+    try:
+        known, inverse = np.unique(values, return_inverse=True)
+    except TypeError:  # labels of mixed types have no order of their own
+        known, inverse = np.unique(values.astype(str), return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(len(known) + 1))
+    groups = {
+        label: xp.asarray(order[starts[k] : starts[k + 1]], device=table.values.device)
+        for k, label in enumerate(known.tolist())
+    }
+    if only is None:
+        return groups
+    for label in only:
+        if label not in groups:
+            raise InputError(f"No record is in the group {label!r}{nearest(label, groups)}.")
+    return {label: groups[label] for label in only}
