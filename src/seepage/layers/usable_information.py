@@ -231,7 +231,7 @@ class _Task:
     def permuted(self, logs: np.ndarray, observed: np.ndarray, permutations: int) -> np.ndarray:
         """Return for every layer the share of permutations that do as well, plus one of each."""
         draw = np.random.default_rng((self.seed, 2))
-        relabelled = self._within_folds if self.groups is None else self._among_groups()
+        relabelled = self._within_folds if self.groups is None else self._among(self.groups)
         as_good = np.ones(len(logs))
         rows = np.arange(len(self.labels))
         for _ in range(permutations):
@@ -240,24 +240,23 @@ class _Task:
         return np.asarray(as_good / (permutations + 1))
 
     def _within_folds(self, draw: np.random.Generator) -> np.ndarray:
-        return self.labels[_shuffled_within(self.fold, draw)]
+        return np.asarray(self.labels[_shuffled_within(self.fold, draw)])
 
-    def _among_groups(self) -> Callable[[np.random.Generator], np.ndarray]:
+    def _among(self, groups: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
         """Return what permutes labels without tearing groups of one label apart."""
-        assert self.groups is not None  # noqa: S101  asked for with groups only
-        _, first = np.unique(self.groups, return_index=True)
+        _, first = np.unique(groups, return_index=True)
         label, fold = self.labels[first], self.fold[first]
         number = len(first)
-        alike = np.bincount(self.groups, self.labels == label[self.groups], number)
-        uniform = alike == np.bincount(self.groups, minlength=number)
+        alike = np.bincount(groups, self.labels == label[groups], number)
+        uniform = alike == np.bincount(groups, minlength=number)
         # Groups of several labels are each a fold of their own here: they keep their place.
         cell = np.where(uniform, fold, self.fold.max() + 1 + np.arange(number))
-        own = uniform[self.groups]
+        own = uniform[groups]
 
         def relabelled(draw: np.random.Generator) -> np.ndarray:
             exchanged = label[_shuffled_within(cell, draw)]
-            within = self.labels[_shuffled_within(self.groups, draw)]
-            return np.where(own, exchanged[self.groups], within)
+            within = self.labels[_shuffled_within(groups, draw)]
+            return np.where(own, exchanged[groups], within)
 
         return relabelled
 
