@@ -256,7 +256,7 @@ class _Task:
         def relabelled(draw: np.random.Generator) -> np.ndarray:
             exchanged = label[_shuffled_within(cell, draw)]
             within = self.labels[_shuffled_within(groups, draw)]
-            return np.where(own, exchanged[groups], within)
+            return np.asarray(np.where(own, exchanged[groups], within))
 
         return relabelled
 
