@@ -51,7 +51,9 @@ def reproduce(quick: bool) -> Outcome:
         f"The run leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
         f"exposed image ({named[0]}) as about the least exposed ({named[1]})."
     )
-    return Outcome(_SETTING, quantities, seen, _draw(ends, train.pixels))
+    machine = row.get("machine", results["machine"])
+    setting = f"{_SETTING} One run (004: 10), on {machine}."
+    return Outcome(setting, quantities, seen, _draw(ends, train.pixels))
 
 
 def _row(results: dict[str, Any]) -> dict[str, Any]:
