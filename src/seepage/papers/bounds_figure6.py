@@ -50,8 +50,8 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         f"The run leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
         f"exposed image as about the least exposed. Classes of the eight most exposed: {named[0]}; "
-        f"of the eight least: {named[1]}. 004, which averages ten runs, has images that are hard to "
-        "recognise at the upper end and typical ones at the lower."
+        f"of the eight least: {named[1]}. 004, which averages ten runs, has images that are hard "
+        "to recognise at the upper end and typical ones at the lower."
     )
     machine = row.get("machine", results["machine"])
     setting = f"{_SETTING} One run, on {machine}."
