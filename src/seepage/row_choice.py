@@ -35,25 +35,36 @@ def chosen_rows(rows: Any, table: Table) -> Array:
     return array_namespace(table.values).asarray(positions, device=table.values.device)
 
 
-def rows_by_group(labels: Any, table: Table, only: Sequence[Any] | None) -> dict[Any, Array]:
-    """Return the row positions of each group label, labels in sorted order."""
-    xp = array_namespace(table.values)
+def group_labels(labels: Any, table: Table, what: str) -> np.ndarray:
+    """Return the group of every row as an array, or say which row has none."""
     values = as_numpy(labels)
-    check_length(values, table, "the group labels")
+    check_length(values, table, what)
     missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
     if missing:
         raise InputError(
-            f"The group label of row {missing[0]} is missing; leave such rows out or name a group."
+            f"The group of row {missing[0]} is missing; leave such rows out or name a group."
         )
+    return values
+
+
+def positions_of_each(group: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the positions of 0, of 1, …, of ``count − 1`` in an array of group numbers."""
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(1, count))
+    return np.split(order, starts)
+
+
+def rows_by_group(labels: Any, table: Table, only: Sequence[Any] | None) -> dict[Any, Array]:
+    """Return the row positions of each group label, labels in sorted order."""
+    xp = array_namespace(table.values)
+    values = group_labels(labels, table, "the group labels")
     try:
         known, inverse = np.unique(values, return_inverse=True)
     except TypeError:  # labels of mixed types have no order of their own
         known, inverse = np.unique(values.astype(str), return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(len(known) + 1))
     groups = {
-        label: xp.asarray(order[starts[k] : starts[k + 1]], device=table.values.device)
-        for k, label in enumerate(known.tolist())
+        label: xp.asarray(rows, device=table.values.device)
+        for label, rows in zip(known.tolist(), positions_of_each(inverse, len(known)), strict=True)
     }
     if only is None:
         return groups

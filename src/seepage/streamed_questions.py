@@ -13,6 +13,7 @@ from seepage.glm.block_sums import sum_rows
 from seepage.glm.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian import GLMJacobian
 from seepage.glm.release import Release
+from seepage.row_choice import positions_of_each
 from seepage.streams.source import Chunk
 from seepage.unknowns import Unknowns
 
@@ -83,11 +84,9 @@ def group_sums(chunk: Chunk, release: Release, unknowns: Unknowns, by: str, meas
         )
     known, inverse = np.unique(labels, return_inverse=True)
     jacobian = release.jacobian(chunk)
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(len(known) + 1))
     found = Groups(
-        (group, _sums(jacobian, unknowns, order[starts[k] : starts[k + 1]], measure))
-        for k, group in enumerate(known.tolist())
+        (group, _sums(jacobian, unknowns, rows, measure))
+        for group, rows in zip(known.tolist(), positions_of_each(inverse, len(known)), strict=True)
     )
     found.most = max(_FEWEST, HELD // jacobian.size**2)
     return found

@@ -153,5 +153,5 @@ def _clean(column: pa.Array) -> pa.Array:
 
 def _gaps(column: pa.Array) -> np.ndarray:
     if is_number(column.type):
-        column = plain_numbers(pa.chunked_array([column])).combine_chunks()
+        column = plain_numbers(column)
     return np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False))

@@ -71,7 +71,7 @@ class Part:
 
     @classmethod
     def _of_category(cls, name: str, column: pa.ChunkedArray) -> Part:
-        column = _plain(column)
+        column = plain_numbers(column)
         counts = pc.value_counts(column.drop_null())
         order = pc.sort_indices(counts.field("values"))
         levels, number = counts.field("values").take(order), counts.field("counts").take(order)
@@ -120,7 +120,7 @@ def encode_column(
             values /= part.spread
         out[:, 0] = values
         return
-    codes = pc.index_in(_plain(column), value_set=part.levels)
+    codes = pc.index_in(plain_numbers(column), value_set=part.levels)
     if part.fill is not None:
         codes = pc.fill_null(codes, part.fill)
     which = codes.to_numpy().astype(np.int64) - int(drop_first)
@@ -130,7 +130,7 @@ def encode_column(
 
 def labels_of(column: pa.ChunkedArray, missing: str = "") -> Array:
     """Return every value as text, (n,), one object per different value however long it is."""
-    plain = _plain(column)
+    plain = plain_numbers(column)
     levels = pc.unique(plain.drop_null())
     texts = unique(_texts(levels))
     gap = len(texts)
@@ -147,12 +147,6 @@ def _texts(levels: pa.Array) -> list[str]:
     if pa.types.is_boolean(levels.type):
         return ["true" if value else "false" for value in levels.to_pylist()]
     return [printable(str(value)) for value in levels.to_pylist()]
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
-        return plain_numbers(column)
-    return column
 
 
 def _numbers(column: pa.ChunkedArray, fill: float | None) -> tuple[Array, int]:

@@ -92,9 +92,10 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def plain_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_numbers(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a column of numbers with nothing in place of NaN, one zero, and decimals as floats.
 
+    It may be one array or in chunks; columns of anything else come back as they are.
     Arrow tells -0.0 from 0.0 where it counts or looks up values; nobody who groups by them does.
     """
     if pa.types.is_decimal(column.type) or column.type == pa.float16():

@@ -23,6 +23,7 @@ import numpy as np
 
 from seepage.chunks import progress
 from seepage.errors import InputError, nearest
+from seepage.row_choice import group_labels
 from seepage.tables import Table, as_numpy, check_length
 
 _SHORTEST_STEP = 1 / 16
@@ -223,12 +224,7 @@ def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     values = as_numpy(by)
     if values.ndim == 0:
         raise InputError('by must be "class" or hold the group of every row.')
-    check_length(values, table, "by")
-    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
-    if missing:
-        raise InputError(
-            f"The group of row {missing[0]} is missing; leave such rows out or name a group."
-        )
+    values = group_labels(values, table, "by")
     try:
         labels, unit = np.unique(values, return_inverse=True)
     except TypeError:

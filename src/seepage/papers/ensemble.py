@@ -88,7 +88,7 @@ class Ensemble:
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the outputs of every network for the same examples, ``(G, B, classes)``."""
-        values = _as_layers_have_it(x)[None]
+        values = _with_channels_last(x)[None]
         for layer in self.layers:
             values = layer.forward(values)
         return values
@@ -106,7 +106,7 @@ class Ensemble:
             The clipping threshold of each network, ``(G,)``.
         """
         logits = self.logits(x)
-        change = _as_layers_have_it(directions)[:, None]
+        change = _with_channels_last(directions)[:, None]
         for layer in self.layers:
             change = layer.tangent(change)
         p = torch.softmax(logits, -1)
@@ -129,7 +129,8 @@ class Ensemble:
         return EnsembleStep(norms, norms * factors, traces, gradients)
 
 
-def _as_layers_have_it(x: Tensor) -> Tensor:
+def _with_channels_last(x: Tensor) -> Tensor:
+    """Return images in the order of the layers; rows of numbers stay as they are."""
     return x.movedim(-3, -1).contiguous() if x.dim() > 3 else x
 
 

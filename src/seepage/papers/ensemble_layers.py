@@ -118,10 +118,11 @@ def flatten(shape: tuple[int, ...]) -> Linear:
 
 
 class Affine(Layer):
-    """Layers with parameters: ``s = W t + b`` with the columns ``t`` of the inputs.
+    """Layers with parameters: ``s = W t + b`` at every place, ``t`` being the inputs seen there.
 
-    A convolution's columns are its patches, ``(…, K, L)`` for L places; a full layer has one. The
-    gradient of an example is ``δ tᵀ`` for the weight and ``δ 1`` for the bias.
+    A convolution sees a patch at each of its places; a full layer has one place, and sees all. The
+    gradient of an example is the sum of ``δ tᵀ`` over the places for the weight, of ``δ`` for the
+    bias.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 ``python -m seepage.papers.private_sgd_grid mnist --device cuda --minutes 8 --out FILE`` runs all
 settings at once and writes accuracies and leakages after every number of steps that the grid names.
-It needs torch and numpy only; what follows from the data (ε, bounds, the figure) is computed when
-the figure is drawn. When the time is over it stops, and the file holds the steps that were reached.
+It needs torch, numpy and tqdm only; what follows from the data (ε, bounds, the figure) is computed
+when the figure is drawn. When the time is over it stops, and the file holds the steps reached.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One private training run of all settings of paper 004's grid at once, with its account.
 
-It needs torch and numpy only, so that it runs on a machine where nothing else is installed.
+It takes torch and numpy only, so that it runs on a machine where little else is installed.
 """
 
 from __future__ import annotations

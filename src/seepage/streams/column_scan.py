@@ -110,7 +110,7 @@ def column_sums(column: pa.Array) -> ColumnSums:
     if pa.types.is_boolean(column.type):
         return _numbers(column, column.cast(pa.float64()))
     if is_number(column.type):
-        plain = plain_numbers(pa.chunked_array([column])).combine_chunks()
+        plain = plain_numbers(column)
         return _numbers(plain, plain.cast(pa.float64(), safe=False))
     if is_text(column.type):
         return ColumnSums(len(column), column.null_count, levels=_levels(column))
