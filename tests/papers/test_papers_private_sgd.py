@@ -296,6 +296,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     cifar10 = _made_up("cifar10", (2500, 5000))
     later = [row for row in cifar10["rows"] if row["steps"] == 5000]
     kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
+    later[0]["accuracy"] = [0.5, 0.7]
     write_json(kept / "private_sgd_cifar10.json", cifar10 | {"rows": kept_rows})
     rows = [
         {"estimator": name, "largest": 2.0, "median": 1.0, "relative deviation": 0.1}
@@ -311,6 +312,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
     only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
+    assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting
     assert "004: 97 %" in both.seen
     assert both.figure.svg.startswith("<?xml")
     assert len(both.figure.png) < 150_000
@@ -326,6 +328,7 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     images = sp.data.ImageSet("cifar10", split, split, classes)
     monkeypatch.setattr("seepage.papers.bounds_figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
+    assert outcome.setting.endswith("One run, on a made-up machine.")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}
     assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
     # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.

@@ -15,6 +15,7 @@ from seepage.papers.private_sgd_results import (
     front,
     load_results,
     points,
+    runs_in_words,
 )
 from seepage.report.canvas import BLUE, GREEN, INK, ORANGE, VERMILLION
 
@@ -115,11 +116,11 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     results = found["mnist"][0]
-    runs = max(len(row["accuracy"]) for row in results["rows"])
+    most = max(results["rows"], key=lambda row: len(row["accuracy"]))
     words = (
         "The networks of 004's Tables 1 and 2, with the last layer's outputs left free, as in the "
         "authors' code. MNIST: all settings of Table 3, Poisson batches of 600 of 60,000 records, "
-        f"{'one run' if runs == 1 else f'an average over {runs} runs'} each (004: 10), "
+        f"{runs_in_words(most)} each (004: 10), "
         f"{results['probes']} random probe(s) a step (004: 50 coordinates), trained on "
         f"{results['machine']}."
     )
@@ -127,9 +128,9 @@ def _setting(found: Found) -> str:
         rows = found["cifar10"][0]["rows"]
         words += (
             " CIFAR-10: of Table 4 step size 0.1, thresholds 1, 4 and 16, all noise multipliers, "
-            f"{_lengths(rows)}; pixels enter as (p − 0.473)/0.2, and the error is per pixel "
-            "in [0, 1]. (In units of the network's input, as the authors' code has it, it would be "
-            "25 times as large.)"
+            f"{_lengths(rows)}, {_runs(rows)}; pixels enter as (p − 0.473)/0.2, and the error is "
+            "per pixel in [0, 1]. (In units of the network's input, as the authors' code has it, "
+            "it would be 25 times as large.)"
         )
     return words + (
         " RDP as in 004, from the Poisson-sampled Gaussian mechanism at order 2, which is about "
@@ -143,8 +144,7 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
     """Say after how many steps the settings were measured, and which few also later."""
     settings: dict[int, list[str]] = {}
     for row in rows:
-        setting = f"σ = {row['noise_multiplier']:g}, C = {row['max_grad_norm']:g}"
-        settings.setdefault(row["steps"], []).append(setting)
+        settings.setdefault(row["steps"], []).append(_hyper(row))
     most = max(len(found) for found in settings.values())
     usual = [f"{steps:,}" for steps in sorted(settings) if len(settings[steps]) == most]
     words = f"after {' and '.join(usual)} steps"
@@ -152,6 +152,20 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
         if len(found) < most:
             words += f" ({'; '.join(found)} also after {steps:,})"
     return words
+
+
+def _runs(rows: list[dict[str, Any]]) -> str:
+    """Say how many runs the rows average over, and which of them over more than most."""
+    fewest = min(rows, key=lambda row: len(row["accuracy"]))
+    words = f"{runs_in_words(fewest)} each"
+    for row in rows:
+        if len(row["accuracy"]) > len(fewest["accuracy"]):
+            words += f" ({_hyper(row)}, {row['steps']:,} steps: {runs_in_words(row)})"
+    return words
+
+
+def _hyper(row: dict[str, Any]) -> str:
+    return f"σ = {row['noise_multiplier']:g}, C = {row['max_grad_norm']:g}"
 
 
 def _seen(found: list[Point]) -> str:

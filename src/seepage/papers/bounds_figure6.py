@@ -11,7 +11,7 @@ from seepage.nn.theorem4 import paper_epsilon, theorem4_factor
 from seepage.papers.drawing import Figure, draw_figure
 from seepage.papers.image_models import load_images
 from seepage.papers.outcome import Outcome, Quantity
-from seepage.papers.private_sgd_results import FAILURE, load_results
+from seepage.papers.private_sgd_results import FAILURE, load_results, runs_in_words
 from seepage.papers.private_sgd_settings import SHOWN, SHOWN_STEPS
 from seepage.report.canvas import MUTED
 from seepage.report.wording import number
@@ -48,13 +48,13 @@ def reproduce(quick: bool) -> Outcome:
     )
     named = [", ".join(sorted({classes[train.labels[i]] for i, _ in end})) for end in (high, low)]
     seen = (
-        f"The run leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
+        f"Training leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
         f"exposed image as about the least exposed. Classes of the eight most exposed: {named[0]}; "
         f"of the eight least: {named[1]}. 004, which averages ten runs, has images that are hard "
         "to recognise at the upper end and typical ones at the lower."
     )
     machine = row.get("machine", results["machine"])
-    setting = f"{_SETTING} One run, on {machine}."
+    setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."
     return Outcome(setting, quantities, seen, _draw(ends, train.pixels))
 
 

@@ -59,6 +59,12 @@ def load_results(name: str) -> dict[str, Any]:
     return found
 
 
+def runs_in_words(row: dict[str, Any]) -> str:
+    """Say how many runs a row averages over."""
+    runs = len(row["accuracy"])
+    return "one run" if runs == 1 else f"an average over {runs} runs"
+
+
 def points(found: dict[str, Any]) -> list[Point]:
     """Return a point for every setting and number of steps that did not diverge."""
     rate = found["batch_size"] / found["records"]
