@@ -20,8 +20,8 @@ FEATURES, CHUNK_ROWS = 4, 5_000
 def small_chunks(monkeypatch):
     monkeypatch.setattr(reading, "CHUNK", FEATURES * CHUNK_ROWS)
     monkeypatch.setattr(reading, "_WIDE", 1)
-    # The number of chunks in work must not depend on the machine.
-    monkeypatch.setattr(in_order, "usable_cores", lambda: 2)
+    # One worker: when two reach their peaks at once, which is chance, they hold a megabyte more.
+    monkeypatch.setattr(in_order, "usable_cores", lambda: 1)
 
 
 def peak(tmp_path, rows):
