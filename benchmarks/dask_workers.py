@@ -1,7 +1,7 @@
 """Fit and leakage on a Dask cluster of one and of two worker processes, and in memory.
 
 Claims, measured in this run: every number agrees with the table in memory to 1e-9; and two workers
-(of one thread each) gain over one at least 0.8 times what two plain processes gain that share the
+(of one thread each) gain over one at least 0.7 times what two plain processes gain that share the
 files, read them and multiply, and have nothing to tell each other. How much that is depends on the
 machine: two cores that are the two threads of one, or that others use too, gain little. The table
 is written to a temporary folder as Parquet, read by the workers with ``dask.dataframe``, and the

@@ -24,10 +24,10 @@ _HEAD = """\
 
 This page was written by a program from the results of `seepage reproduce all`; `make reproduce`
 makes the results and the page again. `seepage reproduce --list` shows the names, and
-`seepage reproduce NAME` makes one of them from the data. Numbers that a paper prints stand beside
-what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
-the printed one. The [list of papers](papers.md) says which is which, and where this software
-differs.
+`seepage reproduce NAME` makes one of them: from the data, or from kept results where the *Setting*
+says that they were trained on an accelerator. Numbers that a paper prints stand beside what was
+measured here. *Agrees* says whether the measured number, rounded like the printed one, is the
+printed one. The [list of papers](papers.md) says which is which, and where this software differs.
 """
 
 

@@ -36,7 +36,7 @@ def write_card(audit: Findings) -> str:
             "nor anything else that leaves (predictions, logs, further releases: leakages of "
             "several releases add up). They are not a differential-privacy guarantee.",
             "",
-            f"*Measured with {_versions(audit)}; Fisher information leakage (Hannun, Guo and van "
+            f"*Measured with {_versions(audit)}; Fisher information loss (Hannun, Guo and van "
             "der Maaten, 2021).*",
             "",
         ]
@@ -57,7 +57,7 @@ def _protection(audit: Findings) -> str:
     over, limit = count_over(audit), find_limit(audit)
     worst, median = audit.records.largest("eta"), audit.records.median()
     told = (
-        f"**Protection.** Fisher information leakage η of a record: at most {_round(worst)}, "
+        f"**Protection.** Fisher information loss η of a record: at most {_round(worst)}, "
         f"median {_round(median)}. "
     )
     if over:
