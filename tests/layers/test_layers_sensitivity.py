@@ -232,3 +232,25 @@ def test_batch_statistics_are_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     with pytest.raises(InputError, match="BatchNorm1d"):
         sensitivity(net, "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 1, 0]))
+
+
+def test_samples_that_the_network_is_sure_of_keep_their_digits():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    with torch.no_grad():
+        net[2].weight *= 120
+    x = torch.randn(20, 3)
+    outputs = net(x)
+    sure = (outputs[:, 0] - outputs[:, 1]).abs()
+    assert sure.max() > 20  # 1 − p is less than a float's last digit there
+    single = sensitivity(net, "cross_entropy", x, outputs.argmax(1))
+    double = sensitivity(net.double(), "cross_entropy", x.double(), outputs.argmax(1))
+    np.testing.assert_allclose(single.samples, double.samples, rtol=1e-3)
+
+
+def test_one_target_per_sample_needs_no_axis_of_its_own():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x, y = torch.randn(5, 3), torch.randn(5)
+    flat = sensitivity(net, "mse", x, y)
+    np.testing.assert_allclose(flat.values, sensitivity(net, "mse", x, y[:, None]).values)

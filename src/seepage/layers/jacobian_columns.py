@@ -29,20 +29,21 @@ from seepage.nn.tangents import tangents
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
-_FLAT = 1e-5  # a second singular value below this share of the first is rounding
+_FLAT = 1e-9  # a second singular value below this share of the first is rounding
 
 
 class OutputKeeper:
-    """A loss that keeps the network's output for a look at how it enters the loss."""
+    """A loss that keeps what it was given, for a look at how the output enters the loss."""
 
     def __init__(self, loss: Loss) -> None:
-        self._loss = loss
+        self.loss = loss
         self.output: Any = None
+        self.target: Any = None
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
-        """Return the losses, and keep the output."""
-        self.output = output
-        return self._loss(output, target)
+        """Return the losses, and keep output and target."""
+        self.output, self.target = output, target
+        return self.loss(output, target)
 
 
 @dataclass(frozen=True)
@@ -93,34 +94,37 @@ class TargetColumns:
             (self._slopes,) = torch.autograd.grad(
                 self._total, z, create_graph=True, materialize_grads=True
             )
-        keeper = layers.problem.loss
-        self._output = keeper.output if isinstance(keeper, OutputKeeper) else None
+        self._keeper = layers.problem.loss
 
     def multiples(self) -> Multiples | None:
         """Return how all columns are multiples of one gradient, or ``None`` where they are not."""
-        output, slopes = self._output, self._slopes.flatten(1)
-        batch, columns = slopes.shape
-        if not isinstance(output, Tensor) or not slopes.requires_grad or output.numel() > 4 * batch:
+        keeper, batch = self._keeper, len(self._slopes)
+        if not (isinstance(keeper, OutputKeeper) and isinstance(keeper.output, Tensor)):
             return None
-        parts = [self._total, *(slopes[:, k].sum() for k in range(columns))]
-        rows = [
-            torch.autograd.grad(part, output, retain_graph=True, materialize_grads=True)[0]
-            for part in parts
-        ]
-        stacked = torch.stack([row.reshape(batch, -1) for row in rows], 1)
-        if not bool(stacked.isfinite().all()):  # told to the user once the layer is known
+        if not self._slopes.requires_grad or keeper.output.numel() > 4 * batch:
             return None
-        left, sizes, right = torch.linalg.svd(stacked, full_matrices=False)
-        if bool((sizes[:, 1:] > _FLAT * sizes[:, :1]).any()):
+        try:
+            rows = _output_gradients(keeper).reshape(batch, -1, keeper.output[0].numel())
+        except RuntimeError:  # a loss with numbers of its own in another precision
             return None
-        factors = left[:, :, 0] * sizes[:, :1]
-        return Multiples(right[:, 0].reshape(output.shape), factors[:, 1:], factors[:, 0])
+        sizes = rows.norm(dim=-1, keepdim=True)
+        if not bool(rows.isfinite().all()):  # told to the user once the layer is known
+            return None
+        # Of unit length, so that the gradient of a well fitted example counts like the columns.
+        units = rows / sizes.clamp(min=torch.finfo(rows.dtype).tiny)
+        _, spread, right = torch.linalg.svd(units, full_matrices=False)
+        if bool((spread[:, 1:] > _FLAT * spread[:, :1]).any()):
+            return None
+        direction = right[:, 0]
+        factors = (rows @ direction[:, :, None]).squeeze(-1).to(keeper.output.dtype)
+        direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)
+        return Multiples(direction, factors[:, 1:], factors[:, 0])
 
     def of_output(self, direction: Tensor) -> Gradients:
         """Yield every parameter's gradient of ``direction·output``."""
-        assert self._output is not None  # noqa: S101  only called with what multiples returned
+        assert isinstance(self._keeper, OutputKeeper)  # noqa: S101  called after multiples only
         with torch.enable_grad():
-            scalar = (self._output * direction).sum()
+            scalar = (self._keeper.output * direction).sum()
         yield from self._of(scalar)
 
     def gradients(self) -> Gradients:
@@ -191,6 +195,25 @@ class InputColumns:
                     rows += [_pull(dense[:, j], z) for j in range(dense.shape[1])]
             if rows:
                 yield layer, torch.stack(rows, 1)
+
+
+def _output_gradients(keeper: OutputKeeper) -> Tensor:
+    """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
+
+    In double precision: ``1 − p`` of a class that the network is sure of, to which the gradient is
+    proportional, would be rounding in single.
+    """
+    with torch.enable_grad():
+        output = keeper.output.detach().double().requires_grad_()
+        target = keeper.target.detach().double().requires_grad_()
+        total = keeper.loss(output, target).sum()
+        (slopes,) = torch.autograd.grad(total, target, create_graph=True, materialize_grads=True)
+        parts = [total, *slopes.reshape(len(output), -1).sum(0)]
+        rows = [
+            torch.autograd.grad(part, output, retain_graph=True, materialize_grads=True)[0]
+            for part in parts
+        ]
+    return torch.stack(rows, 1)
 
 
 def _gradient(uses: list[Contribution]) -> ParameterGradient:

@@ -66,8 +66,8 @@ class Curve:
     def relative(self) -> Curve:
         """Return every repetition divided by its largest layer.
 
-        Sensitivities of different repetitions cannot be averaged as they are: each grows without
-        bound with a few well-learnt samples, by a factor that all its layers share.
+        Sensitivities of different repetitions cannot be averaged as they are: they grow without
+        bound as samples are learnt, by a factor that all layers share.
         """
         return Curve(self.layers, self.each / self.each.max(axis=1, keepdims=True))
 
@@ -129,9 +129,10 @@ class Runs:
             f"forest, learns from {2 * a['known'] * a['snapshots']} batches over {a['snapshots']} "
             f"snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the client's; "
             f"V-information (random forest, held out, five pools of people) is from "
-            f"{2 * a['measured']} batches at the last model, sensitivity from {a['samples']} test "
-            "images (F-norm, target; relative to the largest layer of each repetition). Layers "
-            f"with more than {a['width']:,} numbers are projected to that many at random. "
+            f"{2 * a['measured']} batches at the last model, the median sensitivity over "
+            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
+            "repetition; a mean would be ruled by the few images that the network is surest of. "
+            f"Layers with more than {a['width']:,} numbers are projected to that many at random. "
             f"{repetitions} repetitions, computed once ({self.record['device']}) and "
             "kept as data."
         )
