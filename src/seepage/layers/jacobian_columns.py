@@ -29,7 +29,9 @@ from seepage.nn.tangents import tangents
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
-_FLAT = 1e-9  # a second singular value below this share of the first is rounding
+# What of a gradient points elsewhere is rounding below this share of it, or of the largest one of
+# the example: a gradient may be the small difference of numbers like those.
+_FLAT, _LOST = 1e-9, 1e-14
 
 
 class OutputKeeper:
@@ -107,16 +109,17 @@ class TargetColumns:
             rows = _output_gradients(keeper).reshape(batch, -1, keeper.output[0].numel())
         except RuntimeError:  # a loss with numbers of its own in another precision
             return None
-        sizes = rows.norm(dim=-1, keepdim=True)
         if not bool(rows.isfinite().all()):  # told to the user once the layer is known
             return None
-        # Of unit length, so that the gradient of a well fitted example counts like the columns.
-        units = rows / sizes.clamp(min=torch.finfo(rows.dtype).tiny)
-        _, spread, right = torch.linalg.svd(units, full_matrices=False)
-        if bool((spread[:, 1:] > _FLAT * spread[:, :1]).any()):
+        sizes = rows.norm(dim=-1)
+        most, where = sizes.max(dim=1, keepdim=True)
+        direction = rows.take_along_dim(where[:, :, None], 1).squeeze(1)
+        direction = direction / most.clamp(min=torch.finfo(rows.dtype).tiny)
+        factors = (rows * direction[:, None]).sum(-1)
+        aside = (rows - factors[:, :, None] * direction[:, None]).norm(dim=-1)
+        if bool((aside > _FLAT * sizes + _LOST * most).any()):
             return None
-        direction = right[:, 0]
-        factors = (rows @ direction[:, :, None]).squeeze(-1).to(keeper.output.dtype)
+        factors = factors.to(keeper.output.dtype)
         direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)
         return Multiples(direction, factors[:, 1:], factors[:, 0])
 
