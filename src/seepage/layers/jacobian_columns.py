@@ -245,7 +245,7 @@ def _dense(contributions: list[Contribution]) -> Tensor:
     total: Tensor | None = None
     for contribution in contributions:
         part = contribution.join(*contribution.expanded())
-        value = part.flatten(1) if isinstance(part, Tensor) else part.written_out()
+        value = part.reshape(len(part), -1) if isinstance(part, Tensor) else part.written_out()
         total = value if total is None else total + value
     assert total is not None  # noqa: S101  a parameter is grouped for at least one use
     return total

@@ -157,8 +157,8 @@ class SmoothClip(Clip):
 
     @property
     def sensitivity(self) -> float:
-        """``1.1152 C``, the largest value of ``n/φ(n)`` (paper 004, appendix C, prints 1.115)."""
-        return 1.1152 * self.max_grad_norm
+        """``1.11522 C``, above the largest ``n/φ(n)`` (paper 004, appendix C, prints 1.115)."""
+        return 1.11522 * self.max_grad_norm
 
     def phi(self, norms: Tensor) -> Tensor:
         """Return ``GELU(n/C − 1) + 1``."""

@@ -90,7 +90,7 @@ class ParameterGradient:
             if isinstance(part, Outer) and not part.cheaper_written_out():
                 outers.append(part)
                 continue
-            value = part.written_out() if isinstance(part, Outer) else part.flatten(1)
+            value = part.written_out() if isinstance(part, Outer) else part.reshape(len(part), -1)
             plain = value if plain is None else plain + value
         return ParameterGradient(outers, plain)
 

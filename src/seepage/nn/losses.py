@@ -43,18 +43,23 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """Return half the squared error of each example, summed over its outputs."""
+    if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
+        raise InputError(
+            f"Targets for outputs of shape {tuple(output.shape)} must have as many numbers for "
+            f"each example, but their shape is {tuple(target.shape)}."
+        )
     wanted = target.to(output.dtype).reshape(output.shape)
-    return (output - wanted).square().flatten(1).sum(1) / 2
+    return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
 
 
+_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 _NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
 
 
 def per_example(loss: str | nn.Module | Loss) -> Loss:
     """Return a function ``(output, target) → (batch,)`` for any way to name a loss.
 
-    A loss module of torch keeps its options; only the average over the batch is undone. Of a loss
-    with several entries per example, the mean is taken, or their sum if it was ``reduction="sum"``.
+    A loss module of torch keeps its options; only the average over the batch is undone.
     """
     if isinstance(loss, str):
         if loss not in _NAMED:
@@ -63,7 +68,7 @@ def per_example(loss: str | nn.Module | Loss) -> Loss:
             )
         return _NAMED[loss]
     if isinstance(loss, _Loss):
-        return _unreduced(loss)
+        return Unreduced(loss)
     if not callable(loss):
         raise InputError(
             "loss must be 'cross_entropy', 'mse', a loss module of torch, or a function of output "
@@ -72,19 +77,48 @@ def per_example(loss: str | nn.Module | Loss) -> Loss:
     return loss
 
 
-def _unreduced(loss: _Loss) -> Loss:
-    add_up = loss.reduction == "sum"
+class Unreduced:
+    """A loss module of torch with its options, but one number per example.
 
-    def losses(output: Tensor, target: Tensor) -> Tensor:
-        before = loss.reduction
-        loss.reduction = "none"
+    Parameters
+    ----------
+    module
+        The module. Of several entries per example, it is their sum under ``reduction="sum"`` and
+        ``"batchmean"``; otherwise the mean that the module takes of that example alone, in which
+        positions with ``ignore_index`` do not count, and others by the weights of their classes.
+    """
+
+    def __init__(self, module: _Loss) -> None:
+        self.module = module
+        self._add_up = module.reduction in ("sum", "batchmean")
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each example."""
+        before = self.module.reduction
+        self.module.reduction = "none"
         try:
-            entries = loss(output, target)
+            entries = self.module(output, target)
         finally:
-            loss.reduction = before
+            self.module.reduction = before
         if entries.dim() <= 1:
             return entries
-        flat = entries.flatten(1)
-        return flat.sum(1) if add_up else flat.mean(1)
+        total = entries.flatten(1).sum(1)
+        return total if self._add_up else total / self._counted(entries, target)
 
-    return losses
+    def _counted(self, entries: Tensor, target: Tensor) -> Tensor | int:
+        if not isinstance(self.module, _CLASSES) or target.is_floating_point():
+            return entries[0].numel()
+        kept = target != self.module.ignore_index
+        shares = kept.to(entries.dtype)
+        if self.module.weight is not None:
+            shares = shares * self.module.weight[torch.where(kept, target, 0)]
+        tiny = torch.finfo(entries.dtype).tiny  # an example of nothing but ignored positions is 0
+        return shares.flatten(1).sum(1).clamp(min=tiny)
+
+
+def class_axis(loss: Loss) -> int | None:
+    """Return along which axis of the output the loss has its classes, or ``None`` without any."""
+    if loss is cross_entropy:
+        return -1
+    classes = isinstance(loss, Unreduced) and isinstance(loss.module, _CLASSES)
+    return 1 if classes else None

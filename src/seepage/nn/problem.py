@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seepage.errors import InputError
-from seepage.nn.losses import Loss
+from seepage.nn.losses import Loss, class_axis
 from seepage.nn.views import Inputs, View
 
 
@@ -60,6 +60,8 @@ class Problem:
     def batch(self, x: Inputs, y: Tensor) -> Batch:
         """Return the batch with the variable of the view."""
         x = self._laid_out(x) if isinstance(x, Tensor) else x
+        if not y.is_floating_point() and class_axis(getattr(self.loss, "loss", self.loss)):
+            y = y.long()  # torch's losses take no other class numbers
         return Batch(x, y, self.view.variable(self.net, x, y))
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def gradient_along(contributions: Sequence[Contribution], u: Directions) -> Tens
         elif u[name].full is None:  # a wide matrix without a rule for its use
             terms.append(((part @ u[name].right) * u[name].left).flatten(1).sum(1))
         else:
-            plain.append(part.flatten(1))
+            plain.append(part.reshape(len(part), -1))
             against.append(_piece(u[name].full, row, plain[-1].shape[1]))
     if plain:  # the many small parameters in one product
         terms.append(torch.cat(plain, 1) @ torch.cat(against))

@@ -7,6 +7,7 @@ per-example gradients, taken by rules, must equal those taken one example at a t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from seepage.errors import InputError
 from seepage.nn.backends import differentiable_backends
+from seepage.nn.examples import count_classes, refuse_classes, refuse_failure, refuse_values
 from seepage.nn.gradients import norms
 from seepage.nn.problem import Batch, Problem
 from seepage.nn.recording import Layers, small_batch
@@ -26,6 +28,12 @@ _KINKED = {
     torch.relu: "ReLU",
     torch.relu_: "ReLU",
     Tensor.relu: "ReLU",
+    Tensor.relu_: "ReLU",
+    torch.rnn_relu: "ReLU",
+    torch.rnn_relu_cell: "ReLU",
+    functional.rrelu: "RReLU",
+    functional.hardswish: "Hardswish",
+    functional.hardsigmoid: "Hardsigmoid",
     functional.leaky_relu: "LeakyReLU",
     functional.hardtanh: "Hardtanh",
     functional.relu6: "ReLU6",
@@ -34,7 +42,12 @@ _KINKED = {
     functional.max_pool1d: "MaxPool",
     functional.max_pool2d: "MaxPool",
     functional.max_pool3d: "MaxPool",
+    torch.max_pool1d: "MaxPool",
+    torch.max_pool2d: "MaxPool",
+    torch.max_pool3d: "MaxPool",
+    functional.adaptive_max_pool1d: "AdaptiveMaxPool",
     functional.adaptive_max_pool2d: "AdaptiveMaxPool",
+    functional.adaptive_max_pool3d: "AdaptiveMaxPool",
 }
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
 
@@ -84,6 +97,7 @@ class Validator:
         self.problem = problem
         self._plans: dict[Any, Layers] = {}
         self._compared: set[Any] = set()
+        self._classes: dict[Any, int | None] = {}
         self._told: set[str] = set()
 
     def layers(self, x: Inputs, y: Tensor, rules: bool = True) -> Layers:
@@ -92,15 +106,20 @@ class Validator:
         Without ``rules``, per-example gradients by rules are not going to be used, and it does not
         matter whether they are right.
         """
+        refuse_values(x, y)
         modes = tuple(module.training for module in self.problem.net.modules())
         key = (_kind(x), _kind(y), modes, tuple(self.problem.released()))
-        if key in self._plans and (key in self._compared or not rules):
-            return self._plans[key]
+        if key in self._plans:
+            refuse_classes(self.problem, y, self._classes[key])
+            if key in self._compared or not rules:
+                return self._plans[key]
         if not self.problem.released():
             raise InputError(
                 "The network has no parameter with requires_grad, so nothing of it is released."
             )
         refuse_modes(self.problem.net)
+        self._classes[key] = count_classes(self.problem, x)
+        refuse_classes(self.problem, y, self._classes[key])
         self.problem.channels_last = False
         batch = small_batch(self.problem.batch(rows_of(x, slice(0, 3)), y[:3]), 3)
         refuse_randomness(self.problem, batch)
@@ -192,7 +211,12 @@ def refuse_randomness(problem: Problem, batch: Batch) -> None:
     """Raise where two runs differ, examples influence one another, or losses are not finite."""
     parameters = problem.detached()
     with torch.no_grad(), differentiable_backends(problem.net):
-        first = problem.losses(parameters, batch, batch.z)
+        try:
+            first = problem.losses(parameters, batch, batch.z)
+        except InputError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise refuse_failure(error, batch.y) from error
         again = problem.losses(parameters, batch, batch.z)
         ones = [_single(batch, k) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
@@ -230,6 +254,6 @@ def _kind(x: Any) -> Any:
     """Return what must stay the same for a plan to hold: structure, shapes but the first, types."""
     if isinstance(x, Tensor):
         return (tuple(x.shape[1:]), x.dtype, x.device)
-    if isinstance(x, dict):
+    if isinstance(x, Mapping):
         return tuple((name, _kind(value)) for name, value in x.items())
     return tuple(_kind(value) for value in x)

@@ -282,12 +282,28 @@ def call(net: nn.Module, x: Inputs) -> Any:
     return net(*x) if isinstance(x, tuple | list) else net(x)
 
 
+def leaves(x: Inputs) -> list[Tensor]:
+    """Return all tensors of the inputs, and refuse inputs that have anything else."""
+    if isinstance(x, Tensor):
+        found = [x]
+    elif isinstance(x, Mapping):
+        found = list(x.values())
+    else:
+        found = list(x) if isinstance(x, tuple | list) else [x]
+    for value in found:
+        if not isinstance(value, Tensor):
+            raise InputError(
+                "x must be a torch tensor, or a tuple or mapping of tensors, but it has a "
+                f"{type(value).__name__}; use torch.as_tensor, and leave out what is not there."
+            )
+    if not found or any(value.dim() == 0 for value in found):
+        raise InputError("x has no examples: give tensors with the examples along the first axis.")
+    return found
+
+
 def batch_size(x: Inputs) -> int:
     """Return how many examples there are."""
-    if isinstance(x, Tensor):
-        return int(x.shape[0])
-    leaves = list(x.values()) if isinstance(x, Mapping) else list(x)
-    return int(leaves[0].shape[0])
+    return int(leaves(x)[0].shape[0])
 
 
 def rows_of(x: Inputs, rows: Any) -> Inputs:

@@ -128,8 +128,11 @@ def tapped_modules(
             run = next(counter)
             leaves, structure = tree_flatten(output)
             axes = fallback.outputs[run]
+            # Copies: one output may have been computed from another, and what comes back to the
+            # tap must be what follows the module only.
             tapped = [
-                leaf if axis is None else tap(leaf) for leaf, axis in zip(leaves, axes, strict=True)
+                leaf if axis is None else tap(leaf.clone())
+                for leaf, axis in zip(leaves, axes, strict=True)
             ]
             taps = sum(axis is not None for axis in axes)
             records.append((ModuleCall(fallback, run, (args, kwargs), values, own), taps))
