@@ -134,7 +134,7 @@ class HardClip(Clip):
 class SmoothClip(Clip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of paper 004, section 6.2.
 
-    ``‖g̃‖ ≤ 1.1152 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the price that
+    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the price that
     :meth:`Clip.conservative` pays is that changes along the gradient count in full, plus 1.5 %.
 
     Parameters
