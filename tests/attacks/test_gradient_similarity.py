@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
@@ -189,5 +190,73 @@ def test_all_measures_at_once():
     assert "2 images" in repr(found)
     grey = compare_images(b[:, :1], a[:, :1])
     assert grey.haarpsi[1] == pytest.approx(float(haarpsi(b[1, 0], a[1, 0])))
-    with pytest.raises(sp.InputError, match="one channel or three"):
-        compare_images(b[:, :2], a[:, :2])
+
+
+def test_bytes_have_a_range_of_their_own():
+    a, b = (np.round(255 * side[0]).astype(np.uint8) for side in made((1, 28, 28)))
+    for measure in (psnr, ssim, haarpsi):
+        assert float(measure(a, b)) == pytest.approx(float(measure(a / 255, b / 255)), rel=1e-12)
+    assert float(ssim(a, b)) == pytest.approx(SCIKIT_IMAGE[1, 28, 28][0], abs=1e-3)
+    found = compare_images(a[None], b[None])
+    assert found.ssim[0] == pytest.approx(float(ssim(a / 255, b / 255)), rel=1e-12)
+    assert float(psnr(a.astype(int), b, 255)) == pytest.approx(float(psnr(a, b)))
+
+
+@pytest.mark.parametrize("measure", [psnr, ssim, haarpsi])
+def test_what_cannot_be_compared(measure):
+    image = np.zeros((20, 20))
+    holed, endless = image.copy(), image.copy()
+    holed[3, 3], endless[0, 0] = np.nan, np.inf
+    for bad, what in ((holed, "image"), (endless, "image")):
+        with pytest.raises(sp.InputError, match=f"The {what} contains NaN"):
+            measure(bad, image)
+    with pytest.raises(sp.InputError, match="The reference contains NaN"):
+        measure(image, holed)
+    with pytest.raises(sp.InputError, match=r"\(3, 20, 20\) cannot be paired with .*\(5, 20, 20\)"):
+        measure(np.zeros((3, 20, 20)), np.zeros((5, 20, 20)))
+    for pair in ((image, image.astype(np.uint8)), (image.astype(int), image.astype(int))):
+        with pytest.raises(sp.InputError, match=r"does not follow from .*give data_range"):
+            measure(*pair)
+    for full in (0.0, np.inf, np.nan):
+        with pytest.raises(sp.InputError, match="data_range must be a finite number"):
+            measure(image, image, full)
+
+
+def test_each_measure_of_what_it_can_take():
+    a, b = (np.stack([side, side[::-1]]) for side in made((4, 20, 24)))
+    for channels in (1, 2, 4):
+        found = compare_images(b[:, :channels], a[:, :channels])
+        each = haarpsi(b[:, :channels], a[:, :channels])
+        np.testing.assert_allclose(found.haarpsi, each.mean(axis=1))
+        assert found.notes == ()
+    flat = compare_images(b[:, 0], a[:, 0])
+    np.testing.assert_array_equal(flat.ssim, compare_images(b[:, :1], a[:, :1]).ssim)
+    middling = compare_images(b[..., :12, :12], a[..., :12, :12])
+    assert np.isfinite(middling.ssim).all()
+    assert np.isnan(middling.haarpsi).all()
+    assert middling.notes == ("no HaarPSI, which needs 16 pixels either way",)
+    small = compare_images(b[..., :8, :8], a[..., :8, :8])
+    assert small.psnr[0] == pytest.approx(
+        -10 * np.log10(np.mean((a[0, :, :8, :8] - b[0, :, :8, :8]) ** 2))
+    )
+    assert np.isnan(small.ssim).all()
+    assert len(small.notes) == 2
+    assert "no SSIM, which needs 11 pixels" in repr(small)
+    assert "SSIM 0." in repr(flat)
+    with pytest.raises(sp.InputError, match="as many as originals"):
+        compare_images(b[0, 0], a[0, 0])
+    with pytest.raises(sp.InputError, match="as many as originals"):
+        compare_images(b[:1], a)
+
+
+def test_records_without_channels_have_a_quality():
+    truth = np.stack([made((1, 20, 24))[0][0]] * 2).astype(np.float32)
+    found = sp.attacks.GradientReconstruction(
+        torch.tensor(truth)[:, None] + 0.1, torch.zeros(2, 1), torch.zeros(2), torch.ones(2),
+        torch.ones(2, dtype=torch.bool), True,
+    )  # fmt: skip
+    np.testing.assert_allclose(found.quality(truth).psnr, 20.0, rtol=1e-4)
+    with pytest.raises(sp.InputError, match="give data_range"):
+        found.quality((255 * truth).astype(np.uint8))
+    with pytest.raises(sp.InputError, match="originals contain NaN"):
+        found.quality(np.full_like(truth, np.nan))

@@ -13,7 +13,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.auc import area_under_curve
 from seepage.errors import InputError
-from seepage.layers import property_batches, record_gradients
+from seepage.layers import LayerGradients, property_batches, record_gradients
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -124,3 +124,40 @@ def test_label_mix_alone_gives_a_property_away_unless_matched():
 def test_what_cannot_be(work, complaint):
     with pytest.raises(InputError, match=complaint):
         work(sp.attacks.PropertyInference("a"), *shifted(0))
+
+
+def recorded(seed, width=4096):
+    draw = np.random.default_rng(3)
+    p = np.arange(40) % 2
+    values = draw.standard_normal((40, 50)) + 2 * p[:, None]
+    return LayerGradients.of({"a": values}, width=width, seed=seed), p
+
+
+@pytest.mark.parametrize("other", [{"seed": 1, "width": 8}, {"seed": 0, "width": 9}, {"seed": 0}])
+def test_differently_projected_gradients_are_not_compared(other):
+    learnt, p = recorded(0, width=8)
+    seen, _ = recorded(**other)
+    adversary = sp.attacks.PropertyInference("a").fit(learnt, p)
+    with pytest.raises(InputError, match="projected differently"):
+        adversary.attack(seen, p)
+    with pytest.raises(InputError, match="projected differently"):
+        sp.attacks.attack_layers(learnt, p, seen, p)
+    assert adversary.attack(recorded(0, width=8)[0], p).auc > 0.9
+
+
+@pytest.mark.parametrize("layer", ["a", "all layers"])
+@pytest.mark.parametrize("made", [np.asarray, torch.tensor, np.ndarray.tolist])
+def test_an_array_is_the_layer_that_is_seen(layer, made):
+    seen, p = shifted(0, 2.0)
+    adversary = sp.attacks.PropertyInference(layer).fit(made(seen["a"]), p)
+    again = sp.attacks.PropertyInference(layer).fit({"a": seen["a"]}, p)
+    fresh = shifted(1, 2.0)[0]["a"]
+    assert adversary.attack(made(fresh), p).auc == again.attack({"a": fresh}, p).auc
+
+
+def test_layers_need_names_to_be_attacked_one_by_one():
+    seen, p = shifted(0)
+    with pytest.raises(InputError, match=r"by layer, \{name: array\}"):
+        sp.attacks.attack_layers(seen["a"], p, seen["a"], p)
+    with pytest.raises(InputError, match="one row per gradient"):
+        sp.attacks.PropertyInference("a").fit(seen["a"][0], p)

@@ -9,7 +9,7 @@ from torch import nn
 
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, PerLayer, audit, record_gradients
-from seepage.layers.layer_audit import layers_to_protect
+from seepage.layers.layer_audit import _drops, layers_to_protect
 from seepage.layers.naming import layer_parameters
 
 
@@ -25,12 +25,23 @@ class TwoDoors(nn.Module):
         return self.out(torch.tanh(torch.cat([self.open(x[:, :3]), self.shut(x[:, 3:])], 1)))
 
 
+class Twins(nn.Module):
+    """Two layers that see the same, and have the same gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 2), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.one(x) + self.other(x)
+
+
 @pytest.fixture(scope="module")
 def found():
     torch.manual_seed(0)
     trait = torch.arange(1200) % 3 == 0
     x = torch.randn(1200, 6)
-    x[:, :3] += 0.9 * trait[:, None]
+    x[:, :3] += 1.5 * trait[:, None]
     y = (torch.rand(1200) < 0.4).long()
     return audit(
         TwoDoors(), "cross_entropy", x, y, trait, batches=40, batch_size=16, family="logistic"
@@ -46,12 +57,42 @@ def test_it_names_the_open_door(found):
 
 
 def test_remedies(found):
-    left = {remedy.name.split()[0]: remedy for remedy in found.remedies}
-    assert set(left) == {"as", "without", "clipped"}
-    assert left["as"].value > 0.2
-    assert left["without"].value < 0.5 * left["as"].value
+    left = {remedy.name: remedy for remedy in found.remedies}
+    assert list(left)[:4] == ["as it is", "without out", "without open", "without out, open"]
+    assert [name.split()[0] for name in list(left)[4:]] == ["clipped", "clipped"]
+    assert left["as it is"].value > 0.2
+    # Each door alone leaves the other open.
+    assert left["without out"].value > 0.2
+    assert left["without open"].value > 0.2
+    assert left["without out, open"].value < 0.5 * left["as it is"].value
     assert "noise" in found.remedies[-1].name
     assert found.remedies[-1].value < 0.05
+    assert found.notes == ()
+
+
+def test_where_every_layer_is_to_be_protected():
+    torch.manual_seed(0)
+    trait = torch.arange(1200) % 3 == 0
+    x = torch.randn(1200, 6) + 2.0 * trait[:, None]
+    y = (torch.rand(1200) < 0.4).long()
+    quick = {"batches": 40, "batch_size": 16, "family": "logistic"}
+    found = audit(Twins(), "cross_entropy", x, y, trait, **quick)
+    assert set(found.protect) == {"one", "other"}
+    assert {r.name for r in found.remedies[1:3]} == {"without one", "without other"}
+    assert "each was dropped alone" in found.notes[0]
+    assert found.notes[0] in str(found)
+    one = audit(nn.Sequential(nn.Linear(6, 2)), "cross_entropy", x, y, trait, **quick)
+    assert [r.name.split()[0] for r in one.remedies] == ["as", "clipped", "clipped"]
+    assert "only layer" in str(one)
+
+
+def test_which_layers_are_dropped():
+    many = [str(k) for k in range(9)]
+    assert _drops([], 3) == ([], [])
+    assert _drops(["a"], 3) == ([("a",)], [])
+    alone, notes = _drops(many, 12)
+    assert alone == [tuple(many)]
+    assert "not dropped one by one" in notes[0]
 
 
 def test_table_text_and_figure(found):

@@ -80,7 +80,9 @@ def test_batches_of_tensors():
         ({"batch_size": 400}, "too few records"),
         ({"batch_size": 700, "mix": "confounded"}, "too few records"),
         ({"pools": 500}, "too few records"),
-        ({"people": np.arange(3)}, "people must have"),
+        ({"people": np.arange(3)}, "There are 2000 records, but people"),
+        ({"people": [None] * 2000}, "people is missing"),
+        ({"seed": -1}, "seed must lie between 0"),
         ({"property": np.ones(2000)}, "same property"),
         ({"property": np.ones(7)}, "There are 2000 records, but property"),
     ],
@@ -90,3 +92,9 @@ def test_what_cannot_be(change, complaint):
     options = {"property": trait, "count": 3} | change
     with pytest.raises(InputError, match=complaint):
         property_batches(label, options.pop("property"), **options)
+
+
+def test_labels_must_be_known():
+    label, trait = records()
+    with pytest.raises(InputError, match="labels is missing"):
+        property_batches(np.where(label == 1, None, 0), trait)

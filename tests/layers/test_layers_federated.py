@@ -90,7 +90,7 @@ def test_snapshots_are_what_clients_received():
     assert list(run.snapshots) == [0, 4, 6]
     torch.testing.assert_close(run.snapshots[0]["0.weight"], net.state_dict()["0.weight"])
     four = simulate(net, LOSS, data, rounds=4, lr=0.5)
-    models = {number: copy.deepcopy(model) for number, model in run.models()}
+    models = dict(run.models())
     torch.testing.assert_close(models[4][0].weight, four.net[0].weight)
     torch.testing.assert_close(models[6][2].bias, run.net[2].bias)
 
@@ -118,6 +118,16 @@ def test_the_sum_that_is_seen_carries_the_noise_asked_for(together):
     sums = torch.stack([vector(u.values) * len(u.clients) for u in noisy])
     plain = torch.stack([vector(u.values) * len(u.clients) for u in clear])
     assert float((sums - plain.mean(0)).std()) == pytest.approx(1.0, rel=0.15)
+
+
+def test_the_group_of_those_left_over_carries_the_same_noise():
+    net, data = problem(clients=5)
+    noisy = []
+    options = {"lr": 1e-12, "max_norm": 1e-3, "together": 2, "noise_multiplier": 1000.0}
+    simulate(net, LOSS, data, rounds=150, observe=noisy.append, **options)
+    for size in (2, 3):
+        sums = torch.stack([size * vector(u.values) for u in noisy if len(u.clients) == size])
+        assert float(sums.std()) == pytest.approx(1.0, rel=0.06)  # 1.22 with the shares of two
 
 
 def test_secure_aggregation_shows_means_of_groups_only():
@@ -156,6 +166,9 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
     seen = []
     simulate(net, LOSS, data, rounds=1, batch_size=40, observe=seen.append)
     updates = record_updates(net, [u.values for u in seen])
+    arrays = [{name: v.numpy() for name, v in u.values.items()} for u in seen]
+    for same in (seen, arrays):
+        np.testing.assert_array_equal(record_updates(net, same)["0"], updates["0"])
     gradients = record_gradients(net, LOSS, data)
     for layer in ("0", "2"):
         np.testing.assert_allclose(updates[layer], gradients[layer], rtol=1e-6)
@@ -175,6 +188,10 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"together": 3}, "3 of them aggregated"),
         ({"per_round": 3}, "3 take part"),
         ({"rounds": -1}, "must not be negative"),
+        ({"noise_multiplier": float("nan"), "max_norm": 1.0}, "noise_multiplier must be a number"),
+        ({"max_norm": float("nan")}, "max_norm must be above zero"),
+        ({"snapshots": [0, 2]}, "before round 2"),
+        ({"snapshots": [-1]}, "before round -1"),
     ],
 )
 def test_what_cannot_be(options, complaint):
@@ -187,8 +204,31 @@ def test_clients_need_data():
     net, data = problem()
     with pytest.raises(InputError, match="Every client needs"):
         simulate(net, LOSS, [data[0], (torch.zeros(0, 3), torch.zeros(0))], rounds=1)
-    with pytest.raises(InputError, match="Every client needs"):
+    with pytest.raises(InputError, match="There are no clients"):
         simulate(net, LOSS, [], rounds=1)
+    with pytest.raises(InputError, match="Client 0 must be a pair"):
+        simulate(net, LOSS, data[0], rounds=1)
+    x, y = data[1]
+    with pytest.raises(InputError, match="data of client 1 contain NaN"):
+        simulate(net, LOSS, [data[0], (x / 0 * 0, y)], rounds=1)
+    with pytest.raises(InputError, match="Client 1 has the label 2, but the network tells 2"):
+        simulate(net, LOSS, [data[0], (x, y + 1)], rounds=1)
+
+
+def test_diverging_training_is_not_silent():
+    net, data = problem()
+    seen = []
+    with pytest.raises(InputError, match=r"updates of round \d+ are not finite"):
+        simulate(net, "mse", [(x, x[:, :2]) for x, _ in data], rounds=300, lr=1e6,
+                 observe=seen.append)  # fmt: skip
+    assert all(bool(vector(u.values).isfinite().all()) for u in seen)
+
+
+def test_arrays_serve_as_data():
+    net, data = problem()
+    arrays = [(x.numpy(), y.numpy().astype(np.int32)) for x, y in data]
+    one, other = (simulate(net, LOSS, each, rounds=2).net for each in (data, arrays))
+    torch.testing.assert_close(one.state_dict(), other.state_dict())
 
 
 def test_updates_of_another_network_are_refused():
@@ -197,3 +237,5 @@ def test_updates_of_another_network_are_refused():
         record_updates(net, [{"0.weight": torch.zeros(2, 2)}])
     with pytest.raises(InputError, match="nothing to record"):
         record_updates(net, [])
+    with pytest.raises(InputError, match="An update must be"):
+        record_updates(net, [torch.zeros(3)])

@@ -20,14 +20,15 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from seepage.errors import InputError
-from seepage.layers import flower, v_information
+from seepage.layers import LayerGradients, flower, v_information
 from seepage.layers.flower import UpdateRecorder, recording_mod
-from seepage.layers.recording_file import load_gradients
+from seepage.layers.recording_file import load_gradients, save_gradients
 
 APP = Path(__file__).parent / "flower_app"
 NODES = {11: 0, 2**63 + 5: 1}  # Flower's nodes have numbers of 64 bits without a sign
@@ -124,6 +125,74 @@ def test_a_client_records_what_it_sends(apps, tmp_path):
     start(apps, other, client=client)
     np.testing.assert_allclose(recorder.gradients()["2"], other.gradients()["2"])
     assert (tmp_path / "own.npz").exists()
+
+
+def test_the_first_mod_sees_what_the_others_have_made_of_the_update(apps):
+    sent = ArrayRecord(apps.server.network().state_dict())
+
+    def unmoved(message, context, call_next):
+        call_next(message, context)
+        return Message(RecordDict({"arrays": sent}), reply_to=message)
+
+    seen = []
+    for place in (0, 1):
+        recorder = UpdateRecorder(apps.server.network())
+        mods = [unmoved]
+        mods.insert(place, recording_mod(recorder))
+        message = Message(RecordDict({"arrays": sent}), dst_node_id=11, message_type="train")
+        context = Context(1, 11, {"partition-id": 0}, RecordDict(), {})
+        make_ffn(apps.clients.train, mods)(message, context)
+        seen.append(float(recorder.gradients().total_norms()[0]))
+    assert seen[0] == 0.0
+    assert seen[1] > 0.0
+    assert "Put it first" in recording_mod.__doc__
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"width": 9}, {"layers": ["0"]}])
+def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, change):
+    net, path = apps.server.network(), tmp_path / "updates.npz"
+    state = net.state_dict()
+    moved = {name: value + 1 for name, value in state.items()}
+    recorder = UpdateRecorder(net, path, width=8)
+    recorder.add(state, moved, 1, 1)
+    recorder.save()
+    assert len(UpdateRecorder(net, path, width=8)) == 1
+    with pytest.raises(InputError, match=r"cannot be gone on with.*(projected|same layers)"):
+        UpdateRecorder(net, path, **({"width": 8} | change))
+
+
+def test_files_that_are_no_recording(apps, tmp_path):
+    net = apps.server.network()
+    np.save(tmp_path / "one.npy", np.ones(3))
+    np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
+    gradients = LayerGradients.of({"0": np.ones((2, 3))})
+    save_gradients(gradients, tmp_path / "bare.npz")
+    for name, complaint in (
+        ("one.npy", "does not hold recorded gradients"),
+        ("other.npz", "does not hold recorded gradients"),
+        ("bare.npz", "not written by a recorder"),
+        (".", "is a folder"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            UpdateRecorder(net, tmp_path / name)
+
+
+def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
+    save_gradients(LayerGradients.of({"0": np.ones((2, 3))}), tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as found:
+        arrays = dict(found) | {"layers": np.frombuffer(b'[["0", 3]]', dtype=np.uint8)}
+    np.savez(tmp_path / "old.npz", **arrays)
+    assert load_gradients(tmp_path / "old.npz")[0].sizes == {"0": 3}
+
+
+def test_buffers_are_no_part_of_an_update():
+    net = torch.nn.Linear(2, 1)
+    net.register_buffer("mask", torch.tensor([True, False]))
+    recorder = UpdateRecorder(net)
+    state = net.state_dict()
+    recorder.add(state, {name: value for name, value in state.items() if name != "mask"}, 1, 1)
+    recorder.add(state, state, 2, 1)
+    assert recorder.gradients().layers == ("weight", "bias")
 
 
 def test_what_cannot_be(apps, tmp_path):

@@ -204,13 +204,16 @@ def test_what_cannot_be(options, complaint):
 
 @pytest.mark.parametrize("wrt", ["target", "input"])
 def test_what_is_not_finite_is_refused_wherever_it_stands(wrt):
-    x = torch.randn(9, 4)
+    x, y = torch.randn(9, 4), torch.arange(9)
     x[8, 1] = torch.nan
-    with pytest.raises(InputError, match="gradient of layer '0' is not finite"):
-        sensitivity(mlp(), "cross_entropy", x, torch.arange(9) % 3, wrt=wrt)
+    with pytest.raises(InputError, match="Record 8 of this batch has a number in x"):
+        sensitivity(mlp(), "cross_entropy", x, y % 3, wrt=wrt)
+    x[8] = 3e38  # the network makes infinity of that
     two = nn.Sequential(nn.Linear(4, 2))
+    with torch.no_grad():
+        two[0].weight.copy_(torch.tensor([[9.0], [-9.0]]).expand(2, 4))
     with pytest.raises(InputError, match="gradient of layer '0' is not finite"):
-        sensitivity(two, "cross_entropy", x, torch.arange(9) % 2, wrt=wrt)
+        sensitivity(two, "cross_entropy", x, y % 2, wrt=wrt)
 
 
 def test_one_layer_may_be_named_without_a_list():

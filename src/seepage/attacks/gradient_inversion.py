@@ -7,6 +7,8 @@ gradients were clipped and how many records there are in a batch.
 from __future__ import annotations
 
 import math
+import numbers
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +17,15 @@ from torch import Tensor, nn
 from seepage.attacks.gradient_cost import COSTS, GradientCost
 from seepage.attacks.gradient_reconstruction import GradientReconstruction
 from seepage.attacks.gradient_releases import GradientReleases
-from seepage.attacks.label_recovery import recover_labels
+from seepage.attacks.label_recovery import is_plain_cross_entropy, recover_labels
 from seepage.attacks.quasi_newton import QuasiNewton
 from seepage.attacks.signed_descent import Descent
 from seepage.attacks.simulated_gradients import SimulatedGradients
 from seepage.chunks import progress, row_slices
 from seepage.errors import InputError
-from seepage.nn.losses import Loss, cross_entropy
+from seepage.nn.losses import Loss
+from seepage.nn.validation import refuse_modes
+from seepage.tables import as_numpy
 
 _OPTIMISERS = ("signed_adam", "adam", "lbfgs")
 _HELD = 1 << 26  # numbers held at a time; an accelerator takes more to be kept busy
@@ -57,10 +61,10 @@ class GradientInversion:
     step_size
         Of Adam at the start; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
     restarts
-        Starts for each release; the one with the lowest cost wins.
+        Starts for each release; of what they end with, the record with the lowest cost wins.
     bounds
         Between which all entries of a record lie. Starts are drawn around the middle; ``"lbfgs"``
-        heeds the bounds only at the end.
+        searches without bounds, and its records are moved into them before they are judged.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
@@ -97,15 +101,13 @@ class GradientInversion:
         tolerance: float = 1e-10,
         seed: int = 0,
     ) -> None:
-        self.net, self.loss, self.shape = net, loss, tuple(shape)
+        self.net, self.loss, self.shape = net, loss, _record_shape(shape)
         self.cost, self.optimiser, self.total_variation = cost, optimiser, total_variation
         self.steps, self.step_size, self.restarts = steps, step_size, restarts
         self.bounds, self.tolerance, self.seed = bounds, tolerance, seed
         self._check()
 
-    def reconstruct(
-        self, releases: GradientReleases, labels: Tensor | None = None
-    ) -> GradientReconstruction:
+    def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
         """Return the records that explain the releases best.
 
         Parameters
@@ -125,7 +127,8 @@ class GradientInversion:
                 "be read off it; leave it out."
             )
         known = labels is not None
-        y = self._labels(releases, labels, targets)
+        outputs = self._outputs(targets)
+        y = self._labels(releases, labels, outputs)
         like = targets.new_full((3, *self.shape), (self.bounds[0] + self.bounds[1]) / 2)
         simulated.prepare(like, y.flatten(0, 1)[:1].expand(3, *y.shape[2:]))
         d = releases.batch_size * math.prod(self.shape)
@@ -139,7 +142,7 @@ class GradientInversion:
             parts.append(self._search(cost, self._starts(rows, d, targets)))
         records, mismatch, taken = (torch.cat(values) for values in zip(*parts, strict=True))
         return GradientReconstruction(
-            records.clamp(*self.bounds).reshape(*y.shape[:2], *self.shape).cpu(),
+            records.reshape(*y.shape[:2], *self.shape).cpu(),
             y.cpu(),
             mismatch.cpu(),
             taken.cpu(),
@@ -154,20 +157,25 @@ class GradientInversion:
         records = starts[:, 0].clone()
         mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
         left = torch.arange(groups, device=starts.device)
-        best = _Best(starts)
+        best = _Best(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
             found = cost.evaluate(point)
             best.update(point, found.total, found.match)
             search.tell(found.total, found.slopes)
-            if step % _LOOK and step < self.steps:
+            last = step == self.steps
+            if step % _LOOK and not last:
                 continue
-            solved = (best.match <= self.tolerance).any(1) | search.stuck.all(1)
-            over = torch.ones_like(solved) if step == self.steps else solved
+            stuck = search.stuck.all(1)
+            if not last and not bool(((best.match <= self.tolerance).any(1) | stuck).any()):
+                continue
+            final = self._within(best, cost)
+            over = torch.ones_like(stuck) if last else stuck
+            over = over | (final.match <= self.tolerance).any(1)
             if not bool(over.any()):
                 continue
             ended = left[over]
-            records[ended], mismatch[ended] = best.chosen(over)
+            records[ended], mismatch[ended] = final.chosen(over)
             taken[ended.cpu()] = step
             stay = ~over
             left = left[stay]
@@ -176,6 +184,14 @@ class GradientInversion:
             for part in (cost, search, best):
                 part.keep(stay)
         return records, mismatch, taken
+
+    def _within(self, best: _Best, cost: GradientCost) -> _Best:
+        """Return the candidates as they are handed out: within the bounds, and judged there."""
+        point = best.point.clamp(*self.bounds)
+        if torch.equal(point, best.point):
+            return best
+        found = cost.evaluate(point)
+        return _Best(point, found.total, found.match)
 
     def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
         if self.optimiser == "lbfgs":
@@ -194,28 +210,41 @@ class GradientInversion:
         around = (high + low) / 2 + _SPREAD * (high - low) * torch.stack(starts)
         return around.clamp(low, high).to(like)
 
-    def _labels(self, releases: GradientReleases, labels: Tensor | None, like: Tensor) -> Tensor:
+    def _outputs(self, like: Tensor) -> Tensor:
+        """Return what the network says about five records of the adversary's own."""
+        refuse_modes(self.net)  # a look at the network must not change it
+        low, high = self.bounds
+        own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
+        own = own.reshape(5, *[1] * len(self.shape)).expand(5, *self.shape)
+        try:
+            with torch.no_grad():
+                outputs: Tensor = self.net(own)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise InputError(
+                f"The network does not take records of shape {self.shape} ({error}); shape must be "
+                "that of one record, without the batch."
+            ) from None
+        return outputs
+
+    def _labels(self, releases: GradientReleases, labels: Any, outputs: Tensor) -> Tensor:
         wanted = (len(releases), releases.batch_size)
         if labels is not None:
-            given = torch.as_tensor(labels, device=like.device)
-            if releases.batch_size == 1 and given.shape[:2] != wanted:
+            read = labels if isinstance(labels, Tensor) else torch.tensor(as_numpy(labels))
+            given = (read.long() if read.dtype == torch.bool else read).to(outputs.device)
+            if releases.batch_size == 1 and given.dim() and given.shape[:2] != wanted:
                 given = given[:, None]
             if given.shape[:2] != wanted:
                 raise InputError(
                     f"labels must have the shape {wanted}, one for each record of every release, "
-                    f"not {tuple(torch.as_tensor(labels).shape)}."
+                    f"not {tuple(read.shape)}."
                 )
             return given
-        entropy = isinstance(self.loss, nn.CrossEntropyLoss) or self.loss is cross_entropy
-        if self.loss != "cross_entropy" and not entropy:
+        if not is_plain_cross_entropy(self.loss):
             raise InputError(
-                "Labels can be read off the gradient of a cross-entropy only; give them (labels=…)."
+                "Labels can be read off the gradient of a plain cross-entropy only (no weight, "
+                "label_smoothing, ignore_index or other reduction); give them (labels=…)."
             )
-        with torch.no_grad():
-            low, high = self.bounds
-            own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
-            outputs = self.net(own.reshape(5, *[1] * len(self.shape)).expand(5, *self.shape))
-        return recover_labels(self.net, releases, outputs).to(like.device)
+        return recover_labels(self.net, releases, outputs).to(outputs.device)
 
     def _check(self) -> None:
         if self.cost not in COSTS:
@@ -223,10 +252,6 @@ class GradientInversion:
         if self.optimiser not in _OPTIMISERS:
             raise InputError(
                 f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
-            )
-        if not self.shape or any(not isinstance(n, int) or n < 1 for n in self.shape):
-            raise InputError(
-                f"shape must be the shape of one record, such as (1, 28, 28), not {self.shape!r}."
             )
         if not self.total_variation >= 0:
             raise InputError(f"total_variation must not be negative: {self.total_variation!r}.")
@@ -240,13 +265,20 @@ class GradientInversion:
             raise InputError(f"bounds must be the lower and the upper one, not {self.bounds!r}.")
 
 
-class _Best:
-    """The candidate with the lowest cost of every try so far."""
+def _record_shape(shape: Any) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    if not sizes or any(not isinstance(n, numbers.Integral) or n < 1 for n in sizes):
+        raise InputError(
+            f"shape must be the shape of one record, such as (1, 28, 28) or (16,), not {shape!r}."
+        )
+    return tuple(int(n) for n in sizes)
 
-    def __init__(self, starts: Tensor) -> None:
-        self.point = starts.clone()
-        self.total = starts.new_full(starts.shape[:2], torch.inf)
-        self.match = self.total.clone()
+
+class _Best:
+    """The candidate with the lowest cost of every try so far, its cost and its mismatch."""
+
+    def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:
+        self.point, self.total, self.match = point, total, match
 
     def update(self, point: Tensor, total: Tensor, match: Tensor) -> None:
         better = total < self.total

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from seepage.attacks.haar_similarity import haarpsi
-from seepage.attacks.image_similarity import psnr, ssim
+from seepage.attacks.haar_similarity import HAARPSI_SMALLEST, haarpsi
+from seepage.attacks.image_similarity import SSIM_SMALLEST, check_images, psnr, ssim
 from seepage.errors import InputError
 from seepage.tables import as_numpy, build_frame
 
@@ -73,21 +73,22 @@ class GradientReconstruction:
             out[k] = guesses[order]
         return out.reshape(-1, *found.shape[2:])
 
-    def quality(self, originals: Any, data_range: float = 1.0) -> ImageQuality:
+    def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
         """Return how like the originals the images are, by three measures.
 
         Parameters
         ----------
         originals
-            The true images, (n, channels, height, width), in the order in which they were released.
+            The true images, (n, channels, height, width) or (n, height, width), in the order in
+            which they were released.
         data_range
-            The range of a pixel.
+            The range of a pixel; 1 by default.
         """
         images, truth = self.matched(originals), self._originals(originals)
-        if images.ndim != 4:
+        if images.ndim not in (3, 4):
             raise InputError(
-                f"Only images (channels, height, width) can be compared by eye, not records of "
-                f"shape {images.shape[1:]}; use reconstruction_errors."
+                "Only images (channels, height, width) or (height, width) can be compared by eye, "
+                f"not records of shape {images.shape[1:]}; use reconstruction_errors."
             )
         return compare_images(images, truth, data_range)
 
@@ -99,6 +100,8 @@ class GradientReconstruction:
                 f"The originals must have the shape {(count * b, *self.records.shape[2:])}, not "
                 f"{truth.shape}."
             )
+        if not np.isfinite(truth).all():
+            raise InputError("The originals contain NaN or infinity; nothing is like them.")
         return truth
 
     def __repr__(self) -> str:
@@ -117,15 +120,18 @@ class ImageQuality:
     ----------
     psnr, ssim, haarpsi
         By :func:`seepage.attacks.psnr`, in decibels, :func:`seepage.attacks.ssim` and
-        :func:`seepage.attacks.haarpsi`.
+        :func:`seepage.attacks.haarpsi`; nan for a measure that the images are too small for.
+    notes
+        Which measures are missing, and why.
     """
 
     psnr: np.ndarray
     ssim: np.ndarray
     haarpsi: np.ndarray
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.ssim)
+        return len(self.psnr)
 
     def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with a line for every image."""
@@ -134,18 +140,31 @@ class ImageQuality:
         return build_frame(columns, library)
 
     def __repr__(self) -> str:
-        return (
-            f"<{len(self):,} images: SSIM {self.ssim.min():.3f} to {self.ssim.max():.3f}, median "
-            f"{np.median(self.ssim):.3f}; HaarPSI, median {np.median(self.haarpsi):.3f}; PSNR, "
-            f"median {np.median(self.psnr):.1f} dB>"
-        )
+        parts = []
+        if not np.isnan(self.ssim).any():
+            parts.append(
+                f"SSIM {self.ssim.min():.3f} to {self.ssim.max():.3f}, median "
+                f"{np.median(self.ssim):.3f}"
+            )
+        if not np.isnan(self.haarpsi).any():
+            parts.append(f"HaarPSI, median {np.median(self.haarpsi):.3f}")
+        parts.append(f"PSNR, median {np.median(self.psnr):.1f} dB")
+        return f"<{len(self):,} images: {'; '.join((*parts, *self.notes))}>"
 
 
-def compare_images(images: Any, originals: Any, data_range: float = 1.0) -> ImageQuality:
-    """Return how like their originals images (n, channels, height, width) are.
+def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
+    """Return how like their originals images are, (n, channels, height, width) or without channels.
 
-    The mean over the channels of PSNR's squared error and of SSIM; HaarPSI of three channels is
-    that of a colour image.
+    PSNR of the squared error over all channels, and SSIM as the mean over them. HaarPSI of three
+    channels is that of a colour image, and of any other number the mean over them. SSIM needs 11
+    pixels either way and HaarPSI 16: of smaller images they are nan, which a note says.
+
+    Parameters
+    ----------
+    images, originals
+        As many of one as of the other.
+    data_range
+        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
     Examples
     --------
@@ -155,17 +174,27 @@ def compare_images(images: Any, originals: Any, data_range: float = 1.0) -> Imag
     >>> compare_images(0.9 * images, images).ssim.round(2).tolist()
     [0.99, 0.99]
     """
-    a, b = as_numpy(images).astype(float), as_numpy(originals).astype(float)
-    if a.ndim != 4 or a.shape != b.shape or a.shape[1] not in (1, 3):
+    shape, other = (as_numpy(side).shape for side in (images, originals))
+    if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must be (n, channels, height, width) with one channel or three, as many as "
-            f"originals, not {a.shape} and {b.shape}."
+            "Images must be (n, channels, height, width) or (n, height, width), as many as "
+            f"originals, not {shape} and {other}."
         )
+    a, b, full = check_images(images, originals, data_range)
+    if a.ndim == 3:
+        a, b = a[:, None], b[:, None]
     each = (len(a), 1, -1)  # one error over all channels
-    return ImageQuality(
-        psnr(a.reshape(each), b.reshape(each), data_range),
-        ssim(a, b, data_range).mean(axis=1),
-        haarpsi(a, b, data_range, colour=True)
-        if a.shape[1] == 3
-        else haarpsi(a[:, 0], b[:, 0], data_range),
-    )
+    ratio = psnr(a.reshape(each), b.reshape(each), full)
+    notes: list[str] = []
+    similar = like = np.full(len(a), np.nan)
+    size = min(a.shape[-2:])
+    if size >= SSIM_SMALLEST:
+        similar = ssim(a, b, full).mean(axis=1)
+    else:
+        notes.append(f"no SSIM, which needs {SSIM_SMALLEST} pixels either way")
+    if size >= HAARPSI_SMALLEST:
+        colour = a.shape[1] == 3
+        like = haarpsi(a, b, full, colour=True) if colour else haarpsi(a, b, full).mean(axis=1)
+    else:
+        notes.append(f"no HaarPSI, which needs {HAARPSI_SMALLEST} pixels either way")
+    return ImageQuality(ratio, similar, like, tuple(notes))

@@ -15,6 +15,8 @@ from seepage.chunks import row_slices
 from seepage.errors import InputError
 from seepage.nn.clipping import Clip, NoClip
 from seepage.nn.losses import Loss
+from seepage.nn.privacy_loss import as_tensors
+from seepage.tables import as_numpy
 
 _HELD = 1 << 26  # numbers held at a time
 
@@ -31,7 +33,7 @@ class GradientReleases:
     ----------
     gradients
         For every released parameter, by its name in ``net.named_parameters()``, the gradients,
-        (releases, …), the shape of the parameter last.
+        (releases, …), the shape of the parameter last: tensors, or NumPy arrays.
     batch_size
         The number of records in each release, which the adversary knows.
     clip
@@ -46,8 +48,13 @@ class GradientReleases:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.gradients:
-            raise InputError("There are no gradients: give one array for every parameter.")
+        if not isinstance(self.gradients, Mapping) or not self.gradients:
+            raise InputError(
+                "There are no gradients: give one array for every parameter, by its name."
+            )
+        gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
+        object.__setattr__(self, "gradients", gradients)
+        _check_clip(self.clip)
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
         if not (math.isfinite(self.noise) and self.noise >= 0):
@@ -96,11 +103,30 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
 
+def _tensor(name: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    found = as_numpy(values)
+    if found.dtype.kind not in "iuf":
+        raise InputError(
+            f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
+        )
+    return torch.tensor(found)
+
+
+def _check_clip(clip: Any) -> None:
+    if not isinstance(clip, Clip):
+        raise InputError(
+            "clip must be a clip with its threshold, such as sp.nn.HardClip(1.0) or "
+            f"sp.nn.SmoothClip(1.0), not {clip!r}."
+        )
+
+
 def release_gradients(
     net: nn.Module,
     loss: str | nn.Module | Loss,
-    x: Tensor,
-    y: Tensor,
+    x: Any,
+    y: Any,
     *,
     batch_size: int = 1,
     clip: Clip | None = None,
@@ -115,7 +141,8 @@ def release_gradients(
         The network, whose parameters with ``requires_grad`` are released, and its loss, as for
         :class:`seepage.nn.Engine`.
     x, y
-        The records, one after the other; every ``batch_size`` of them make a release.
+        The records, one after the other, as tensors, NumPy arrays or data frames; every
+        ``batch_size`` of them make a release. Labels of true and false are the classes 1 and 0.
     batch_size
         Records in each release.
     clip
@@ -134,6 +161,13 @@ def release_gradients(
     <3 released gradients of 2 records each, NoClip()>
     """
     used = NoClip() if clip is None else clip
+    _check_clip(used)
+    x, y, _ = as_tensors(net, x, y)
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"x must be one tensor, array or data frame of records, not {type(x).__name__}."
+        )
+    y = y.long() if y.dtype == torch.bool else y
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise InputError(f"noise_multiplier must not be negative, but it is {noise_multiplier!r}.")
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:

@@ -13,11 +13,11 @@ _C, _ALPHA = 30.0, 4.2  # fitted to people's judgements by Reisenhofer et al., f
 _LUMA = (0.299, 0.587, 0.114)
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 _SIDES = (2, 4, 8)  # of the Haar filters, fine to coarse
-_SMALLEST = 2 * _SIDES[-1]
+HAARPSI_SMALLEST = 2 * _SIDES[-1]  # pixels either way of an image that holds the coarsest filter
 
 
 def haarpsi(
-    image: Any, reference: Any, data_range: float = 1.0, *, colour: bool = False
+    image: Any, reference: Any, data_range: float | None = None, *, colour: bool = False
 ) -> np.ndarray:
     """Return the HaarPSI of images (Reisenhofer, Bosse, Kutyniok and Wiegand 2018), in [0, 1].
 
@@ -38,7 +38,7 @@ def haarpsi(
         Images of the same size, (..., height, width), at least 16 pixels either way; for colour
         images (..., 3, height, width), red, green and blue.
     data_range
-        The range of a pixel.
+        The range of a pixel; by default 255 for uint8, and 1 for real numbers.
     colour
         Whether the images are colour images.
 
@@ -50,10 +50,11 @@ def haarpsi(
     >>> float(haarpsi(stripes, stripes).round(6)), float(haarpsi(stripes.T, stripes).round(2))
     (1.0, 0.15)
     """
-    a, b = (255 / data_range * side for side in check_images(image, reference, data_range))
-    if min(a.shape[-2:]) < _SMALLEST:
+    a, b, full = check_images(image, reference, data_range)
+    a, b = 255 / full * a, 255 / full * b
+    if min(a.shape[-2:]) < HAARPSI_SMALLEST:
         raise InputError(
-            f"HaarPSI needs images of at least {_SMALLEST} pixels either way, not "
+            f"HaarPSI needs images of at least {HAARPSI_SMALLEST} pixels either way, not "
             f"{a.shape[-2]}×{a.shape[-1]}."
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from seepage.attacks.gradient_releases import GradientReleases
 from seepage.errors import InputError
+from seepage.nn.losses import Loss, cross_entropy
+from seepage.nn.validation import unwrapped
 
 _GIVE = "give the labels instead (labels=…)"
 
@@ -49,7 +51,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
             f"{tuple(outputs.shape[1:])} for a record; {_GIVE}."
         )
     b = releases.batch_size
-    bias = releases.gradients.get(f"{name}.bias")
+    bias = releases.gradients.get(f"{name}bias")
     if bias is not None:
         if b == 1:
             return bias.argmin(1)[:, None]
@@ -60,7 +62,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
             "Without the gradient of a bias the labels can be read off for single records of three "
             f"or more classes only; {_GIVE}."
         )
-    rows = releases.gradients[f"{name}.weight"]
+    rows = releases.gradients[f"{name}weight"]
     across = rows @ rows.transpose(1, 2)
     against = across.sum(2) - torch.diagonal(across, dim1=1, dim2=2)
     return against.argmin(1)[:, None]
@@ -76,13 +78,28 @@ def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 
+def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
+    """Return whether the gradient of a loss over the outputs is ``p − e_y`` for every record.
+
+    Weights of the classes, smoothed labels and ignored ones change that, and the labels with it.
+    """
+    if isinstance(loss, nn.CrossEntropyLoss):
+        usual = nn.CrossEntropyLoss()
+        options = ("weight", "label_smoothing", "ignore_index", "reduction")
+        return type(loss) is nn.CrossEntropyLoss and all(
+            getattr(loss, option) == getattr(usual, option) for option in options
+        )
+    return loss is cross_entropy or (isinstance(loss, str) and loss == "cross_entropy")
+
+
 def _last_layer(net: nn.Module) -> tuple[str, int]:
+    """Return what the names of the last layer's parameters begin with, and its outputs."""
     found = [
         (name, module)
-        for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and module.weight.requires_grad and name
+        for name, module in unwrapped(net).named_modules()
+        if isinstance(module, nn.Linear) and module.weight.requires_grad
     ]
     if not found:
         raise InputError(f"The network has no linear layer to read labels off; {_GIVE}.")
     name, module = found[-1]
-    return name, module.out_features
+    return f"{name}." if name else "", module.out_features

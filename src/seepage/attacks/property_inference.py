@@ -21,6 +21,7 @@ from seepage.layers.families import find_family
 from seepage.layers.gradients import JOINED, LayerGradients
 from seepage.layers.per_layer import PerLayer
 from seepage.layers.property_labels import read_property
+from seepage.tables import as_numpy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,13 +109,16 @@ class PropertyInference:
     ) -> None:
         self.layer, self.classifier, self.seed = layer, classifier, seed
 
-    def fit(self, gradients: LayerGradients | Mapping[str, Any], property: Any) -> Self:
-        """Learn from gradients of auxiliary data, one property label each."""
-        seen = LayerGradients.of(gradients)
+    def fit(self, gradients: LayerGradients | Mapping[str, Any] | Any, property: Any) -> Self:
+        """Learn from gradients of auxiliary data, one property label each.
+
+        Gradients of one layer may be an array by itself, (n, size).
+        """
+        seen = self._read(gradients)
         self.classes_, target = read_property(property, len(seen), "gradients")
         if len(self.classes_) < 2:
             raise InputError("The auxiliary data all have the same property: there is no contrast.")
-        self.sizes_ = dict(seen.sizes)
+        self.learnt_ = seen.rows(slice(0))  # which layers and projection, without any record
         self.model_ = find_family(self.classifier, self.seed).fit(seen[self.layer], target)
         return self
 
@@ -122,9 +126,10 @@ class PropertyInference:
         """Return the probability of every class of the property for every update seen."""
         if not hasattr(self, "model_"):
             raise InputError("This adversary knows nothing yet: call fit with auxiliary gradients.")
-        seen = LayerGradients.of(gradients)
-        if dict(seen.sizes) != self.sizes_:
+        seen = self._read(gradients)
+        if dict(seen.sizes) != dict(self.learnt_.sizes):
             raise InputError("The updates are not of the layers that the adversary learnt from.")
+        self.learnt_.check_same_projection(seen)
         return np.asarray(self.model_.predict_proba(seen[self.layer]))
 
     def attack(
@@ -140,6 +145,13 @@ class PropertyInference:
             )
         truth = np.searchsorted(self.classes_, levels)[level]
         return PropertyInferenceResult(self.layer, scores, truth, tuple(self.classes_.tolist()))
+
+    def _read(self, gradients: Any) -> LayerGradients:
+        """Return gradients by layer; an array by itself is that of the layer which is seen."""
+        if not isinstance(gradients, LayerGradients | Mapping):
+            layer = "gradients" if self.layer == JOINED else self.layer
+            return LayerGradients.of({layer: as_numpy(gradients)})
+        return LayerGradients.of(gradients)
 
 
 def attack_layers(
@@ -173,7 +185,14 @@ def attack_layers(
     >>> sp.attacks.attack_layers(gradients(), p, gradients(), p).ranking()[-1]
     'fc2'
     """
+    for side in (auxiliary, seen):
+        if not isinstance(side, LayerGradients | Mapping):
+            raise InputError(
+                "Give the gradients by layer, {name: array}, or what record_gradients returns, not "
+                f"{type(side).__name__}."
+            )
     known, victim = LayerGradients.of(auxiliary), LayerGradients.of(seen)
+    known.check_same_projection(victim)
     names = (*known.layers, JOINED)
     found = []
     for layer in progress(names, "property inference"):

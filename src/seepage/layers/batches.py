@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.layers.families import check_seed
 from seepage.layers.property_labels import read_property
 from seepage.nn.views import Inputs, rows_of
 from seepage.tables import as_numpy
@@ -98,12 +99,13 @@ def property_batches(
         raise InputError(f"mix must be 'matched' or 'confounded', not {mix!r}.")
     if batch_size < 1 or count < 1 or pools < 1:
         raise InputError("batch_size, count and pools must be at least 1.")
+    check_seed(seed)
     labels = as_numpy(labels)
     if labels.ndim != 1:
         raise InputError(
             f"labels must have one entry per record, but their shape is {labels.shape}."
         )
-    _, label = np.unique(labels, return_inverse=True)
+    _, label = read_property(labels, len(labels), "records", called="labels")
     levels, level = read_property(property, len(labels), "records")
     if len(levels) < 2:
         raise InputError("All records have the same property: there is nothing to tell apart.")
@@ -125,10 +127,8 @@ def property_batches(
 
 
 def _deal(records: int, pools: int, people: Any, draw: np.random.Generator) -> np.ndarray:
-    owner = np.arange(records) if people is None else as_numpy(people)
-    if owner.shape != (records,):
-        raise InputError(f"people must have one entry for each of the {records} records.")
-    _, person = np.unique(owner, return_inverse=True)
+    owner = np.arange(records) if people is None else people
+    _, person = read_property(owner, records, "records", called="people")
     return np.asarray((draw.permutation(person.max() + 1) % pools)[person])
 
 

@@ -56,6 +56,7 @@ def find_family(family: Any, seed: int) -> Any:
     >>> find_family("random_forest", seed=0).n_estimators
     100
     """
+    check_seed(seed)
     if isinstance(family, str):
         if family not in FAMILIES:
             raise InputError(
@@ -63,6 +64,11 @@ def find_family(family: Any, seed: int) -> Any:
                 f"{', '.join(FAMILIES)}, or give a classifier of scikit-learn."
             )
         return FAMILIES[family](seed)
+    if isinstance(family, type):
+        raise InputError(
+            f"family is the class {family.__name__}; give a classifier of it, such as "
+            f"{family.__name__}()."
+        )
     from sklearn.base import clone
 
     if not (hasattr(family, "fit") and hasattr(family, "predict_proba")):
@@ -76,3 +82,9 @@ def find_family(family: Any, seed: int) -> Any:
 def family_name(family: Any) -> str:
     """Return what to call a family in words."""
     return family.replace("_", " ") if isinstance(family, str) else type(family).__name__
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless NumPy and scikit-learn take this seed."""
+    if not 0 <= seed < 1 << 32:
+        raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")

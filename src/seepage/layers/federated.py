@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from seepage.chunks import progress
 from seepage.errors import InputError
+from seepage.layers.examples import check_classes, is_finite, read_inputs, read_targets
 from seepage.layers.federated_update import (
     Update,
     aggregate,
     clip_update,
+    groups_of,
     noise_update,
     share_of_noise,
 )
@@ -46,9 +49,9 @@ class FederatedRun:
     snapshots: Mapping[int, State]
 
     def models(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield every snapshot's round with a network that has its parameters."""
-        net = copy.deepcopy(self.net)
+        """Yield every snapshot's round with a network of its own that has its parameters."""
         for number, state in self.snapshots.items():
+            net = copy.deepcopy(self.net)
             net.load_state_dict(state)
             yield number, net
 
@@ -82,7 +85,7 @@ def simulate(
     net, loss
         The network, and its loss as for :class:`seepage.nn.Engine`.
     clients
-        The data of every client: inputs and targets.
+        The data of every client: inputs and targets, tensors or NumPy arrays.
     rounds
         How many rounds.
     method
@@ -99,9 +102,10 @@ def simulate(
         The sum of the updates that the server sees carries Gaussian noise of this times
         ``max_norm``, to which every client adds its share.
     together
-        With secure aggregation, the number of clients of whose updates only the mean is seen.
+        With secure aggregation, the number of clients of whose updates only the mean is seen;
+        those left over join the last group.
     snapshots
-        Rounds before which to keep the global model; ``rounds`` itself keeps the last.
+        Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
     observe
         Called with every :class:`Update` that reaches the server.
     seed
@@ -121,7 +125,7 @@ def simulate(
     """
     server = _Server(
         copy.deepcopy(unwrapped(net)),
-        per_example(loss),
+        loss,
         list(clients),
         method,
         batch_size,
@@ -135,8 +139,14 @@ def simulate(
     )
     if rounds < 0:
         raise InputError(f"rounds must not be negative, but is {rounds}.")
-    kept: dict[int, State] = {}
     wanted = set(snapshots)
+    beyond = [number for number in wanted if not 0 <= number <= rounds]
+    if beyond:
+        raise InputError(
+            f"snapshots asks for the model before round {beyond[0]}, but the rounds are numbered "
+            f"from 0, and {rounds} stands for the end."
+        )
+    kept: dict[int, State] = {}
     for number in progress(range(rounds), method):
         if number in wanted:
             kept[number] = server.state()
@@ -153,7 +163,7 @@ class _Server:
     """The global model and the rules of a round."""
 
     net: nn.Module
-    loss: Loss
+    loss: str | nn.Module | Loss
     clients: list[Client]
     method: str
     batch_size: int
@@ -170,16 +180,20 @@ class _Server:
             raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
-        if not self.clients or any(
-            size_of(x) == 0 or size_of(x) != len(y) for x, y in self.clients
-        ):
-            raise InputError("Every client needs inputs and as many targets, at least one.")
+        self._losses = per_example(self.loss)
+        self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
+        if not self.clients:
+            raise InputError("There are no clients: give a pair of inputs and targets for each.")
         if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
             raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
-        if self.noise_multiplier < 0 or (self.noise_multiplier and self.max_norm is None):
-            raise InputError("Noise must not be negative, and needs max_norm to be measured by.")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise InputError(f"max_norm must be above zero, not {self.max_norm!r}.")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise InputError(
+                f"noise_multiplier must be a number from zero up, not {self.noise_multiplier!r}."
+            )
+        if self.noise_multiplier and self.max_norm is None:
+            raise InputError("Noise needs max_norm to be measured by.")
+        if self.max_norm is not None and not 0 < self.max_norm < math.inf:
+            raise InputError(f"max_norm must be above zero and finite, not {self.max_norm!r}.")
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
@@ -189,6 +203,25 @@ class _Server:
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError("The network has no parameter with requires_grad to be trained.")
+        self._checked: set[int] = set()  # clients whose labels were compared with the output
+
+    def _read(self, place: int, client: Any) -> Client:
+        if not isinstance(client, tuple | list) or len(client) != 2:
+            raise InputError(
+                f"Client {place} must be a pair of inputs and targets, but is "
+                f"{type(client).__name__}."
+            )
+        x, y = read_inputs(client[0], self.net), read_targets(client[1], self.net, self.loss)
+        if len(y) == 0 or size_of(x) != len(y):
+            raise InputError(
+                "Every client needs inputs and as many targets, at least one, but client "
+                f"{place} has {size_of(x)} and {len(y)}."
+            )
+        if not is_finite((x, y)):
+            raise InputError(
+                f"The data of client {place} contain NaN or infinity; drop those records."
+            )
+        return x, y
 
     def state(self) -> State:
         """Return a copy of the global model's parameters and buffers."""
@@ -197,20 +230,27 @@ class _Server:
     def round(self, number: int) -> list[Update]:
         """Run one round, and return what the server sees."""
         draw = torch.Generator().manual_seed(key_of(self.seed, number, "round") % (1 << 63))
-        taking = range(len(self.clients))
+        taking = list(range(len(self.clients)))
         if self.per_round is not None:
             order = torch.randperm(len(self.clients), generator=draw)[: self.per_round]
-            taking = sorted(order.tolist())  # type: ignore[assignment]
-        sent = [(c, self._leaving(self._update(self.clients[c], draw), draw)) for c in taking]
-        seen = aggregate(number, sent, self.together)
-        weights = [len(update.clients) / len(sent) for update in seen]
+            taking = sorted(order.tolist())
+        seen = []
+        for group in groups_of(taking, self.together):
+            sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
+            seen.append(aggregate(number, group, sent))
+        if not is_finite([update.values for update in seen]):
+            raise InputError(
+                f"The updates of round {number} are not finite: the training has diverged; use a "
+                "smaller lr, or max_norm."
+            )
+        weights = [len(update.clients) / len(taking) for update in seen]
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 for update, weight in zip(seen, weights, strict=True):
                     parameter -= self.lr * weight * update.values[name]
         return seen
 
-    def _update(self, client: Client, draw: torch.Generator) -> State:
+    def _update(self, client: int, draw: torch.Generator) -> State:
         if self.method == "fedsgd":
             return self._gradient(client, draw)
         start = {name: p.detach().clone() for name, p in self._trained.items()}
@@ -226,19 +266,23 @@ class _Server:
                 parameter.copy_(start[name])
         return found
 
-    def _gradient(self, client: Client, draw: torch.Generator) -> State:
-        x, y = client
+    def _gradient(self, client: int, draw: torch.Generator) -> State:
+        x, y = self.clients[client]
         rows: Any = torch.randperm(len(y), generator=draw)[: self.batch_size].to(y.device)
         with torch.enable_grad():
-            total = self.loss(call(self.net, rows_of(x, rows)), y[rows]).mean()
+            output = call(self.net, rows_of(x, rows))
+            if client not in self._checked:
+                check_classes(self.loss, output, y, f"Client {client}")
+                self._checked.add(client)
+            total = self._losses(output, y[rows]).mean()
         found = torch.autograd.grad(total, list(self._trained.values()), materialize_grads=True)
         return dict(zip(self._trained, found, strict=True))
 
-    def _leaving(self, update: State, draw: torch.Generator) -> State:
+    def _leaving(self, update: State, together: int, draw: torch.Generator) -> State:
         if self.max_norm is None:
             return update
         update = clip_update(update, self.max_norm)
         if not self.noise_multiplier:
             return update
-        share = share_of_noise(self.noise_multiplier, self.max_norm, self.together)
+        share = share_of_noise(self.noise_multiplier, self.max_norm, together)
         return noise_update(update, share, draw)

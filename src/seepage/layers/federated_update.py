@@ -48,25 +48,33 @@ def noise_update(
     }
 
 
-def aggregate(
-    round_number: int, sent: Sequence[tuple[int, Mapping[str, Tensor]]], together: int
-) -> list[Update]:
-    """Return what the server sees when the updates of ``together`` clients are summed in secret.
+def groups_of(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
+    """Return the clients whose updates are summed in secret, in groups of ``together``.
 
-    The masks of a real protocol cancel in the sum, so the sum is all there is to simulate. Clients
-    are grouped in the order given; the last group takes what is left over.
+    Clients are grouped in the order given; the last group takes what is left over.
+
+    Examples
+    --------
+    >>> from seepage.layers.federated_update import groups_of
+    >>> groups_of([4, 5, 6, 7, 8], 2)
+    [(4, 5), (6, 7, 8)]
     """
-    groups = max(1, len(sent) // together)
-    out = []
-    for g in range(groups):
-        end = (g + 1) * together if g < groups - 1 else len(sent)
-        members = sent[g * together : end]
-        names = members[0][1]
-        mean = {name: sum(v[name] for _, v in members) / len(members) for name in names}
-        out.append(Update(round_number, tuple(c for c, _ in members), mean))
-    return out
+    starts = [g * together for g in range(max(1, len(clients) // together))]
+    ends = [*starts[1:], len(clients)]
+    return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
-def share_of_noise(multiplier: float, max_norm: float, together: int) -> float:
+def aggregate(
+    round_number: int, clients: tuple[int, ...], sent: Sequence[Mapping[str, Tensor]]
+) -> Update:
+    """Return what the server sees when the updates of these clients are summed in secret.
+
+    The masks of a real protocol cancel in the sum, so the sum is all there is to simulate.
+    """
+    mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
+    return Update(round_number, clients, mean)
+
+
+def share_of_noise(multiplier: float, max_norm: float, clients: int) -> float:
     """Return the deviation each of k clients adds so that their sum carries ``multiplier·C``."""
-    return multiplier * max_norm / math.sqrt(together)
+    return multiplier * max_norm / math.sqrt(clients)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.layers.gradients import WIDTH, LayerGradients, joined
-from seepage.layers.recorded import record_updates
+from seepage.layers.recorded import blank_recording, record_updates
 from seepage.layers.recording_file import load_gradients, save_gradients
+from seepage.nn.validation import unwrapped
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
@@ -37,7 +38,7 @@ class UpdateRecorder:
         The network that is trained; it names the layers.
     path
         Where to write after every round, for the owner's eyes only; by default nowhere. A file that
-        is there already is gone on with.
+        is there already is gone on with, if it was recorded with the same layers, width and seed.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     """
@@ -57,9 +58,7 @@ class UpdateRecorder:
         self.rounds: list[int] = []
         self.nodes: list[int] = []
         if self.path is not None and self.path.exists():
-            found, columns = load_gradients(self.path)
-            self._parts = [found]
-            self.rounds, self.nodes = columns["round"].tolist(), columns["node"].tolist()
+            self._go_on(self.path)
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -68,10 +67,12 @@ class UpdateRecorder:
         self, sent: dict[str, Tensor], returned: dict[str, Tensor], server_round: int, node: int
     ) -> None:
         """Keep one client's update: the parameters it was sent, and those it returned."""
-        missing = [name for name in sent if name not in returned]
+        # Buffers are no part of an update, and some (masks) cannot even be subtracted.
+        names = [name for name, _ in unwrapped(self.net).named_parameters() if name in sent]
+        missing = [name for name in names if name not in returned]
         if missing:
             raise InputError(f"Node {node} did not return the parameter {missing[0]!r}.")
-        update = {name: value - returned[name] for name, value in sent.items()}
+        update = {name: sent[name] - returned[name] for name in names}
         self._parts.append(record_updates(self.net, [update], **self._options))
         self.rounds.append(server_round)
         self.nodes.append(node)
@@ -91,6 +92,20 @@ class UpdateRecorder:
                 "node": np.array(self.nodes, dtype=np.uint64),
             }
             save_gradients(self.gradients(), self.path, **columns)
+
+    def _go_on(self, path: Path) -> None:
+        found, columns = load_gradients(path)
+        if any(len(columns.get(name, ())) != len(found) for name in ("round", "node")):
+            raise InputError(
+                f"{path} holds gradients without the rounds and nodes they came from, so it was "
+                "not written by a recorder; name another file."
+            )
+        try:
+            blank_recording(self.net, **self._options).check_same_projection(found)
+        except InputError as error:
+            raise InputError(f"{path} cannot be gone on with. {error}") from error
+        self._parts = [found]
+        self.rounds, self.nodes = columns["round"].tolist(), columns["node"].tolist()
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
@@ -162,8 +177,9 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records what this client sends.
 
-    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz"))])``. Put it last, so that it
-    sees the update as it leaves after the mods before it (clipping, noise).
+    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz")), …])``. Put it first: Flower
+    wraps the first mod around all others, so that it sees the update as it leaves, after the mods
+    that follow it in the list (clipping, noise) have changed it.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class LayerGradients:
         The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
     variances
         For every layer, the variance that unit noise on the gradient has in each column.
+    projections
+        For every layer that was projected, the number that identifies its projection.
 
     Examples
     --------
@@ -48,6 +50,20 @@ class LayerGradients:
     sizes: Mapping[str, int]
     norms: np.ndarray
     variances: Mapping[str, np.ndarray]
+    projections: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for layer in self.blocks:
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
+                    f"strings; call it {str(layer)!r}."
+                )
+        if JOINED in self.blocks:
+            raise InputError(
+                f"A layer is named {JOINED!r}, which stands for all layers taken together; give it "
+                "another name."
+            )
 
     @staticmethod
     def of(
@@ -63,8 +79,9 @@ class LayerGradients:
             raise InputError(f"width must be at least 1, not {width}.")
         if not blocks:
             raise InputError("There are no layers: give a mapping of names to arrays.")
-        kept, norms, sizes, variances = {}, [], {}, {}
-        for layer, values in blocks.items():
+        kept, norms, sizes, variances, projections = {}, [], {}, {}, {}
+        for layer, given in blocks.items():
+            values = given if hasattr(given, "shape") else _array(given, layer)
             if len(values.shape) != 2 or values.shape[0] == 0 or values.shape[1] == 0:
                 raise InputError(
                     f"The gradients of layer {layer!r} must have one row per gradient, but their "
@@ -73,16 +90,18 @@ class LayerGradients:
             sketch = Sketch(values.shape[1], width, seed, layer)
             rows, squares = [], []
             for piece in row_slices(*values.shape):
-                part = torch.as_tensor(np.array(as_numpy(values[piece]), dtype=np.float32))
+                part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
                 rows.append(sketch.apply(part).numpy())
                 squares.append(part.double().square().sum(1).numpy())
             kept[layer] = _finite(np.concatenate(rows), layer)
             norms.append(np.sqrt(np.concatenate(squares)))
             sizes[layer], variances[layer] = values.shape[1], sketch.counts()
+            if sketch.projects:
+                projections[layer] = sketch.key
         counts = {len(rows) for rows in kept.values()}
         if len(counts) > 1:
             raise InputError(f"The layers have different numbers of gradients: {sorted(counts)}.")
-        return LayerGradients(kept, sizes, np.stack(norms, 1), variances)
+        return LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -128,7 +147,23 @@ class LayerGradients:
             {k: self.sizes[k] for k in left},
             self.norms[:, places],
             {k: self.variances[k] for k in left},
+            {k: key for k, key in self.projections.items() if k in left},
         )
+
+    def check_same_projection(self, other: LayerGradients) -> None:
+        """Raise unless columns of the other recording mean the same: same layers, same projection.
+
+        ``gradients.rows(slice(0))`` is all that need be kept of a recording to ask this later.
+        """
+        if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
+            raise InputError("The recordings are not of the same layers.")
+        for layer in self.layers:
+            alike = self.blocks[layer].shape[1] == other.blocks[layer].shape[1]
+            if not alike or self.projections.get(layer) != other.projections.get(layer):
+                raise InputError(
+                    f"The recordings of layer {layer!r} were projected differently, so that their "
+                    "numbers do not belong together; record with the same width and seed."
+                )
 
     def clipped(self, max_norm: float) -> LayerGradients:
         """Return every gradient scaled down to that norm over all layers where it exceeds it."""
@@ -144,7 +179,7 @@ class LayerGradients:
         Noise on projected layers is drawn after the projection, with the law it would have. The
         norms stay those of the gradients without noise.
         """
-        if scale < 0:
+        if not 0 <= scale < np.inf:
             raise InputError(f"The noise cannot have the deviation {scale!r}.")
         draw = np.random.default_rng(seed)
         blocks = {}
@@ -170,11 +205,20 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one."""
     first = parts[0]
-    for part in parts:
-        if part.layers != first.layers or part.sizes != first.sizes:
-            raise InputError("The recordings are not of the same layers.")
+    for part in parts[1:]:
+        first.check_same_projection(part)
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
     return replace(first, blocks=blocks, norms=np.concatenate([part.norms for part in parts]))
+
+
+def _array(values: Any, layer: object) -> np.ndarray:
+    try:
+        return np.array(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
+            "row per gradient."
+        ) from None
 
 
 def _finite(block: np.ndarray, layer: str) -> np.ndarray:

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seepage.errors import InputError
 from seepage.layers.batches import property_batches
+from seepage.layers.examples import check_classes, read_inputs, read_targets
 from seepage.layers.figure import draw_layers
 from seepage.layers.gradients import JOINED, WIDTH, LayerGradients
 from seepage.layers.layer_sensitivity import sensitivity
@@ -18,11 +20,13 @@ from seepage.layers.per_layer import NOTICE, PerLayer
 from seepage.layers.recorded import record_gradients
 from seepage.layers.usable_information import v_information
 from seepage.nn.losses import Loss
-from seepage.nn.views import Inputs, rows_of
+from seepage.nn.validation import refuse_modes, unwrapped
+from seepage.nn.views import Inputs, call, rows_of
 from seepage.nn.views import batch_size as size_of
 from seepage.tables import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
+_SINGLE = 8  # named layers up to which each is also dropped alone
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,15 @@ class LayerAudit:
     sensitivity, v_information
         The two measures, layer by layer.
     protect
-        The layers whose V-information is above zero beyond doubt and whose interval reaches that of
-        the highest; empty where no layer gives anything away.
+        The layers whose V-information is above zero beyond doubt (by its interval and its test) and
+        whose interval reaches that of the highest. That none is named does not say that none gives
+        anything away: with few folds the intervals are wide.
     remedies
         The V-information of the whole update as it is, and after each remedy.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``.
+    notes
+        Which remedies could not be tried, and why.
     """
 
     sensitivity: PerLayer
@@ -68,6 +75,7 @@ class LayerAudit:
     protect: tuple[str, ...]
     remedies: tuple[Remedy, ...]
     mix: str
+    notes: tuple[str, ...] = ()
 
     def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with one row per layer and both measures."""
@@ -105,7 +113,7 @@ class LayerAudit:
             f"  {r.name:<{longest}}  {r.value:.3f} ({r.low:.3f} to {r.high:.3f})"
             for r in self.remedies
         ]
-        return "\n".join([*lines, "", NOTICE])
+        return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def __repr__(self) -> str:
         named = ", ".join(self.protect) if self.protect else "none"
@@ -116,7 +124,7 @@ def audit(
     net: nn.Module,
     loss: str | nn.Module | Loss,
     x: Inputs,
-    y: Tensor,
+    y: Any,
     property: Any,
     *,
     batch_size: int = 32,
@@ -136,15 +144,16 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless told otherwise), from pools that share no record, one pool to a fold. Remedies are tried
-    on the recorded gradients: dropping the named layers; clipping to the median norm; and Gaussian
-    noise of ``noise`` times that norm on top.
+    on the recorded gradients: dropping each of the named layers alone (if they are no more than 8),
+    and all of them together, where something is left to send; clipping to the median norm; and
+    Gaussian noise of ``noise`` times that norm on top.
 
     Parameters
     ----------
     net, loss
         The network, and its loss as for :class:`seepage.nn.Engine`.
     x, y, property
-        Records, their main-task classes, and the property of each.
+        Records, their main-task classes, and the property of each; tensors or NumPy arrays.
     batch_size, batches
         Records in a batch, and batches for each class of the property.
     mix, people
@@ -172,7 +181,11 @@ def audit(
     >>> "0" in found.protect
     True
     """
-    y = torch.as_tensor(y)
+    if samples < 1:
+        raise InputError(f"samples must be at least 1, but is {samples}.")
+    if not 0 <= noise < np.inf:
+        raise InputError(f"noise must be a number from zero up, not {noise!r}.")
+    x, y = _read_records(unwrapped(net), loss, x, y)
     drawn = property_batches(
         as_numpy(y),
         property,
@@ -191,24 +204,56 @@ def audit(
     protect = layers_to_protect(information)
 
     def whole(name: str, gradients: LayerGradients) -> Remedy:
-        found = v_information({JOINED: gradients[JOINED]}, drawn.property, **options, width=1 << 30)
+        found = v_information(gradients[JOINED], drawn.property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
         return Remedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
     clipped = recorded.clipped(norm)
-    remedies = [whole("as it is", recorded)]
-    if protect and len(protect) < len(recorded.layers):
-        words = f"without {', '.join(protect)}"
-        remedies.append(whole(words, recorded.without(*protect)))
-    remedies.append(whole(f"clipped to {norm:.3g}", clipped))
-    remedies.append(
+    drops, notes = _drops(protect, len(recorded.layers))
+    remedies = [
+        whole("as it is", recorded),
+        *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
+        whole(f"clipped to {norm:.3g}", clipped),
         whole(
             f"clipped to {norm:.3g}, noise {noise:g} × that",
             clipped.noised(noise * norm, seed=seed),
+        ),
+    ]
+    return LayerAudit(sensitive, information, tuple(protect), tuple(remedies), mix, tuple(notes))
+
+
+def _read_records(
+    net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
+) -> tuple[Inputs, Tensor]:
+    """Return the records as tensors, refusing early what would fail after most of the work."""
+    refuse_modes(net)  # the sensitivity would, and it comes last
+    x, y = read_inputs(x, net), read_targets(y, net, loss)
+    if len(y) == 0 or size_of(x) != len(y):
+        raise InputError(f"There are {size_of(x)} records and {len(y)} labels; give one for each.")
+    with torch.no_grad():
+        output = call(net, rows_of(x, slice(0, 1)))
+    check_classes(loss, output, y, "y")
+    return x, y
+
+
+def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return which layers to drop, each choice a remedy, and what there is to say about it."""
+    named, notes = tuple(protect), []
+    if named and count == 1:
+        return [], [f"{named[0]} is the only layer: without it nothing is left to send."]
+    single: list[tuple[str, ...]] = []
+    if len(named) <= _SINGLE:
+        single = [(name,) for name in named]
+    if not single and named:
+        notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
+    if named and len(named) == count:
+        notes.append(
+            "Every layer is to be protected, but without all of them nothing is left to send"
+            f"{': each was dropped alone' if single else ''}."
         )
-    )
-    return LayerAudit(sensitive, information, tuple(protect), tuple(remedies), mix)
+        return single, notes
+    return single + ([named] if len(named) > 1 else []), notes
 
 
 def layers_to_protect(information: PerLayer) -> list[str]:

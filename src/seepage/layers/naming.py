@@ -36,14 +36,20 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     if not trained:
         raise InputError("The network has no parameter with requires_grad: nothing of it is sent.")
     found: dict[str, list[str]] = {}
-    if layers is not None and not layers:
+    asked = [layers] if isinstance(layers, str | int) else layers
+    if asked is not None and not len(asked):
         raise InputError("layers names none; leave it out to take them all.")
-    if layers is None:
+    if asked is None:
         for name in trained:
             found.setdefault(name.rpartition(".")[0] or name, []).append(name)
     else:
         known = [name for name, _ in net.named_modules() if name]
-        for layer in [layers] if isinstance(layers, str) else layers:
+        for layer in asked:
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"layers names {layer!r} ({type(layer).__name__}), but names of modules are "
+                    f"strings; write {str(layer)!r}."
+                )
             below = [name for name in trained if name == layer or name.startswith(f"{layer}.")]
             if not below:
                 raise InputError(

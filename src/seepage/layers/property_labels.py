@@ -10,7 +10,9 @@ from seepage.errors import InputError
 from seepage.tables import as_numpy
 
 
-def read_property(property: Any, count: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def read_property(
+    property: Any, count: int, what: str, *, called: str = "property"
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a property, sorted, and for every entry the number of its class.
 
     Parameters
@@ -21,6 +23,8 @@ def read_property(property: Any, count: int, what: str) -> tuple[np.ndarray, np.
         How many entries there must be.
     what
         What they are about: "gradients", "records".
+    called
+        The name under which the caller handed it in.
 
     Examples
     --------
@@ -31,20 +35,20 @@ def read_property(property: Any, count: int, what: str) -> tuple[np.ndarray, np.
     raw = as_numpy(property)
     if raw.shape != (count,):
         raise InputError(
-            f"There are {count} {what}, but property has the shape {raw.shape}; give one label for "
+            f"There are {count} {what}, but {called} has the shape {raw.shape}; give one label for "
             "each."
         )
     missing = _missing(raw)
     if missing.any():
         raise InputError(
-            f"property is missing (None, NaN or infinity) for {int(missing.sum())} of the {count} "
+            f"{called} is missing (None, NaN or infinity) for {int(missing.sum())} of the {count} "
             f"{what}, the first at position {int(missing.argmax())}; drop those {what}."
         )
     try:
         levels, labels = np.unique(raw, return_inverse=True)
     except TypeError:
         raise InputError(
-            "property mixes kinds of labels, such as words and numbers; make them all the same."
+            f"{called} mixes kinds of labels, such as words and numbers; make them all the same."
         ) from None
     return levels, labels
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seepage.chunks import progress
 from seepage.errors import InputError
+from seepage.layers.examples import check_classes, read_inputs, read_targets
+from seepage.layers.federated_update import Update
 from seepage.layers.gradients import WIDTH, LayerGradients
-from seepage.layers.naming import Layout, layer_parameters, layer_sizes
+from seepage.layers.naming import layer_parameters, layer_sizes
 from seepage.layers.sketch import Sketch
 from seepage.nn.losses import Loss, per_example
 from seepage.nn.validation import unwrapped
-from seepage.nn.views import call
+from seepage.nn.views import Inputs, call
 
 _HELD = 64  # gradients gathered where the network lives before they are fetched
 
@@ -31,14 +36,15 @@ def record_gradients(
 ) -> LayerGradients:
     """Return the mean gradient of every batch, layer by layer: what FedSGD would send.
 
-    The network is used in its present mode and stays as it is.
+    The network is used in its present mode and stays as it is: buffers that change in a run
+    (running statistics of BatchNorm in training mode) are put back after every batch.
 
     Parameters
     ----------
     net, loss
         The network, and its loss as for :class:`seepage.nn.Engine`.
     batches
-        Pairs of inputs and targets.
+        Pairs of inputs and targets, tensors or NumPy arrays.
     layers
         Names of modules; by default every module that has parameters of its own.
     width
@@ -56,30 +62,32 @@ def record_gradients(
     """
     net = unwrapped(net)
     losses = per_example(loss)
-    layout = layer_parameters(net, layers)
-    keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
+    keeper = _Keeper(net, layers, width, seed)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
-    for x, y in progress(items, "recording gradients"):
-        with torch.enable_grad():
-            total = losses(call(net, x), y).mean()
-        found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
+    for number, batch in enumerate(progress(items, "recording gradients")):
+        x, y = _read_batch(net, loss, number, batch)
+        with torch.enable_grad(), _kept_buffers(net):
+            output = call(net, x)
+            check_classes(loss, output, y, f"Batch {number}")
+            total = losses(output, y).mean()
+            found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
         keeper.add(dict(zip(trained, found, strict=True)))
     return keeper.result()
 
 
 def record_updates(
     net: nn.Module,
-    updates: Iterable[Mapping[str, Tensor]],
+    updates: Iterable[Mapping[str, Any] | Update],
     *,
     layers: Sequence[str] | None = None,
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerGradients:
-    """Return updates that were seen, ``{parameter name: tensor}`` each, layer by layer.
+    """Return updates that were seen, layer by layer.
 
-    Parameters are those of :func:`record_gradients`; ``net`` gives the layers their names and
-    sizes.
+    Each is an :class:`Update` or ``{parameter name: tensor or array}``. The other parameters are
+    those of :func:`record_gradients`; ``net`` gives the layers their names and sizes.
 
     Examples
     --------
@@ -90,35 +98,66 @@ def record_updates(
     array([[2.449, 0.   ]])
     """
     net = unwrapped(net)
-    layout = layer_parameters(net, layers)
-    keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
+    keeper = _Keeper(net, layers, width, seed)
     shapes = {name: p.shape for name, p in net.named_parameters()}
     for update in updates:
-        for name in (name for names in layout.values() for name in names):
-            if name not in update or update[name].shape != shapes[name]:
+        values = update.values if isinstance(update, Update) else update
+        if not isinstance(values, Mapping):
+            raise InputError(
+                "An update must be an Update or a mapping of parameter names to tensors, not "
+                f"{type(values).__name__}."
+            )
+        found = {}
+        for name in (name for names in keeper.layout.values() for name in names):
+            if name not in values or tuple(values[name].shape) != tuple(shapes[name]):
                 raise InputError(
                     f"An update lacks the parameter {name!r} in the shape {tuple(shapes[name])}; "
                     "was it made by another network?"
                 )
-        keeper.add(update)
+            found[name] = torch.as_tensor(values[name])
+        keeper.add(found)
     return keeper.result()
+
+
+def blank_recording(
+    net: nn.Module, *, layers: Sequence[str] | None = None, width: int = WIDTH, seed: int = 0
+) -> LayerGradients:
+    """Return a recording without a gradient yet: the layers, their sizes and projections.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.recorded import blank_recording
+    >>> blank_recording(torch.nn.Sequential(torch.nn.Linear(30, 10)), width=100)
+    <0 gradients of 1 layers; 0 projected from 310 to 100 numbers>
+    """
+    return _Keeper(unwrapped(net), layers, width, seed).blank
 
 
 class _Keeper:
     """Gathers projected gradients, and fetches them from the device now and then."""
 
-    def __init__(self, layout: Layout, sizes: Mapping[str, int], width: int, seed: int) -> None:
+    def __init__(self, net: nn.Module, layers: Sequence[str] | None, width: int, seed: int) -> None:
         if width < 1:
             raise InputError(f"width must be at least 1, not {width}.")
-        self._layout, self._sizes = layout, sizes
+        self.layout = layer_parameters(net, layers)
+        sizes = layer_sizes(net, self.layout)
         self._sketches = {k: Sketch(size, width, seed, k) for k, size in sizes.items()}
+        # Made before anything is recorded, so that names it refuses are refused at once.
+        self.blank = LayerGradients(
+            {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},
+            sizes,
+            np.empty((0, len(sizes))),
+            {k: s.counts() for k, s in self._sketches.items()},
+            {k: s.key for k, s in self._sketches.items() if s.projects},
+        )
         self._held: list[tuple[list[Tensor], Tensor]] = []
-        self._blocks: dict[str, list[Any]] = {layer: [] for layer in layout}
+        self._blocks: dict[str, list[Any]] = {layer: [] for layer in self.layout}
         self._norms: list[Any] = []
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
         rows, norms = [], []
-        for layer, names in self._layout.items():
+        for layer, names in self.layout.items():
             flat = torch.cat([gradients[name].detach().flatten() for name in names])[None]
             rows.append(self._sketches[layer].apply(flat))
             norms.append(flat.norm())
@@ -127,7 +166,7 @@ class _Keeper:
             self._fetch()
 
     def _fetch(self) -> None:
-        for k, layer in enumerate(self._layout):
+        for k, layer in enumerate(self.layout):
             together = torch.cat([rows[k] for rows, _ in self._held])
             self._blocks[layer].append(together.float().cpu())
         self._norms.append(torch.stack([norms for _, norms in self._held]).double().cpu())
@@ -142,5 +181,33 @@ class _Keeper:
         norms = torch.cat(self._norms).numpy()
         if not torch.isfinite(torch.from_numpy(norms)).all():
             raise InputError("A gradient is not finite; check the data and the parameters for NaN.")
-        variances = {layer: sketch.counts() for layer, sketch in self._sketches.items()}
-        return LayerGradients(blocks, dict(self._sizes), norms, variances)
+        return replace(self.blank, blocks=blocks, norms=norms)
+
+
+@contextmanager
+def _kept_buffers(net: nn.Module) -> Iterator[None]:
+    """Put the network's buffers back to what they were."""
+    owned = [(module, name) for module in net.modules() for name in module._buffers]
+    before = [(module, name, module._buffers[name]) for module, name in owned]
+    values = [None if buffer is None else buffer.clone() for _, _, buffer in before]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (module, name, buffer), value in zip(before, values, strict=True):
+                if buffer is not None and value is not None:
+                    buffer.copy_(value)
+                module._buffers[name] = buffer
+
+
+def _read_batch(
+    net: nn.Module, loss: str | nn.Module | Loss, number: int, batch: Any
+) -> tuple[Inputs, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError(
+            f"Batch {number} must be a pair of inputs and targets, but is {type(batch).__name__}."
+        )
+    x, y = read_inputs(batch[0], net), read_targets(batch[1], net, loss)
+    if len(y) == 0:
+        raise InputError(f"Batch {number} is empty; leave it out.")
+    return x, y

@@ -39,7 +39,7 @@ class Sketch:
     def __init__(self, size: int, width: int, *key: object) -> None:
         self.size, self.width = size, min(size, width)
         self.projects = size > width
-        self._key = key_of(*key, size, width)
+        self.key = key_of(*key, size, width)
         self._places: tuple[Tensor, Tensor] | None = None
 
     def apply(self, vectors: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Sketch:
 
     def _table(self, like: Tensor) -> tuple[Tensor, Tensor]:
         if self._places is None or self._places[0].device != like.device:
-            draw = torch.Generator().manual_seed(self._key % (1 << 63))
+            draw = torch.Generator().manual_seed(self.key % (1 << 63))
             bucket = torch.randint(self.width, (self.size,), generator=draw)
             sign = torch.randint(2, (self.size,), generator=draw) * 2 - 1
             self._places = bucket.to(like.device), sign.to(like.device)
