@@ -104,6 +104,11 @@ class Result(NDArrayOperatorsMixin):
         """The shape of the numbers."""
         return tuple(self.values.shape)
 
+    @property
+    def less_is_worse(self) -> bool:
+        """Whether small numbers are the worst: bounds on an adversary's error, not on leakage."""
+        return self.kind == "bound" and self.measure in ("mse", "std")
+
     def labels(self) -> np.ndarray:
         """Return what each entry belongs to: the index, or positions where there is none."""
         return np.arange(len(self)) if self.index is None else self.index
@@ -111,13 +116,14 @@ class Result(NDArrayOperatorsMixin):
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` entries with the most leakage, the worst first.
 
-        Of a bound, these are the entries with the smallest bound. Cells count by their row's worst.
+        Of a bound on an error, these are the entries with the smallest bound. Cells count by their
+        row's worst.
         """
         numbers = np.asarray(self)
-        bound = self.kind == "bound"
+        less = self.less_is_worse
         if numbers.ndim == 2:
-            numbers = numbers.min(axis=1) if bound else numbers.max(axis=1)
-        order = np.argsort(numbers if bound else -numbers, kind="stable")[:count]
+            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
+        order = np.argsort(numbers if less else -numbers, kind="stable")[:count]
         xp = array_namespace(self.values)
         where = xp.asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
@@ -169,7 +175,7 @@ class Result(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         what = f"{_SYMBOLS[self.measure]}, {self.kind}"
-        link = "on" if self.kind == "bound" else "about"
+        link = "on" if self.less_is_worse else "about"
         about = f" {link} {self.about}" if self.about else ""
         if not self.shape:
             return f"<{self.view}: {what}{about}: {float(self):.4g}>"
@@ -177,7 +183,7 @@ class Result(NDArrayOperatorsMixin):
         unit = _UNITS[self.view] if numbers.size != 1 else _UNITS[self.view].removesuffix("s")
         size = "×".join(map(str, numbers.shape))
         worst = self.top(1)
-        value = np.asarray(worst).min() if self.kind == "bound" else np.asarray(worst).max()
+        value = np.asarray(worst).min() if self.less_is_worse else np.asarray(worst).max()
         return (
             f"<{size} {unit}: {what}{about}: median {np.median(numbers):.4g}, "
             f"worst {value:.4g} at {worst.labels()[0]!s}>"

@@ -1,5 +1,7 @@
 """Numbers with standard errors: intervals, order, tables, for rows and for cells."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,23 @@ def test_intervals():
     assert ROWS.interval(0.999999)[0].min() == 0.0  # a leakage is not negative
     with pytest.raises(InputError, match="level"):
         ROWS.interval(1.0)
+
+
+def test_intervals_of_few_probes_are_wider():
+    """Student's quantiles, from his table."""
+    for degrees, reach in ((1, 12.706), (3, 3.182), (9, 2.262), (1e9, 1.960)):
+        low, high = replace(ROWS, degrees=degrees).interval()
+        assert (high - np.asarray(ROWS))[1] == pytest.approx(reach * 0.2, rel=1e-3)
+        assert low[2] == high[2] == 0.0  # no error, no width
+    assert ROWS.interval()[1][1] == pytest.approx(2.0 + 1.95996 * 0.2)
+
+
+def test_the_worst_of_a_bound():
+    """Of a bound on leakage it is the largest, of a bound on an error the smallest."""
+    above = replace(CELLS, kind="bound")
+    assert above.top(1).labels().tolist() == [1]
+    assert "worst 4 at 1" in repr(above)
+    assert "worst 0.0625 at 1" in repr(above.mse_bound())
 
 
 def test_errors_follow_their_numbers():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ class Estimate(Result):
         The standard errors, of the shape of the values; nan where none can be told.
     conditions
         What must hold for the numbers to mean what they say, in words.
+    degrees
+        The degrees of freedom of the standard errors: one less than the probes they are from, and
+        infinite where that is not known.
 
     Examples
     --------
@@ -41,25 +44,35 @@ class Estimate(Result):
 
     standard_errors: Array = None
     conditions: tuple[str, ...] = ()
+    degrees: float = math.inf
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and upper ends of a normal interval of that level."""
+        """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
+
+        ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one where they are
+        infinite. Few probes of a record that leaks in one or two directions are skewed: there, 4 or
+        8 of them were seen to cover 87 to 93 % where 95 are asked for, and 2 of them 84.
+        """
+        # Here, so that training needs torch and numpy only.
+        from scipy.stats import t
+
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, not {level!r}.")
-        reach = NormalDist().inv_cdf((1 + level) / 2) * np.asarray(self.standard_errors)
+        reach = t.ppf((1 + level) / 2, self.degrees) * np.asarray(self.standard_errors)
         return np.maximum(np.asarray(self) - reach, 0.0), np.asarray(self) + reach
 
     def top(self, count: int = 10) -> Estimate:
         """Return the ``count`` entries with the most leakage, the worst first.
 
-        Of a bound, these are the entries with the smallest bound. Cells count by their row's worst.
+        Of a bound on an error, these are the entries with the smallest bound; of a bound on
+        leakage, those with the largest. Cells count by their row's worst.
         """
         numbers = np.asarray(self)
-        bound = self.kind == "bound"
+        less = self.less_is_worse
         worst = numbers
         if numbers.ndim == 2:
-            worst = numbers.min(axis=1) if bound else numbers.max(axis=1)
-        order = np.argsort(worst if bound else -worst, kind="stable")[:count]
+            worst = numbers.min(axis=1) if less else numbers.max(axis=1)
+        order = np.argsort(worst if less else -worst, kind="stable")[:count]
         return replace(
             self,
             values=numbers[order],

@@ -9,7 +9,9 @@ The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,17 @@ from seepage.nn.estimate import Estimate
 from seepage.nn.losses import Loss
 from seepage.nn.sketch import Sketch, nystrom
 from seepage.nn.spectral import Spectral, lanczos
-from seepage.nn.traces import Trace, exact, exact_diagonal, hutchpp, rademacher
+from seepage.nn.traces import Trace, check_probes, exact, exact_diagonal, hutchpp, rademacher
 from seepage.nn.views import Input, Inputs, View, batch_size
 from seepage.noise import Gaussian
 
 _CLIPS = {"smooth": SmoothClip, "hard": HardClip}
 CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
+)
+_FROM_ABOVE = (
+    "Changes along a record's own gradient count in full, as if the clip did not hold them back: "
+    "the numbers estimate a bound from above on the leakage."
 )
 
 
@@ -66,7 +72,9 @@ def leakage(
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
     clipping
-        ``"exact"`` or the safe and quicker ``"conservative"``, for estimates of the dFIL.
+        ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
+        random signs (rows, cells and parts) bounds the leakage from above, and says ``bound`` for
+        its kind; everything else clips exactly all the same.
     chunk_size
         Examples worked on at a time; ``"auto"`` finds what fits.
     seed
@@ -88,6 +96,11 @@ def leakage(
     if not (np.isfinite(noise_multiplier) and noise_multiplier > 0):
         raise InputError(
             f"noise_multiplier must be a finite number above zero, not {noise_multiplier!r}."
+        )
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
+            f"sp.nn.Embedding('module')), not {view!r}."
         )
     chosen: Clip = NoClip()
     if max_grad_norm is not None:
@@ -117,6 +130,8 @@ class GradientLeakage:
         self.engine, self.x, self.y, self.noise = engine, x, y, noise
         if batch_size(x) != len(y):
             raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+        if not len(y):
+            raise InputError("The batch holds no record; give at least one.")
 
     def rows(self, measure: str = "dfil", method: str = "rademacher", probes: int = 32) -> Estimate:
         """Return the leakage about each record.
@@ -124,11 +139,12 @@ class GradientLeakage:
         Parameters
         ----------
         measure
-            ``"dfil"``, or ``"fil"``, which iterates and is exact to the last digits given.
+            ``"dfil"``, or ``"fil"``, which iterates. Cut off before it settles, its kind is
+            ``estimate``, the value is from below, and the error reaches to the bound above.
         method
             For the dFIL: ``"rademacher"`` (random signs), ``"hutch++"``, or ``"exact"``.
         probes
-            How many probes to spend.
+            How many probes to spend, at least 2.
         """
         if measure == "fil":
             return self._fil()
@@ -136,14 +152,13 @@ class GradientLeakage:
             raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
         trace = self._trace(method, probes)
         unknowns = self.engine.unknowns(self.x, self.y)
-        kind = "exact" if method == "exact" else "estimate"
-        if self.engine.clipping == "conservative" and method == "rademacher":
-            kind = "bound"
+        exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
         return self._rooted(
             self._whitened(trace.values / unknowns),
             self._whitened(trace.standard_errors / unknowns),
             "dfil",
-            kind,
+            exactly_clipped.get(method) or self._probed_kind(),
+            degrees=trace.degrees,
         )
 
     def cells(self, probes: int = 64, method: str = "rademacher") -> Estimate:
@@ -158,8 +173,7 @@ class GradientLeakage:
         if method != "rademacher":
             raise InputError(f"There is no method {method!r}; choose 'rademacher' or 'exact'.")
         squares = self._whitened(self._pulls(probes).flatten(2).square())
-        spread = squares.std(1, correction=1) / probes**0.5
-        return self._rooted(squares.mean(1), spread, "fil", "estimate", "cells")
+        return self._averaged(squares, "fil", "cells")
 
     def parts(self, masks: Mapping[str, Any], probes: int = 64) -> dict[str, Estimate]:
         """Return the dFIL about named parts of each record, from one set of probes.
@@ -167,18 +181,24 @@ class GradientLeakage:
         Parameters
         ----------
         masks
-            For each part, a boolean array of the shape of one record's variable.
+            For each part, a boolean array of the shape of one record's variable. Entries that the
+            view holds as known do not count, and a part without any other is refused.
         probes
-            How many probes to spend.
+            How many probes to spend, at least 2.
         """
         pulls = self._pulls(probes)
         out = {}
+        unknown = self.engine.view.mask_for(pulls[:, 0])
         for name, mask in masks.items():
             part = Input(mask).mask_for(pulls[:, 0])
             assert part is not None  # noqa: S101 - a mask was given
-            squares = self._whitened((pulls * part).flatten(2).square().sum(2) / int(part.sum()))
-            spread = squares.std(1, correction=1) / probes**0.5
-            out[name] = self._rooted(squares.mean(1), spread, "dfil", "estimate", about=name)
+            part = part if unknown is None else part & unknown
+            if not bool(part.any()):
+                raise InputError(
+                    f"The part {name!r} has no entry that the view leaves unknown; leave it out."
+                )
+            squares = (pulls * part).flatten(2).square().sum(2) / int(part.sum())
+            out[name] = self._averaged(self._whitened(squares), "dfil", "rows", name)
         return out
 
     def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> Spectral:
@@ -197,7 +217,11 @@ class GradientLeakage:
         return lanczos(apply, start.flatten(1), tolerance, max_steps)
 
     def sketch(self, rank: int = 8) -> Sketch:
-        """Return a low-rank sketch of every record's information matrix."""
+        """Return a low-rank sketch of every record's information matrix.
+
+        Up to rounding it is never above the matrix, and it is the matrix itself where ``rank`` is
+        the number of unknowns, or more.
+        """
         found = nystrom(self.engine, self.x, self.y, rank)
         return Sketch(found.factor / self.noise, found.shape)
 
@@ -207,7 +231,16 @@ class GradientLeakage:
 
     def _fil(self) -> Estimate:
         found = self.spectrum()
-        return self._rooted(found.lower, torch.zeros_like(found.lower), "fil", "exact")
+        result = self._rooted(found.lower, torch.zeros_like(found.lower), "fil", "exact")
+        if bool(found.settled.all()):
+            return result
+        gap = found.upper.sqrt() - found.lower.sqrt()
+        return replace(
+            result,
+            kind="estimate",
+            standard_errors=torch.where(found.settled, 0.0, gap),
+            conditions=(*result.conditions, found.remark()),
+        )
 
     def _trace(self, method: str, probes: int) -> Trace:
         if method == "rademacher":
@@ -221,11 +254,24 @@ class GradientLeakage:
         )
 
     def _pulls(self, probes: int) -> Tensor:
-        if probes < 2:
-            raise InputError("A standard error needs at least two probes.")
+        check_probes(probes)
         pulls = self.engine.step(self.x, self.y, probes=probes, key="cells", pulls=True).pulls
         assert pulls is not None  # noqa: S101 - they were asked for
         return pulls
+
+    def _probed_kind(self) -> str:
+        """Return the kind of what is estimated from random signs."""
+        safe = self.engine.clipping == "conservative" and not isinstance(self.engine.clip, NoClip)
+        return "bound" if safe else "estimate"
+
+    def _averaged(
+        self, squares: Tensor, measure: str, view: str, about: str | None = None
+    ) -> Estimate:
+        """Return the roots of means over the probes of information, ``(B, probes, …)``."""
+        probes = squares.shape[1]
+        spread = squares.std(1, correction=1) / probes**0.5
+        kind = self._probed_kind()
+        return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
 
     def _whitened(self, squares: Tensor) -> Tensor:
         """Return information: squares of Jacobians over the variance of the noise."""
@@ -239,6 +285,7 @@ class GradientLeakage:
         kind: str,
         view: str = "rows",
         about: str | None = None,
+        degrees: float = math.inf,
     ) -> Estimate:
         """Return the roots of information, with standard errors to first order."""
         values = information.clamp(min=0).sqrt()
@@ -256,5 +303,6 @@ class GradientLeakage:
             library="torch",
             noise=(Gaussian(self.noise),),
             standard_errors=spread,
-            conditions=CONDITIONS,
+            conditions=(*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS,
+            degrees=degrees,
         )

@@ -31,12 +31,25 @@ class Spectral:
         A bound that fails with a probability of at most ``failure`` each.
     steps
         How many products it took.
+    settled
+        Whether the residual of each came within the tolerance, ``(B,)``; where it did not, the
+        iteration was cut off, and ``lower`` may be too small by anything up to ``upper``.
     """
 
     lower: Tensor
     upper: Tensor
     steps: int
+    settled: Tensor
     failure: float = FAILURE
+
+    def remark(self) -> str:
+        """Return what to know of the values that did not settle, in words."""
+        return (
+            f"The iteration was cut off after {self.steps} products before "
+            f"{int((~self.settled).sum())} of the {len(self.settled)} records had settled: their "
+            "values are from below, and their errors reach to a bound above that fails with a "
+            f"probability of at most {self.failure:g} each."
+        )
 
 
 def lanczos(
@@ -80,9 +93,10 @@ def lanczos(
         values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, beside))
         residual = length * vectors[:, -1, -1].abs()
         leading = values[:, -1].clamp(min=0.0)
-        done = bool((residual <= tolerance * leading).all())
-        if done or steps >= min(max_steps, size):
-            return Spectral(leading, _upper(leading, residual, length, steps, size), steps)
+        settled = residual <= tolerance * leading
+        if bool(settled.all()) or steps >= min(max_steps, size):
+            upper = _upper(leading, residual, length, steps, size)
+            return Spectral(leading, upper, steps, settled | (upper == leading))
         vector = (
             torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)[:, None] * image
         )

@@ -8,7 +8,10 @@ exactly, and estimates only the rest; d unit vectors give the trace itself.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -24,19 +27,31 @@ _AT_A_TIME = 4  # directions that share one pass
 
 @dataclass(frozen=True)
 class Trace:
-    """The trace of every record's ``J̃ᵀJ̃``, its standard error (zero if exact), and the losses."""
+    """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
+
+    ``degrees`` is how many degrees of freedom the standard error has.
+    """
 
     values: Tensor
     standard_errors: Tensor
+    degrees: float = math.inf
+
+
+def check_probes(probes: int) -> None:
+    """Raise unless there are enough probes to tell a standard error from."""
+    if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
+        raise InputError(
+            "probes must be a whole number of at least 2, so that a standard error can be told, "
+            f"not {probes!r}."
+        )
 
 
 def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
     """Return the mean of independent probes, with the standard error of that mean."""
-    if probes < 2:
-        raise InputError("A standard error needs at least two probes; ask for probes=2 or more.")
+    check_probes(probes)
     estimates = engine.step(x, y, probes=probes, key=key).traces
     spread = estimates.std(1, correction=1) / probes**0.5
-    return Trace(estimates.mean(1), spread)
+    return Trace(estimates.mean(1), spread, probes - 1)
 
 
 def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
@@ -65,8 +80,10 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
 def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
-    The part inside the subspace is exact, so the standard error is that of the rest alone.
+    The part inside the subspace is exact, so the standard error is that of the rest alone. Each
+    part takes at least two probes.
     """
+    check_probes(probes)
     rank = max(2, probes // 3)
     z = engine.variable(x, y)
     shape, size = tuple(z.shape[1:]), z[0].numel()
@@ -85,25 +102,29 @@ def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hu
         estimates.append(_changes(engine, x, y, rest)[:, 0])
     outside = torch.stack(estimates, 1)
     spread = outside.std(1, correction=1) / rank**0.5
-    return Trace(inside + outside.mean(1), spread)
+    return Trace(inside + outside.mean(1), spread, rank - 1)
 
 
 def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Tensor:
     """Return an orthonormal basis ``(B, d, rank)`` of the range of ``A`` times random signs."""
-    return torch.linalg.qr(products(engine, x, y, rank, key)[1])[0]
-
-
-def products(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> tuple[Tensor, Tensor]:
-    """Return random signs ``Ω (B, d, rank)`` of every record, and ``AΩ``."""
     z = engine.variable(x, y)
-    count, shape = batch_size(x), tuple(z.shape[1:])
-    signs, images = [], []
-    for k in progress(range(rank), "products"):
-        v = row_signs(key_of(engine.seed, key, k), torch.arange(count), shape, z)
-        v = engine.masked(v)
-        signs.append(v.flatten(1))
-        images.append(engine.information_product(x, y, v).flatten(1))
-    return torch.stack(signs, 2), torch.stack(images, 2)
+    rows, shape = torch.arange(batch_size(x)), tuple(z.shape[1:])
+
+    def drawn(k: int) -> Tensor:
+        return engine.masked(row_signs(key_of(engine.seed, key, k), rows, shape, z))
+
+    return torch.linalg.qr(products(engine, x, y, drawn, rank))[0]
+
+
+def products(
+    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
+) -> Tensor:
+    """Return ``A`` times ``count`` directions ``(B, …)`` of the records, ``(B, d, count)``."""
+    images = [
+        engine.information_product(x, y, direction(k)).flatten(1)
+        for k in progress(range(count), "products")
+    ]
+    return torch.stack(images, 2)
 
 
 def _changes(engine: Engine, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
