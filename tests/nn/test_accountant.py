@@ -322,6 +322,8 @@ def test_a_run_without_steps_has_leaked_nothing():
     assert str(accountant.ledger) == "no steps"
     with pytest.raises(InputError, match="No sketches"):
         accountant.fil()
+    with pytest.raises(InputError, match="No record has been observed"):
+        accountant.rows()
 
 
 @pytest.mark.parametrize(
@@ -337,6 +339,10 @@ def test_a_run_without_steps_has_leaked_nothing():
         ({"amplification": "both"}, "amplification must be one of"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
         ({"sketch": 2, "sketch_records": [99]}, "sketch_records"),
+        ({"sketch": 2, "probes": 1}, "at least two probes"),
+        ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number, not '1'"),
+        ({"noise_multiplier": -1.0}, "above zero"),
+        ({"amplification": "theorem4", "steps": 0}, "number of steps"),
     ],
 )
 def test_bad_settings_are_refused(change, words):
@@ -352,6 +358,8 @@ def test_bad_settings_are_refused(change, words):
         ([0, 1, 12], "no record 12"),
         ([-1, 1, 2], "no record -1"),
         ([4, 4, 5], "Record 4 is in the batch 2 times"),
+        ([0.0, 1.7, 2.0], "whole numbers, not as float32"),
+        ([True, False, True], "not a mask of true and false"),
     ],
 )
 def test_bad_batches_are_refused(index, words):
@@ -360,10 +368,58 @@ def test_bad_batches_are_refused(index, words):
         _accountant(net).observe(index, x[:3], y[:3])
 
 
-def test_no_noise_is_refused():
+def test_a_record_is_in_one_part_of_a_step():
     net, x, y = _problem()
-    with pytest.raises(InputError, match="above zero"):
-        _accountant(net, noise_multiplier=0.0).observe([1], x[:1], y[:1])
+    accountant = _accountant(net)
+    accountant.observe([1, 2], x[1:3], y[1:3], more=True)
+    before = accountant.tally.total.clone()
+    with pytest.raises(InputError, match="Record 2 was already observed in this step"):
+        accountant.observe([2, 3], x[2:4], y[2:4], more=True)
+    assert torch.equal(accountant.tally.total, before)
+    accountant.observe([3], x[3:4], y[3:4])
+    accountant.observe([2], x[2:3], y[2:3])
+    assert accountant.tally.uses[:4].tolist() == [0, 1, 2, 1]
+
+
+def test_a_single_record_needs_no_failure_probability():
+    net, x, y = _problem()
+    alone = _accountant(net, n=1, sample_rate=0.5, batch_size=None)
+    alone.observe([0], x[:1], y[:1])
+    assert alone.rows().shape == (1,)
+    assert alone.privacy(1e-5).epsilon > 0
+    with pytest.raises(InputError, match="single record"):
+        alone.privacy()
+    with pytest.raises(InputError, match="needs delta"):
+        _accountant(net, n=1, sample_rate=0.5, batch_size=None, amplification="theorem4")
+
+
+@pytest.mark.parametrize(("steps", "spent"), [(4, 0.5), (None, 6 / math.pi**2 * 1.25)])
+def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
+    net, x, y = _problem()
+    given = {"delta": 1e-3, "steps": steps}
+    runs = [_accountant(net, amplification="theorem4", seed=s, **given) for s in (0, 1)]
+    for run in runs:
+        for _ in range(2):
+            run.observe([1, 2], x[1:3], y[1:3])
+    for run in (runs[0], merge_runs(runs), join_shares(runs)):
+        assert run.failure_probability == pytest.approx(1e-3 * spent)
+        told = f"up to {1e-3 * spent:.3g} over the steps"
+        assert any(told in text for text in run.rows().conditions)
+        assert any(told in text for text in run.rows().mse_bound().assumptions)
+        assert not any("theorem 4" in text for text in run.rows(amplified=False).conditions)
+    mixture = _accountant(net, **given)
+    mixture.observe([1, 2], x[1:3], y[1:3])
+    assert mixture.failure_probability == 0.0
+    assert not any("theorem 4" in text for text in mixture.rows().conditions)
+
+
+@pytest.mark.parametrize("noise", [0.0, "1", math.nan])
+def test_no_noise_is_refused(noise):
+    net, x, y = _problem()
+    accountant = _accountant(net)
+    accountant.noise_multiplier = noise
+    with pytest.raises(InputError, match="noise_multiplier must be"):
+        accountant.observe([1], x[:1], y[:1])
 
 
 def test_public_names():

@@ -78,6 +78,49 @@ def test_epsilon_is_that_of_opacus(mode, method):
     assert accountant.worst() > 0
 
 
+def test_the_criterion_of_ghost_clipping_is_unwrapped():
+    losses = []
+    for wrapped in (False, True):
+        _, module, optimizer, criterion, loader = _private("ghost")
+        given = criterion if wrapped else nn.CrossEntropyLoss()
+        accountant = sp.nn.attach(optimizer, module, given, loader)
+        _train(module, optimizer, criterion, loader, accountant, epochs=1)
+        losses.append(np.asarray(accountant.rows()))
+    assert losses[1] == pytest.approx(losses[0])
+
+
+def test_settings_that_the_optimiser_has_are_not_overruled():
+    _, module, optimizer, _, loader = _private()
+    sp.nn.attach(
+        optimizer, module, "cross_entropy", loader, noise_multiplier=1.3, max_grad_norm=0.4
+    ).detach()
+    with pytest.raises(InputError, match=r"has noise_multiplier = 1\.3, not 2\.0"):
+        sp.nn.attach(optimizer, module, "cross_entropy", loader, noise_multiplier=2.0)
+    with pytest.raises(InputError, match=r"has max_grad_norm = 0\.4, not 1\.0"):
+        sp.nn.attach(optimizer, module, "cross_entropy", loader, max_grad_norm=1.0)
+
+
+@pytest.mark.parametrize("method", ["rdp", "prv"])
+def test_no_record_has_less_privacy_than_opacus_tells(method):
+    engine, module, optimizer, criterion, loader = _private(accountant=method)
+    accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
+    _train(module, optimizer, criterion, loader, accountant, epochs=1)
+    own = accountant.individual_privacy().epsilon(1e-3)
+    assert np.all(own <= engine.get_epsilon(1e-3) * (1 + 1e-12))
+
+
+def test_a_state_is_gone_on_from_after_the_threshold_has_changed():
+    _, module, optimizer, criterion, loader = _private()
+    accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
+    _train(module, optimizer, criterion, loader, accountant, epochs=1)
+    accountant.detach()
+    optimizer.max_grad_norm = 0.2
+    again = sp.nn.attach(optimizer, module, "cross_entropy", loader)
+    again.load_state_dict(accountant.state_dict())
+    _train(module, optimizer, criterion, loader, again, epochs=1)
+    assert [entry.max_grad_norm for entry in again.ledger] == [0.4, 0.2]
+
+
 def test_dp_accounting_comes_near_to_opacus():
     engine, module, optimizer, criterion, loader = _private()
     accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)

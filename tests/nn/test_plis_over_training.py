@@ -102,10 +102,10 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         watch.observe([0, 1], x, y)
     with pytest.raises(sp.InputError, match="no record 9"):
         watch.observe([9], x[:1], y[:1])
-    with pytest.raises(sp.InputError, match="same step twice"):
+    with pytest.raises(sp.InputError, match="in the batch 2 times"):
         watch.observe([1, 1], x[:2], y[:2])
     watch.observe([0], x[:1], y[:1], more=True)
-    with pytest.raises(sp.InputError, match="same step twice"):
+    with pytest.raises(sp.InputError, match="already observed in this step"):
         watch.observe([0], x[:1], y[:1], more=True)
     watch.noise_multiplier = 0.0
     with pytest.raises(sp.InputError, match="above zero"):

@@ -15,7 +15,8 @@ from torch import nn
 
 from seepage.errors import InputError
 from seepage.nn import private_sgd
-from seepage.nn.checkpoints import read_checkpoint
+from seepage.nn.checkpoints import read_checkpoint, write_checkpoint
+from seepage.nn.clipping import HardClip
 from seepage.nn.private_sgd import PrivateSGD
 from seepage.nn.signs import key_of
 
@@ -112,6 +113,48 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     assert np.asarray(longer.accountant_.rows()).tolist() == (
         np.asarray(alone.accountant_.rows()).tolist()
     )
+
+
+def test_theorem_4_does_not_go_on_for_longer_than_announced(tmp_path):
+    # 5·δ/5 + 15·δ/20 = 1.75 δ would be spent.
+    X, y = data()
+    path = tmp_path / "run.safetensors"
+    done = trainer(path, steps=5, amplification="theorem4").fit(X, y)
+    assert done.accountant_.failure_probability == pytest.approx(1 / 300)
+    trainer(path, steps=5, amplification="theorem4").fit(X, y)
+    with pytest.raises(InputError, match="over 5 steps; to go on for 20"):
+        trainer(path, steps=20, amplification="theorem4").fit(X, y)
+
+
+def test_numbers_of_numpy_and_clips_can_be_stored(tmp_path):
+    X, y = data()
+    path = tmp_path / "run.safetensors"
+    done = trainer(
+        path, steps=np.int64(4), batch_size=np.int64(30), learning_rate=np.float32(0.5),
+        noise_multiplier=torch.tensor(1.0), seed=np.int64(7), clip=HardClip(np.float32(0.5)),
+        checkpoint_every=np.int64(2), evaluate_every=np.int64(2), probes=np.int64(2),
+    ).fit(X, y)  # fmt: skip
+    again = trainer(path, steps=6, clip=HardClip(0.5), evaluate_every=2, probes=2).fit(X, y)
+    assert (done.accountant_.steps, again.accountant_.steps) == (4, 6)
+    with pytest.raises(InputError, match=r"its clip is 'HardClip\(max_grad_norm=0.5\)'"):
+        trainer(path, steps=6, clip=HardClip(0.25), evaluate_every=2, probes=2).fit(X, y)
+
+
+def test_another_loss_is_refused(whole):
+    X, y = data()
+    other = trainer(whole[1])
+    other.loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+    with pytest.raises(InputError, match="its loss is 'cross_entropy', not 'CrossEntropyLoss"):
+        other.fit(X, y)
+
+
+def test_checkpoints_of_earlier_versions_are_refused(whole, tmp_path):
+    X, y = data()
+    path = tmp_path / "run.safetensors"
+    tensors, facts = read_checkpoint(whole[1])
+    write_checkpoint(path, tensors, {k: v for k, v in facts.items() if k != "loss"})
+    with pytest.raises(InputError, match="earlier version of seepage"):
+        trainer(path).fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +279,12 @@ def test_targets_without_classes_have_no_accuracy():
         ({"checkpoint_every": 0}, "at least one"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"momentum": 1.0}, "momentum"),
+        ({"probs": 3}, r"no option 'probs' \(did you mean 'probes'"),
+        ({"sampler": "poisson"}, r"no option 'sampler' \(did you mean 'sampling'"),
+        ({"n": 300}, "no option 'n'"),
+        ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number, not '1'"),
+        ({"noise_multiplier": 0.0}, "above zero"),
+        ({"learning_rate": "0.1"}, "learning_rate must be a finite number"),
     ],
 )
 def test_bad_settings_of_a_trainer_are_refused(change, words):
@@ -247,3 +296,7 @@ def test_records_and_targets_must_match():
     X, y = data()
     with pytest.raises(InputError, match="X has 300 records, but y has 299"):
         trainer(None).fit(X, y[:-1])
+    with pytest.raises(InputError, match="y_test is missing"):
+        trainer(None).fit(X, y, X)
+    with pytest.raises(InputError, match="X_test is missing"):
+        trainer(None).fit(X, y, y_test=y)

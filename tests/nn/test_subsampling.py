@@ -182,3 +182,7 @@ def test_unknown_methods_and_impossible_budgets_are_refused():
         Amplification("mixtur", "poisson", 0.1, FailureBudget(0.1, 1))
     with pytest.raises(InputError, match="delta"):
         FailureBudget(0.0, 3)
+    with pytest.raises(InputError, match="number of steps"):
+        FailureBudget(0.1, 0)
+    with pytest.raises(InputError, match="needs delta"):
+        Amplification("theorem4", "poisson", 0.1, None)

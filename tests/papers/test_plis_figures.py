@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from seepage.data.structures import Images, ImageSet
+from seepage.nn import SmoothClip
 from seepage.papers import find_experiment, plis_digits, plis_figure1, plis_figure2
 from seepage.privacy.gaussian_mechanism import gaussian_delta
 
@@ -68,6 +69,6 @@ def test_private_training_spends_what_it_says():
     torch.manual_seed(0)
     x, y = torch.rand(30, 1, 28, 28), torch.arange(30) % 10
     trained = plis_digits.train_privately(x, y, epochs=4)
-    mu = math.sqrt(4) * 1.1152 / trained.noise_multiplier
+    mu = math.sqrt(4) * SmoothClip(1.0).sensitivity / trained.noise_multiplier
     assert gaussian_delta(plis_digits.EPSILON, mu) == pytest.approx(plis_digits.DELTA)
     assert plis_digits.train_plainly(x, y, epochs=1).noise_multiplier is None

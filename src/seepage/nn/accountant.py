@@ -17,10 +17,13 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError, nearest
 from seepage.nn.amplification import Amplification
+from seepage.nn.batch_index import check_apart, checked_index
 from seepage.nn.clipping import Clip, HardClip, NoClip, SmoothClip
 from seepage.nn.engine import Engine, Step
 from seepage.nn.ledger import Entry
 from seepage.nn.losses import Loss
+from seepage.nn.measurement import describe_measurement
+from seepage.nn.number_check import check_noise
 from seepage.nn.run_record import RunRecord
 from seepage.nn.sampler_check import SamplerCheck
 from seepage.nn.sharing import world_size
@@ -128,37 +131,39 @@ class FisherAccountant(RunRecord):
             raise InputError(f"n must be the number of training records, not {n}.")
         if probes < 1:
             raise InputError(f"probes must be at least one, not {probes}.")
+        if sketch and probes < 2:
+            raise InputError(
+                f"A sketch needs at least two probes a step, not {probes}; give probes=2, or leave "
+                "sketch out."
+            )
         if sampler not in SAMPLERS:
             raise InputError(
                 f"sampler must be one of {', '.join(SAMPLERS)}, not "
                 f"{sampler!r}{nearest(sampler, SAMPLERS)}."
             )
+        check_noise(noise_multiplier)
         view = Input() if view is None else view
         followed = range(n) if sketch_records is None else sketch_records
-        super().__init__(
-            n,
-            probes,
-            view.describe(),
-            individual=individual,
-            sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
-        )
+        made = make_clip(clip, max_grad_norm)
         self.sampler = sampler
         self.sample_rate = _rate(n, batch_size, sample_rate)
         self.noise_multiplier = noise_multiplier
         self.engine = Engine(
-            net,
-            loss,
-            clip=make_clip(clip, max_grad_norm),
-            view=view,
-            clipping=clipping,
-            chunk_size=chunk_size,
-            seed=seed,
+            net, loss, clip=made, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
         )
-        budget = FailureBudget(1 / n if delta is None else delta, steps)
+        budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
+        super().__init__(
+            int(n),
+            int(probes),
+            view.describe(),
+            individual=individual,
+            sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
+            measurement=describe_measurement(view, made, clipping, self.amplification),
+        )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
-        self._open = 0  # records observed of a step that is not complete
+        self._open = torch.zeros(0, dtype=torch.int64)  # records of a step that is not complete
         self._repeats = 0
 
     @property
@@ -194,7 +199,8 @@ class FisherAccountant(RunRecord):
         Step
             Losses, gradient norms and traces of the batch.
         """
-        chosen = self._checked(index, y)
+        chosen = checked_index(index, len(y), self.records)
+        check_apart(chosen, self._open)
         noise = self._noise()
         step = self.engine.step(
             x,
@@ -209,7 +215,7 @@ class FisherAccountant(RunRecord):
             self._account(chosen.to(step.norms.device), step, noise)
             if not self.unknowns:
                 self.unknowns = self.engine.unknowns(x, y)
-        self._open += len(chosen)
+        self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
         return step
@@ -217,8 +223,8 @@ class FisherAccountant(RunRecord):
     def close_step(self) -> None:
         """Count the step whose batch was observed as taken."""
         self._count_step()
-        self.check.step(self._open, self._repeats)
-        self._open = 0
+        self.check.step(len(self._open), self._repeats)
+        self._open = self._open[:0]
 
     def _count_step(self) -> None:
         clip = self.clip
@@ -228,8 +234,8 @@ class FisherAccountant(RunRecord):
                 self.sampler,
                 self.sample_rate,
                 float(self.noise_multiplier),
-                clip.max_grad_norm,
-                clip.sensitivity,
+                float(clip.max_grad_norm),
+                float(clip.sensitivity),
                 self.records,
             )
         )
@@ -248,30 +254,9 @@ class FisherAccountant(RunRecord):
         if self.sketch is not None and step.pulls is not None:
             self.sketch.add(chosen, step.pulls, factors, noise)
 
-    def _checked(self, index: Any, y: Tensor) -> Tensor:
-        chosen = torch.as_tensor(index, dtype=torch.int64).flatten().cpu()
-        if len(chosen) != len(y):
-            raise InputError(f"index names {len(chosen)} records, but the batch has {len(y)}.")
-        if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= self.records):
-            odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
-            raise InputError(f"There is no record {odd}: n is {self.records}.")
-        values, counts = torch.unique(chosen, return_counts=True)
-        if len(values) < len(chosen):
-            twice = int(values[counts > 1][0])
-            raise InputError(
-                f"Record {twice} is in the batch {int(counts.max())} times; batches must be drawn "
-                "without replacement."
-            )
-        return chosen
-
     def _noise(self) -> float:
-        noise = float(self.noise_multiplier) * self.clip.max_grad_norm
-        if not noise > 0:
-            raise InputError(
-                f"noise_multiplier must be above zero, not {self.noise_multiplier!r}: without "
-                "noise a gradient gives everything away."
-            )
-        return noise
+        check_noise(self.noise_multiplier)
+        return float(self.noise_multiplier) * self.clip.max_grad_norm
 
     def _facts(self) -> dict[str, Any]:
         return super()._facts() | {"check": self.check.facts(), "repeats": self._repeats}
@@ -280,6 +265,7 @@ class FisherAccountant(RunRecord):
         super()._take(facts)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
+        self._open = self._open[:0]
 
 
 def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
@@ -303,3 +289,10 @@ def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
     assert rate is not None  # noqa: S101 - one of the two was given
     check_rate(rate)
     return float(rate)
+
+
+def _budget(n: int, delta: float | None, steps: int | None) -> FailureBudget | None:
+    """Return the failure probability of theorem 4; by default 1/n, which one record has not."""
+    if delta is None and n == 1:
+        return None
+    return FailureBudget(1 / n if delta is None else delta, steps)

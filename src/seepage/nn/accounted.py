@@ -41,6 +41,14 @@ class Accounted(ABC):
         ``amplified=False`` leaves the factor κ of subsampling out.
         """
 
+    @property
+    @abstractmethod
+    def failure_probability(self) -> float:
+        """The probability, over the steps taken so far, with which the factor κ may fail.
+
+        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        """
+
     def rows(self, measure: str = "dfil", *, amplified: bool = True) -> Estimate:
         """Return the leakage of every record over the run, with standard errors.
 
@@ -58,6 +66,11 @@ class Accounted(ABC):
         if measure not in ("dfil", "fil"):
             raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
+        if not self.unknowns:
+            raise InputError(
+                "No record has been observed yet; call observe(index, x, y) with the batches of "
+                "the run first."
+            )
         broken = np.flatnonzero(~np.isfinite(trace))
         if broken.size:
             raise InputError(
@@ -77,8 +90,18 @@ class Accounted(ABC):
             "estimate",
             about=self.about,
             standard_errors=errors,
-            conditions=(*_RELEASED, _HIDDEN) if hidden else _RELEASED,
+            conditions=(*_RELEASED, *(self._hidden() if hidden else ())),
         )
+
+    def _hidden(self) -> tuple[str, ...]:
+        """Return what the factor κ rests on."""
+        if not self.failure_probability:
+            return (_HIDDEN,)
+        may_fail = (
+            "The factor κ of theorem 4 may fail to hold for a record with a probability of up to "
+            f"{self.failure_probability:.3g} over the steps of the run."
+        )
+        return _HIDDEN, may_fail
 
     def worst(self) -> float:
         """Return the largest dFIL of any record."""
@@ -107,5 +130,11 @@ class Accounted(ABC):
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
         """
-        chosen = 1 / self.records if delta is None else delta
+        chosen = self.default_delta() if delta is None else delta
         return guarantee(self.ledger, chosen, method=method, orders=orders)
+
+    def default_delta(self) -> float:
+        """Return δ where none is given: one over the number of records."""
+        if self.records == 1:
+            raise InputError("With a single record 1/n is no δ; give delta, for instance 1e-5.")
+        return 1 / self.records

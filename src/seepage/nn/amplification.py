@@ -28,11 +28,11 @@ class Amplification:
     sample_rate
         The probability that a record takes part in a step.
     budget
-        The failure probabilities of ``"theorem4"``.
+        The failure probabilities of ``"theorem4"``, which alone has any.
     """
 
     def __init__(
-        self, method: str, sampler: str, sample_rate: float, budget: FailureBudget
+        self, method: str, sampler: str, sample_rate: float, budget: FailureBudget | None
     ) -> None:
         if method not in METHODS:
             raise InputError(
@@ -42,7 +42,12 @@ class Amplification:
         self.method = "none" if sampler == OTHER else method
         self.sampler = sampler
         self.sample_rate = sample_rate
-        self.budget = budget
+        self.budget = budget if self.method == "theorem4" else None
+        if self.method == "theorem4" and budget is None:
+            raise InputError(
+                "amplification='theorem4' needs delta, the probability with which its factor may "
+                "fail: the default of 1/n leaves nothing with a single record."
+            )
         self._mixture = MixtureFactor(sample_rate)
         self._told = False
 
@@ -60,8 +65,9 @@ class Amplification:
         step
             Which step it is, counted from one.
         """
-        if self.method == "theorem4":
-            return torch.full_like(lengths, self._theorem4(noise, sensitivity, step)).double()
+        if self.budget is not None:
+            kappa = self._theorem4(self.budget, noise, sensitivity, step)
+            return torch.full_like(lengths, kappa).double()
         if self.method == "mixture":
             # With Poisson sampling the alternative is a batch without the record; with sets of a
             # fixed size another record, of any gradient, takes its place.
@@ -69,12 +75,14 @@ class Amplification:
             return self._mixture(apart.double() / noise)
         return torch.ones_like(lengths, dtype=torch.float64)
 
-    def _theorem4(self, noise: float, sensitivity: float, step: int) -> float:
-        delta = self.budget.at(step)
+    def _theorem4(
+        self, budget: FailureBudget, noise: float, sensitivity: float, step: int
+    ) -> float:
+        delta = budget.at(step)
         if delta == 0.0:
             if not self._told:
                 warnings.warn(
-                    f"The run is longer than the {self.budget.steps} steps that were announced, "
+                    f"The run is longer than the {budget.steps} steps that were announced, "
                     "over which theorem 4 spreads its failure probability: further steps count in "
                     "full (κ = 1).",
                     stacklevel=2,

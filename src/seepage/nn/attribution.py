@@ -6,7 +6,8 @@ part of its array (paper 002, section "Theoretical Results").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
+from seepage.nn.parts import Part, entries_of
 from seepage.noise import Gaussian, Noise
 from seepage.result import Result
 from seepage.tables import as_numpy
-
-Part = Any  # a column (number or name), several of them, a slice, or a mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,9 @@ class Attribution:
         ----------
         parts
             For each name a column (its number or name), several of them, a slice, a tuple of
-            slices, or true and false for every entry of a record. Every column of a table by
-            itself for ``None``.
+            slices, or true and false for every entry of a record; of images also for every pixel.
+            An entry that is named twice counts once. Every column of a table by itself for
+            ``None``.
 
         Examples
         --------
@@ -88,23 +89,43 @@ class Attribution:
                 )
             names = self._columns()
             return self._result(self.values.abs(), "cells", names)
-        if not parts:
-            raise InputError("Name at least one part of the record.")
-        squares = self.values.square()
-        norms = [self._picked(squares, name, part) for name, part in parts.items()]
+        if not isinstance(parts, Mapping) or not parts:
+            raise InputError(
+                "Name at least one part of the record, such as {'body': ['age', 'height']}."
+            )
+        squares = self.values.square().flatten(1)
+        shape = tuple(self.values.shape[1:])
+        columns = self._columns() if len(shape) == 1 else None
+        norms = []
+        for name, part in parts.items():
+            mask = entries_of(part, shape, columns, name).flatten().to(squares.device)
+            norms.append(squares[:, mask].sum(1))
         return self._result(torch.stack(norms, 1).sqrt(), "cells", tuple(map(str, parts)))
 
-    def patches(self, size: int) -> Tensor:
-        """Return the norm over each square of ``size`` by ``size`` pixels, ``(B, rows, columns)``.
+    def patches(self, size: int | tuple[int, int]) -> Tensor:
+        """Return the norm over each patch of ``size`` by ``size`` pixels, ``(B, rows, columns)``.
 
-        All channels count together; squares that reach over an edge hold what there is of them.
+        All channels count together; patches that reach over an edge hold what there is of them.
+
+        Parameters
+        ----------
+        size
+            The side of a square, or height and width of a patch, in pixels.
         """
-        if size < 1:
-            raise InputError(f"A patch is at least one pixel wide, not {size}.")
+        sides = size if isinstance(size, tuple | list) else (size, size)
+        if len(sides) != 2 or any(
+            not isinstance(side, numbers.Integral) or isinstance(side, bool) or side < 1
+            for side in sides
+        ):
+            raise InputError(
+                "A patch has a whole number of pixels, at least one, or two such numbers (height, "
+                f"width), not {size!r}."
+            )
+        tall, wide = int(sides[0]), int(sides[1])
         squares = self._pixels()
         height, width = squares.shape[1:]
-        padded = torch.nn.functional.pad(squares, (0, -width % size, 0, -height % size))
-        blocks = padded.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+        padded = torch.nn.functional.pad(squares, (0, -width % wide, 0, -height % tall))
+        blocks = padded.unflatten(2, (-1, wide)).unflatten(1, (-1, tall))
         return blocks.sum((2, 4)).sqrt()
 
     def superpixels(self, labels: Any) -> Result:
@@ -148,44 +169,6 @@ class Attribution:
 
     def _columns(self) -> tuple[str, ...]:
         return self.names or tuple(f"x{j}" for j in range(self.values.shape[1]))
-
-    def _picked(self, squares: Tensor, name: str, part: Part) -> Tensor:
-        """Return the sum of squares over one part."""
-        if not isinstance(part, slice | tuple | str | int):
-            listed = as_numpy(part)
-            if listed.dtype == bool:
-                mask = torch.as_tensor(listed, device=squares.device)
-                try:
-                    return (squares * mask.expand(squares.shape[1:])).flatten(1).sum(1)
-                except RuntimeError:
-                    raise InputError(
-                        f"The mask of {name!r} has the shape {tuple(mask.shape)}, but records have "
-                        f"{tuple(squares.shape[1:])}."
-                    ) from None
-        if isinstance(part, slice) or (
-            isinstance(part, tuple) and all(isinstance(p, slice) for p in part)
-        ):
-            cut = (part,) if isinstance(part, slice) else part
-            if len(cut) > squares.dim() - 1:
-                raise InputError(f"{name!r} cuts {len(cut)} axes, but records have fewer.")
-            return squares[(slice(None), *cut)].flatten(1).sum(1)
-        if squares.dim() != 2:
-            raise InputError(
-                f"{name!r} names columns, but records of shape {tuple(squares.shape[1:])} have "
-                "none; give a mask or slices."
-            )
-        few: Sequence[Any] = [part] if isinstance(part, str | int) else list(part)
-        return squares[:, [self._column(column) for column in few]].sum(1)
-
-    def _column(self, column: Any) -> int:
-        width, names = self.values.shape[1], self._columns()
-        if isinstance(column, str):
-            if column not in names:
-                raise InputError(f"There is no column {column!r}{nearest(column, names)}.")
-            return names.index(column)
-        if not -width <= int(column) < width:
-            raise InputError(f"There is no column {column}: records have {width} columns.")
-        return int(column)
 
     def _pixels(self) -> Tensor:
         """Return the squares of images, summed over their channels, ``(B, H, W)``."""

@@ -15,8 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+# The last four are those of dp-accounting: a run with much noise has its ε from them.
+ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024)
 _LARGE = 30.0  # an exponent from which on the one in log(1 + …) no longer matters
+_EXACT = 256  # beyond it the whole sum is not worth its time: see sampled_gaussian_renyi
+_FAINT = 90.0  # a weight e⁻⁹⁰ of the first one's adds nothing while no exponent is above 30
 
 
 def sampled_gaussian_renyi(
@@ -26,6 +29,8 @@ def sampled_gaussian_renyi(
 
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
     Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
+    At orders above 256, which only help where μ is small, ``αμ²/2`` also stands for the sum where
+    it has an exponent above 30: without sampling a step costs no less.
 
     Examples
     --------
@@ -49,13 +54,18 @@ def sampled_gaussian_renyi(
             + k * math.log(sample_rate)
             + (order - k) * math.log1p(-sample_rate)
         )
-        exponents = (k * k - k) * squares / 2
-        small = torch.log1p((weights.exp() * torch.expm1(exponents.clamp(max=_LARGE))).sum(1))
-        rest = math.log1p(-sample_rate) * (order - 1) + math.log1p((order - 1) * sample_rate)
-        large = torch.logaddexp(
-            torch.logsumexp(weights + exponents, 1), torch.full_like(small, rest)
-        )
-        columns.append(torch.where(exponents[:, -1] > _LARGE, large, small) / (order - 1))
+        growth = (k * k - k) / 2
+        large = growth[-1] * squares[:, 0] > _LARGE
+        cost = order * squares[:, 0] / 2
+        heavy = weights > weights[0] - _FAINT
+        small = torch.expm1(growth[heavy] * squares[~large]) @ weights[heavy].exp()
+        cost[~large] = torch.log1p(small) / (order - 1)
+        if order <= _EXACT:
+            rest = math.log1p(-sample_rate) * (order - 1) + math.log1p((order - 1) * sample_rate)
+            terms = torch.logsumexp(weights + growth * squares[large], 1)
+            total = torch.logaddexp(terms, torch.full_like(terms, rest))
+            cost[large] = total / (order - 1)
+        columns.append(cost)
     return torch.stack(columns, 1)
 
 

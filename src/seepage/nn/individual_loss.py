@@ -92,16 +92,16 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """Return the least ε at which Gaussian mechanisms of these ``μ`` are (ε, δ)-private.
 
     The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), and zero
-    where already ε = 0 gives no more than δ.
+    where already ε = 0 gives no more than δ; nan for a ``μ`` that is not known.
     """
     from scipy.special import log_ndtr, ndtri
 
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
     mu = np.asarray(mu, dtype=np.float64)
-    out = np.zeros_like(mu)
+    out = np.where(np.isfinite(mu), 0.0, mu)  # what is not known is not private
     # At ε = 0 the least δ is 2Φ(μ/2) − 1.
-    needed = mu > -2 * ndtri((1 - delta) / 2)
+    needed = np.isfinite(mu) & (mu > -2 * ndtri((1 - delta) / 2))
     size = mu[needed]
     low = np.zeros_like(size)
     high = size**2 / 2 - size * ndtri(delta)  # there the first term alone is δ

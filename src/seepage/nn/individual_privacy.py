@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +28,14 @@ class IndividualPrivacy:
         The cost of each record at each order, ``(n, orders)``.
     errors
         Its standard errors; nan for a record that was in fewer than two batches.
+    run_epsilon
+        The ε of the whole run as a function of δ, which no record's exceeds.
     """
 
     orders: tuple[int, ...]
     costs: Numbers
     errors: Numbers
+    run_epsilon: Callable[[float], float] | None = None
 
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
@@ -49,7 +53,7 @@ class IndividualPrivacy:
         return self.errors[:, self._place(order)]
 
     def epsilon(self, delta: float) -> Numbers:
-        """Return the ε of each record at δ, the least over the orders.
+        """Return the ε of each record at δ, the least over the orders and that of the whole run.
 
         ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne, Kamath and Steinke 2020, proposition 12).
         """
@@ -57,7 +61,8 @@ class IndividualPrivacy:
             raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
         order = np.asarray(self.orders, dtype=float)
         every = self.costs + np.log1p(-1 / order) - np.log(delta * order) / (order - 1)
-        return np.asarray(np.maximum(every.min(axis=1), 0.0))
+        whole = np.inf if self.run_epsilon is None else self.run_epsilon(delta)
+        return np.asarray(np.minimum(np.maximum(every.min(axis=1), 0.0), whole))
 
     def _place(self, order: int) -> int:
         if order not in self.orders:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from seepage.errors import InputError
 from seepage.nn.accountant import FisherAccountant
 from seepage.nn.clipping import HardClip
 from seepage.nn.engine import Step
+from seepage.nn.ledger import Ledger
 from seepage.nn.losses import Loss
 from seepage.nn.privacy import ADD_OR_REMOVE, PrivacyGuarantee
 from seepage.nn.sampler_check import SamplerWarning
@@ -36,6 +38,8 @@ class OpacusAccountant(FisherAccountant):
         super().__init__(
             without_opacus(net), *args, noise_multiplier=source.noise_multiplier(), **options
         )
+        # The threshold follows the optimiser; the ledger has that of every step.
+        self.measurement = (self.measurement or {}) | {"clip": HardClip.__name__}
         self._observed = 0
         self._unhook = source.chain(self._after_step)
 
@@ -55,8 +59,9 @@ class OpacusAccountant(FisherAccountant):
             self.engine.clip = HardClip(threshold)
         for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
             mine.training = theirs.training
+        step = super().observe(index, x, y, update=update, more=True)
         self._observed += 1
-        return super().observe(index, x, y, update=update, more=True)
+        return step
 
     def detach(self) -> None:
         """Let go of the optimiser: its hook is again what it was."""
@@ -77,11 +82,15 @@ class OpacusAccountant(FisherAccountant):
         theirs = self._source.accountant()
         if method is not None or theirs is None or self.sampler != POISSON:
             return super().privacy(delta, method=method or "rdp", orders=orders)
-        delta = 1 / self.records if delta is None else delta
-        again = type(theirs)()
-        again.history = [(e.noise_multiplier, e.sample_rate, e.steps) for e in self.ledger]
-        epsilon = float(again.get_epsilon(delta)) if self.steps else 0.0
+        delta = self.default_delta() if delta is None else delta
+        epsilon = _opacus_epsilon(type(theirs), self.ledger, delta)
         return PrivacyGuarantee(epsilon, delta, ADD_OR_REMOVE, f"opacus {theirs.mechanism()}")
+
+    def _run_epsilon(self) -> Callable[[float], float]:
+        theirs = self._source.accountant()
+        if theirs is None or self.sampler != POISSON:
+            return super()._run_epsilon()
+        return partial(_opacus_epsilon, type(theirs), Ledger(tuple(self.ledger)))
 
     def _modules(self) -> Any:
         return innermost(self._original).modules()
@@ -93,6 +102,13 @@ class OpacusAccountant(FisherAccountant):
             self.unobserved += 1
             self._count_step()
         self._observed = 0
+
+
+def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
+    """Return the ε that an accountant of Opacus gives to the steps of a ledger."""
+    again = kind()
+    again.history = [(e.noise_multiplier, e.sample_rate, e.steps) for e in ledger]
+    return float(again.get_epsilon(delta)) if ledger.steps else 0.0
 
 
 class _Source:
@@ -189,11 +205,13 @@ def attach(
     net
         The network, as ``make_private`` returned it or as it was before.
     loss
-        The loss of one example: ``"cross_entropy"``, or the criterion *before* ``make_private``.
+        The loss of one example: ``"cross_entropy"``, or the criterion, as it was before
+        ``make_private`` or as that returned it for ghost clipping.
     data_loader
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
-        For a ``PrivacyEngine``, which does not keep them: what ``make_private`` was given.
+        For a ``PrivacyEngine``, which does not keep them: what ``make_private`` was given. An
+        optimiser has its own, and others are refused.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 
@@ -204,6 +222,8 @@ def attach(
     """
     if hasattr(target, "attach_step_hook"):
         source = _Source(target)
+        _check_own("noise_multiplier", noise_multiplier, source.noise_multiplier())
+        _check_own("max_grad_norm", max_grad_norm, source.max_grad_norm())
     elif hasattr(target, "make_private"):
         if noise_multiplier is None or max_grad_norm is None:
             raise InputError(
@@ -227,7 +247,7 @@ def attach(
     return OpacusAccountant(
         source,
         net,
-        loss,
+        _own_criterion(loss),
         n=len(data_loader.dataset),
         sample_rate=1.0 if rate is None else rate,
         max_grad_norm=source.max_grad_norm(),
@@ -235,3 +255,17 @@ def attach(
         sampler=OTHER if rate is None else POISSON,
         **accounting,
     )
+
+
+def _check_own(name: str, given: float | None, own: float) -> None:
+    if given is not None and given != own:
+        raise InputError(
+            f"The optimiser has {name} = {own!r}, not {given!r}; leave it out: it is read from the "
+            "optimiser at every batch."
+        )
+
+
+def _own_criterion(loss: Any) -> Any:
+    """Return the criterion inside the wrapper that Opacus's ghost clipping puts around it."""
+    wrapped = type(loss).__module__.split(".")[0] == "opacus"
+    return loss.criterion if wrapped and hasattr(loss, "criterion") else loss

@@ -8,7 +8,7 @@ hidden batches hide cannot be assigned to one record, so no amplification is cla
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.accountant import make_clip
 from seepage.nn.attribution import Attribution
+from seepage.nn.batch_index import check_apart, checked_index
+from seepage.nn.clipping import Clip
 from seepage.nn.engine import Engine
 from seepage.nn.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.losses import Loss
+from seepage.nn.privacy_loss import (
+    as_tensors,
+    check_batch,
+    check_positive,
+    check_view,
+    choose_clip,
+    named,
+)
 from seepage.nn.susceptibility import Susceptibility, susceptibility
 from seepage.nn.views import View
 from seepage.tables import build_frame
@@ -126,47 +135,52 @@ class PlisOverTraining:
         n: int,
         noise_multiplier: float,
         max_grad_norm: float,
-        clip: str = "smooth",
+        clip: str | Clip = "smooth",
         view: View | None = None,
         chunk_size: int | str = "auto",
     ) -> None:
-        if n < 1:
-            raise InputError(f"n must be the number of training records, not {n}.")
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+            raise InputError(f"n must be the number of training records, not {n!r}.")
+        check_view(view)
+        check_positive(max_grad_norm, "max_grad_norm")
         self.records, self.noise_multiplier = n, noise_multiplier
         self.engine = Engine(
-            net, loss, clip=make_clip(clip, max_grad_norm), view=view, chunk_size=chunk_size
+            net, loss, clip=choose_clip(clip, max_grad_norm), view=view, chunk_size=chunk_size
         )
         self.steps = 0
         self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.uses = torch.zeros(n, dtype=torch.int64)
         self.values: Tensor | None = None  # of the shape of the first batch's attributes
+        self.names: tuple[str, ...] | None = None  # of the columns, once a data frame was seen
+        self.library = "torch"
         self._seen = torch.zeros(n, dtype=torch.bool)
         self._warned = False
 
-    def observe(
-        self, index: Sequence[int] | Tensor | Any, x: Any, y: Tensor, *, more: bool = False
-    ) -> Susceptibility:
+    def observe(self, index: Any, x: Any, y: Any, *, more: bool = False) -> Susceptibility:
         """Add a step, before its update; return the PLIS of its records.
 
         Parameters
         ----------
         index
-            Which records these are, ``(B,)``.
+            Which records these are, ``(B,)``: numbers from 0 to ``n − 1``.
         x, y
-            Their inputs and targets.
+            Their inputs and targets, as for :func:`plis`: tensors, NumPy arrays or data frames,
+            whose columns then have names.
         more
             Whether more records of the same step follow (a full batch in several parts).
         """
+        x, y, table = as_tensors(self.engine.net, x, y)
+        check_batch(x, y)
         chosen = self._checked(index, y)
+        check_positive(self.noise_multiplier, "noise_multiplier")
         noise = float(self.noise_multiplier) * self.engine.clip.max_grad_norm
-        if not 0 < noise < float("inf"):
-            raise InputError(
-                f"noise_multiplier must be a finite number above zero, not "
-                f"{self.noise_multiplier!r}."
-            )
         found = susceptibility(
             *self.engine.radial_pull(x, y), self.engine.clip, noise, self.engine.view.describe()
         )
+        found = named(found, table, self.engine.view)
+        self._refuse_other_attributes(found)
+        if found.names is not None:
+            self.names, self.library = found.names, found.library
         self._seen[chosen] = True
         self.uses[chosen] += 1
         self.privacy_loss[chosen] += found.privacy_loss.double().cpu()
@@ -193,6 +207,8 @@ class PlisOverTraining:
             self.values.clone(),
             None,
             self.engine.view.describe(),
+            names=self.names,
+            library=self.library,
             privacy_loss=self.privacy_loss.clone(),
             steps=self.steps,
             uses=self.uses.clone(),
@@ -207,6 +223,8 @@ class PlisOverTraining:
             "privacy_loss": self.privacy_loss.clone(),
             "uses": self.uses.clone(),
             "seen": self._seen.clone(),
+            "names": self.names,
+            "library": self.library,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -219,6 +237,7 @@ class PlisOverTraining:
         self.privacy_loss, self.uses = state["privacy_loss"].clone(), state["uses"].clone()
         self._seen = state["seen"].clone()
         self.values = state["values"].clone() if "values" in state else None
+        self.names, self.library = state.get("names"), state.get("library", "torch")
 
     def _close_step(self) -> None:
         missing = int((~self._seen).sum())
@@ -234,13 +253,20 @@ class PlisOverTraining:
                 stacklevel=3,
             )
 
+    def _refuse_other_attributes(self, found: Susceptibility) -> None:
+        """Raise where attributes are not those of the steps before: they could not be added."""
+        if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
+            raise InputError(
+                f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in the "
+                f"steps before it was {tuple(self.values.shape[1:])}."
+            )
+        if None not in (self.names, found.names) and self.names != found.names:
+            raise InputError(
+                "The columns of x are not those of the steps before; give the same ones, in the "
+                "same order."
+            )
+
     def _checked(self, index: Any, y: Tensor) -> Tensor:
-        chosen = torch.as_tensor(index, dtype=torch.int64).flatten().cpu()
-        if len(chosen) != len(y) or not len(chosen):
-            raise InputError(f"index names {len(chosen)} records, but the batch has {len(y)}.")
-        if int(chosen.min()) < 0 or int(chosen.max()) >= self.records:
-            odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
-            raise InputError(f"There is no record {odd}: n is {self.records}.")
-        if len(torch.unique(chosen)) < len(chosen) or bool(self._seen[chosen].any()):
-            raise InputError("A record is in the same step twice; each may take part once.")
+        chosen = checked_index(index, len(y), self.records)
+        check_apart(chosen, self._seen.nonzero().flatten())
         return chosen

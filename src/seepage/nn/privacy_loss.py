@@ -9,6 +9,7 @@ attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,8 @@ from seepage.nn.engine import Engine
 from seepage.nn.linear_models import as_network
 from seepage.nn.losses import Loss
 from seepage.nn.susceptibility import Susceptibility, susceptibility
-from seepage.nn.views import View, batch_size
-from seepage.tables import Table, read_table
+from seepage.nn.views import Input, View, batch_size
+from seepage.tables import Table, as_numpy, read_table
 
 
 def plis(
@@ -36,7 +37,7 @@ def plis(
     *,
     noise_multiplier: float | None = None,
     max_grad_norm: float | None = None,
-    clip: str = "smooth",
+    clip: str | Clip = "smooth",
     view: View | None = None,
     compare: str | None = None,
     probes: int = 64,
@@ -61,7 +62,8 @@ def plis(
         The clipping threshold ``C``; ``None`` leaves the gradients as they are.
     clip
         ``"smooth"`` (paper 004's GELU, as in paper 002) or ``"hard"``, under which the privacy loss
-        of a clipped record does not react to anything and its PLIS is zero.
+        of a clipped record does not react to anything and its PLIS is zero. Or a clip of
+        :mod:`seepage.nn`, which has its own threshold, without ``max_grad_norm``.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
@@ -88,28 +90,24 @@ def plis(
     >>> found.attributes({"first two": slice(0, 2), "third": 2}).shape
     (10, 2)
     """
+    check_view(view)
     noise, chosen = _release(noise_multiplier, max_grad_norm, clip)
     table: Table | None = None
     if isinstance(net, nn.Module):
         if loss is None:
             raise InputError("A network needs its loss, such as 'cross_entropy' or 'mse'.")
-        x, y, table = _tensors(net, x, y)
+        x, y, table = as_tensors(net, x, y)
     elif loss is not None:
         raise InputError(
             f"A {type(net).__name__} has a loss of its own; pass loss=None, or a torch module."
         )
     else:
         net, loss, table, x, y = as_network(net, x, y)
-    if batch_size(x) != len(y):
-        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
-    if len(y) == 0:
-        raise InputError("The batch holds no records.")
+    check_batch(x, y)
     engine = Engine(net, loss, clip=chosen, view=view, chunk_size=chunk_size, seed=seed)
     pulls, norms, losses = engine.radial_pull(x, y)
     found = susceptibility(pulls, norms, losses, chosen, noise, engine.view.describe())
-    if table is not None:
-        own = table.names if found.values.shape[1:] == (len(table.names),) else None
-        found = replace(found, index=table.index, names=own, library=table.library)
+    found = named(found, table, engine.view)
     if compare is not None:
         beside = compare_measures(engine, x, y, found.values, noise, compare, probes)
         found = replace(found, comparison=beside)
@@ -117,25 +115,69 @@ def plis(
 
 
 def _release(
-    noise_multiplier: float | None, max_grad_norm: float | None, clip: str
+    noise_multiplier: float | None, max_grad_norm: float | None, clip: str | Clip
 ) -> tuple[float | None, Clip]:
     """Return the standard deviation of the noise, or None, and the clip."""
-    chosen: Clip = NoClip() if max_grad_norm is None else make_clip(clip, max_grad_norm)
+    chosen = choose_clip(clip, max_grad_norm)
     if noise_multiplier is None:
-        if max_grad_norm is not None:
+        if not isinstance(chosen, NoClip):
             raise InputError(
-                "max_grad_norm without noise_multiplier: clipping alone is not private. Give both, "
-                "or neither for the gradient signal."
+                "A clip without noise_multiplier: clipping alone is not private. Give both, or "
+                "neither (no max_grad_norm) for the gradient signal."
             )
         return None, chosen
-    if not (np.isfinite(noise_multiplier) and noise_multiplier > 0):
-        raise InputError(
-            f"noise_multiplier must be a finite number above zero, not {noise_multiplier!r}."
-        )
+    check_positive(noise_multiplier, "noise_multiplier")
     return float(noise_multiplier) * chosen.max_grad_norm, chosen
 
 
-def _tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
+def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
+    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
+    if max_grad_norm is not None:
+        check_positive(max_grad_norm, "max_grad_norm")
+    if isinstance(clip, Clip):
+        if max_grad_norm not in (None, clip.max_grad_norm):
+            raise InputError(
+                f"max_grad_norm={max_grad_norm!r} contradicts clip={clip!r}; give the clip by its "
+                "name, or the same threshold in both."
+            )
+        return clip
+    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
+    return NoClip() if max_grad_norm is None else found
+
+
+def check_positive(value: Any, name: str) -> None:
+    """Raise unless an option is a finite number above zero."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and np.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a finite number above zero, not {value!r}.")
+
+
+def check_view(view: Any) -> None:
+    """Raise unless this says what the attributes are."""
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
+        )
+
+
+def check_batch(x: Any, y: Tensor) -> None:
+    """Raise unless there is a label for each of at least one record."""
+    if batch_size(x) != len(y):
+        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+    if len(y) == 0:
+        raise InputError("The batch holds no records.")
+
+
+def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibility:
+    """Return PLIS with the names of a table's rows, and of its columns where it is about them."""
+    if table is None:
+        return found
+    about = isinstance(view, Input) and found.values.shape[1:] == (len(table.names),)
+    names = table.names if about else None
+    return replace(found, index=table.index, names=names, library=table.library)
+
+
+def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
     """Return tensors where the network is; a data frame also as a table with names."""
     like = next(net.parameters(), None)
     if like is None:
@@ -145,8 +187,18 @@ def _tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]
         table = read_table(x)
         x = table.values
     if isinstance(x, np.ndarray):
-        x = torch.tensor(x, dtype=like.dtype if x.dtype.kind == "f" else None)
+        x = _tensor(x, like.dtype if x.dtype.kind == "f" else None)
         x = x.to(like.device)
     if not isinstance(y, Tensor):
-        y = torch.tensor(np.asarray(y)).to(like.device)
+        labels = as_numpy(y)
+        if labels.dtype.kind not in "biuf":
+            raise InputError(
+                f"y holds {labels.dtype} values instead of numbers; give the number of each class."
+            )
+        y = _tensor(labels).to(like.device)
     return x, y, table
+
+
+def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
+    # Copies: frames may not be written to, and torch takes no array that runs backwards.
+    return torch.tensor(np.ascontiguousarray(values), dtype=dtype)

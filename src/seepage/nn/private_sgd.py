@@ -20,8 +20,9 @@ from tqdm import tqdm
 from seepage.errors import InputError
 from seepage.nn.accountant import FisherAccountant
 from seepage.nn.checkpoints import read_checkpoint, remove_leftovers, write_checkpoint
+from seepage.nn.clipping import Clip
 from seepage.nn.evaluation import Progress, measure_accuracy
-from seepage.nn.fingerprint import data_fingerprint, plain_setting
+from seepage.nn.fingerprint import data_fingerprint, loss_name, plain_setting
 from seepage.nn.losses import Loss
 from seepage.nn.parallel import check_agreement, own_part, shared_seed, start_alike, summed
 from seepage.nn.samplers import make_sampler
@@ -33,6 +34,7 @@ from seepage.nn.sharing import (
     world_size,
 )
 from seepage.nn.signs import key_of
+from seepage.nn.trainer_settings import check_accounting, check_same_run, check_update
 
 _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
 
@@ -57,7 +59,8 @@ class PrivateSGD:
     learning_rate, momentum, weight_decay
         ρ, m and λ.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"smooth"`` as in paper 004, ``"hard"``, ``"none"``.
+        σ, C, and how gradients are clipped: ``"smooth"`` as in paper 004, ``"hard"``, ``"none"``,
+        or a clip of :mod:`seepage.nn.clipping`, which has its own C.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size.
     seed
@@ -66,7 +69,8 @@ class PrivateSGD:
         it can take the noise away.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` goes on from it, to the
-        same numbers as if the run had never stopped.
+        same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
+        of steps must stay the same, as its failure probability is spread over them.
     checkpoint_every
         After how many steps it is written.
     evaluate_every
@@ -112,7 +116,7 @@ class PrivateSGD:
         weight_decay: float = 0.0,
         noise_multiplier: float = 1.0,
         max_grad_norm: float = 1.0,
-        clip: str = "smooth",
+        clip: str | Clip = "smooth",
         sampling: str = "poisson",
         seed: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -120,27 +124,26 @@ class PrivateSGD:
         evaluate_every: int | None = None,
         **accounting: Any,
     ) -> None:
+        check_accounting(accounting, PrivateSGD)
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
-        if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
-            raise InputError(
-                "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
-            )
+        check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
         self.net = net
         self.loss = loss
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.noise_multiplier = noise_multiplier
-        self.max_grad_norm = max_grad_norm
+        # Plain numbers from here on: a checkpoint holds no others.
+        self.steps = int(steps)
+        self.batch_size = plain_setting(batch_size)
+        self.learning_rate = float(learning_rate)
+        self.momentum = float(momentum)
+        self.weight_decay = float(weight_decay)
+        self.noise_multiplier = float(noise_multiplier)
+        self.max_grad_norm = float(max_grad_norm)
         self.clip = clip
         self.sampling = sampling
-        self.seed = seed
+        self.seed = plain_setting(seed)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.checkpoint_every = checkpoint_every
-        self.evaluate_every = evaluate_every or max(1, steps // 20)
+        self.checkpoint_every = int(checkpoint_every)
+        self.evaluate_every = int(evaluate_every or max(1, steps // 20))
         self.accounting = accounting
 
     def fit(self, X: Any, y: Any, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
@@ -148,6 +151,9 @@ class PrivateSGD:
         X, y = torch.as_tensor(X), torch.as_tensor(y)
         if len(X) != len(y):
             raise InputError(f"X has {len(X)} records, but y has {len(y)}.")
+        if (X_test is None) != (y_test is None):
+            missing = "X_test" if X_test is None else "y_test"
+            raise InputError(f"The test data needs both X_test and y_test; {missing} is missing.")
         test = None if X_test is None else (torch.as_tensor(X_test), torch.as_tensor(y_test))
         self._begin(X, y)
         device = next(self.net.parameters()).device
@@ -235,7 +241,8 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+            if self.accountant_.records > 1:  # of one record alone, 1/n is no δ
+                shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             bar.set_postfix(shown)
 
@@ -245,7 +252,8 @@ class PrivateSGD:
             "batch_size", "learning_rate", "momentum", "weight_decay", "noise_multiplier",
             "max_grad_norm", "clip", "sampling", "evaluate_every",
         )  # fmt: skip
-        own = {name: getattr(self, name) for name in names}
+        own = {name: plain_setting(getattr(self, name)) for name in names}
+        own["loss"] = loss_name(self.loss)
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
         return own | {"accounting": more, "seed": self.seed_}
 
@@ -254,7 +262,9 @@ class PrivateSGD:
         state = whole_state(self.accountant_)
         if process_rank() > 0:
             return
+        budget = self.accountant_.amplification.budget
         facts = self._facts | {
+            "theorem4_steps": None if budget is None else budget.steps,
             "step": self._step,
             "accountant": state.pop("facts"),
             "history": [asdict(now) for now in self.history_],
@@ -266,12 +276,8 @@ class PrivateSGD:
         write_checkpoint(self.checkpoint, tensors, facts)
 
     def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        for name, mine in self._facts.items():
-            if facts.get(name) != mine:
-                raise InputError(
-                    f"{self.checkpoint} is of another run: its {name} is {facts.get(name)!r}, not "
-                    f"{mine!r}. Name another checkpoint, or delete it to begin anew."
-                )
+        assert self.checkpoint is not None  # noqa: S101 - it was read
+        check_same_run(self.checkpoint, facts, self._facts, self.steps)
         parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "velocity": {}}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")

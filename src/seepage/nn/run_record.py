@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from seepage.nn.accounted import Accounted
 from seepage.nn.individual import IndividualTally
 from seepage.nn.individual_privacy import IndividualPrivacy
 from seepage.nn.ledger import Ledger
-from seepage.nn.privacy import renyi
+from seepage.nn.measurement import first_difference, identity, ledger_difference
+from seepage.nn.privacy import guarantee, renyi
 from seepage.nn.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.subsampling import POISSON
 from seepage.nn.tally import Tally
+from seepage.nn.theorem4 import FailureBudget
 
-VERSION = 1
+VERSION = 2
 
 
 class RunRecord(Accounted):
@@ -38,6 +41,9 @@ class RunRecord(Accounted):
         Whether the differential privacy of every record by itself is kept.
     sketch
         Sketches of the information about some records, or ``None``.
+    measurement
+        What identifies the measurement (:mod:`seepage.nn.measurement`); ``None`` where a state is
+        to be loaded that tells it.
     """
 
     def __init__(
@@ -48,10 +54,12 @@ class RunRecord(Accounted):
         *,
         individual: bool,
         sketch: SpectrumSketch | None,
+        measurement: Mapping[str, Any] | None = None,
     ) -> None:
         self.records = records
         self.probes = probes
         self.about = about
+        self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
         self.unobserved = 0
         self.ledger = Ledger()
@@ -73,6 +81,17 @@ class RunRecord(Accounted):
             )
         return self.tally.moments(self.probes, amplified)
 
+    @property
+    def failure_probability(self) -> float:
+        """The probability, over the steps taken so far, with which the factor κ may fail.
+
+        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        """
+        facts = self.measurement or {}
+        if facts.get("amplification") != "theorem4":
+            return 0.0
+        return FailureBudget(facts["delta"], facts["announced steps"]).spent(self.steps)
+
     def fil(self) -> SpectrumBracket:
         """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
         if self.sketch is None:
@@ -82,7 +101,10 @@ class RunRecord(Accounted):
         return self.sketch.bracket()
 
     def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of every record by itself."""
+        """Return the Rényi differential privacy of every record by itself.
+
+        None of its numbers is above that of the whole run, which holds for every record.
+        """
         if self.individual is None:
             raise InputError("The accountant was told individual=False; nothing was kept.")
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
@@ -95,7 +117,14 @@ class RunRecord(Accounted):
         orders = self.individual.orders
         worst = torch.as_tensor(renyi(self.ledger, orders), device=self.tally.uses.device)
         total, error = self.individual.totals(self.steps, self.tally.uses, worst)
-        return IndividualPrivacy(orders, total.cpu().numpy(), error.cpu().numpy())
+        total = torch.fmin(total, worst)
+        return IndividualPrivacy(
+            orders, total.cpu().numpy(), error.cpu().numpy(), self._run_epsilon()
+        )
+
+    def _run_epsilon(self) -> Callable[[float], float]:
+        """Return the run's ε as a function of δ, for the steps taken so far."""
+        return partial(_epsilon, Ledger(tuple(self.ledger)))
 
     def _parts(self) -> dict[str, Tally | IndividualTally | SpectrumSketch]:
         found = {"tally": self.tally, "individual": self.individual, "sketch": self.sketch}
@@ -128,13 +157,17 @@ class RunRecord(Accounted):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
-        facts = json.loads(state["facts"])
-        for name in ("version", "records", "probes", "about", "sketched"):
-            mine = self._facts()[name]
-            if facts[name] != mine:
-                raise InputError(
-                    f"The state is of a run with {name} = {facts[name]!r}, not {mine!r}."
-                )
+        facts = _read_facts(state)
+        mine = self._facts()
+        if self.measurement is None:
+            mine["measurement"] = facts["measurement"]
+        names = ("records", "probes", "about", "sketched")
+        theirs, own = identity(facts, names), identity(mine, names)
+        name = first_difference(theirs, own)
+        if name is not None:
+            raise InputError(
+                f"The state is of a run with {name} = {theirs.get(name)!r}, not {own.get(name)!r}."
+            )
         wanted = {
             f"{kind}.{name}": (part, name, tensor)
             for kind, part in self._parts().items()
@@ -169,6 +202,7 @@ class RunRecord(Accounted):
             "records": self.records,
             "probes": self.probes,
             "about": self.about,
+            "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
             "unknowns": self.unknowns,
             "unobserved": self.unobserved,
@@ -176,6 +210,7 @@ class RunRecord(Accounted):
         }
 
     def _take(self, facts: Mapping[str, Any]) -> None:
+        self.measurement = facts["measurement"]
         self.unknowns = facts["unknowns"]
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
@@ -189,6 +224,7 @@ def join_shares(shares: Sequence[RunRecord]) -> RunRecord:
     """
     if not shares:
         raise InputError("There are no shares to join.")
+    check_alike(shares)
     first = shares[0]
     whole = RunRecord(
         first.records,
@@ -196,30 +232,65 @@ def join_shares(shares: Sequence[RunRecord]) -> RunRecord:
         first.about,
         individual=first.individual is not None,
         sketch=None,
+        measurement=first.measurement,
     )
     if first.sketch is not None:
         whole.sketch = SpectrumSketch(
             first.sketch.chosen.tolist(), first.sketch.rank, first.records
         )
     whole.unknowns = max(share.unknowns for share in shares)  # zero where all batches were empty
-    whole.ledger = first.ledger
+    whole.ledger = Ledger(tuple(first.ledger))
     whole.unobserved = max(share.unobserved for share in shares)
     for share in shares:
-        check_alike(first, share)
         whole.absorb(share)
     return whole
 
 
-def check_alike(first: RunRecord, other: RunRecord) -> None:
-    """Raise unless two records are of runs with the same data, probes, view and steps."""
-    for name in ("records", "probes", "about"):
-        if getattr(first, name) != getattr(other, name):
-            raise InputError(
-                f"The runs differ in {name}: {getattr(first, name)!r} and {getattr(other, name)!r}."
-            )
-    if first.ledger != other.ledger:
+def check_alike(runs: Sequence[RunRecord]) -> None:
+    """Raise unless records are of different runs that measured the same, in the same steps."""
+    if len({id(run) for run in runs}) < len(runs):
+        raise InputError("The same run is given twice; each must be one of its own.")
+    first = runs[0]
+    for other in runs[1:]:
+        _check_pair(first, other)
+    # A run that saw only empty batches does not know how many numbers are unknown.
+    sizes = sorted({run.unknowns for run in runs} - {0})
+    if len(sizes) > 1:
         raise InputError(
-            f"The runs did not take the same steps: {first.ledger}; against {other.ledger}."
+            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknown numbers."
         )
+
+
+def _check_pair(first: RunRecord, other: RunRecord) -> None:
+    names = ("records", "probes", "about")
+    mine, theirs = (identity(run._facts(), names) for run in (first, other))
+    name = first_difference(mine, theirs)
+    if name is not None:
+        raise InputError(f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}.")
+    difference = ledger_difference(first.ledger, other.ledger)
+    if difference is not None:
+        raise InputError(f"The runs did not take the same steps: {difference}.")
     if list(first._parts()) != list(other._parts()):
         raise InputError("Only some of the runs kept sketches, or the privacy of single records.")
+
+
+def _read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a stored state, or raise if it is none of this version."""
+    try:
+        facts = json.loads(state["facts"])
+        version = facts["version"]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            "This is no state of an accountant: load what state_dict() returned, with its text "
+            "under 'facts'."
+        ) from None
+    if version != VERSION:
+        raise InputError(
+            f"The state has the format {version!r}, not {VERSION}: states of other versions of "
+            "seepage do not tell all that identifies a run, so this run must begin anew."
+        )
+    return dict(facts)
+
+
+def _epsilon(ledger: Ledger, delta: float) -> float:
+    return guarantee(ledger, delta).epsilon

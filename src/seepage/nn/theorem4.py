@@ -52,8 +52,10 @@ class FailureBudget:
     def __init__(self, total: float, steps: int | None) -> None:
         if not 0 < total < 1:
             raise InputError(f"delta must lie between 0 and 1, not {total!r}.")
+        if steps is not None and steps < 1:
+            raise InputError(f"steps must be the number of steps of the run, not {steps!r}.")
         self.total = float(total)
-        self.steps = steps
+        self.steps = None if steps is None else int(steps)
 
     def at(self, step: int) -> float:
         """Return the failure probability of a step, counted from one; zero when none is left."""
@@ -63,4 +65,6 @@ class FailureBudget:
 
     def spent(self, steps: int) -> float:
         """Return what the first ``steps`` steps spend together."""
+        if self.steps is not None:
+            return self.total * min(steps, self.steps) / self.steps
         return math.fsum(self.at(step) for step in range(1, steps + 1))

@@ -1,0 +1,28 @@
+"""Settings that must be numbers: they are, or a sentence says so."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from seepage.errors import InputError
+
+
+def check_noise(value: Any) -> None:
+    """Raise unless a noise multiplier is a finite number above zero."""
+    check_number("noise_multiplier", value)
+    if not float(value) > 0:
+        raise InputError(
+            f"noise_multiplier must be above zero, not {value!r}: without noise a gradient gives "
+            "everything away."
+        )
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise unless a setting is a finite number; text that reads like one is none."""
+    try:
+        good = not isinstance(value, str | bytes) and math.isfinite(float(value))
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise InputError(f"{name} must be a finite number, not {value!r}.")
