@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gradient_oracle import dense
+from small_run import D, N, small_accountant, small_problem
 from torch import nn
 
 import seepage as sp
@@ -17,19 +18,6 @@ from seepage.nn.run_record import join_shares
 from seepage.nn.samplers import FixedSizeSampler, PoissonSampler
 from seepage.nn.subsampling import MixtureFactor
 from seepage.nn.views import Input
-
-N, D = 12, 5
-
-
-def _problem(seed=0):
-    torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-    return net, torch.randn(N, D, dtype=torch.float64), torch.randint(3, (N,))
-
-
-def _accountant(net, **options):
-    given = {"n": N, "batch_size": 4, "noise_multiplier": 0.7, "max_grad_norm": 0.5}
-    return FisherAccountant(net, "cross_entropy", **given | options)
 
 
 def _train(net, accountant, sampler, x, y, steps, lr=0.3, parts=1):
@@ -49,7 +37,7 @@ def _train(net, accountant, sampler, x, y, steps, lr=0.3, parts=1):
 
 def _truth(sampler, x, y, steps, clip, view, noise, kappa, lr=0.3):
     """Return Σ κ ‖J̃‖_F²/s² of every record over the same run, dense and one by one."""
-    net, _, _ = _problem()
+    net, _, _ = small_problem()
     total = np.zeros(N)
     for t in range(steps):
         index = sampler.batch(t)
@@ -80,10 +68,10 @@ def test_a_run_adds_up_to_the_dense_sum(case):
     name, clip, sampling = CASES[case]
     mask = torch.zeros(D, dtype=torch.bool)
     mask[2] = True
-    net, x, y = _problem()
+    net, x, y = small_problem()
     kind = PoissonSampler if sampling == "poisson" else FixedSizeSampler
     sampler = kind(N, 4, seed=3)
-    accountant = _accountant(net, clip=name, sampler=sampling, view=Input(mask))
+    accountant = small_accountant(net, clip=name, sampler=sampling, view=Input(mask))
     _train(net, accountant, sampler, x, y, 6)
     noise = 0.7 * clip.max_grad_norm
     mixture = MixtureFactor(4 / N)
@@ -99,8 +87,8 @@ def test_a_run_adds_up_to_the_dense_sum(case):
 
 
 def test_unclipped_gradients_count_in_full():
-    net, x, y = _problem()
-    accountant = _accountant(net, clip="none", probes=60)
+    net, x, y = small_problem()
+    accountant = small_accountant(net, clip="none", probes=60)
     accountant.observe([2, 5, 6], x[[2, 5, 6]], y[[2, 5, 6]])
     J = dense(net, "cross_entropy", Input(), x[[2, 5, 6]], y[[2, 5, 6]]).J
     truth = np.sqrt(J.square().sum((1, 2)).numpy() / D) / 0.7
@@ -116,14 +104,14 @@ def test_unclipped_gradients_count_in_full():
 def test_standard_errors_are_calibrated():
     n, steps = 150, 20
     torch.manual_seed(1)
-    net = _problem()[0]
+    net = small_problem()[0]
     x, y = torch.randn(n, D, dtype=torch.float64), torch.randint(3, (n,))
     found = dense(net, "cross_entropy", Input(), x, y)
     one_step = np.sqrt(found.clipped(HardClip(0.5))[1].square().sum((1, 2)).numpy() / D) / 0.35
     truth = math.sqrt(steps) * one_step  # the parameters stay as they are
     covered, ratios = [], []
     for seed in range(8):
-        accountant = _accountant(net, n=n, sample_rate=1.0, batch_size=None, seed=seed)
+        accountant = small_accountant(net, n=n, sample_rate=1.0, batch_size=None, seed=seed)
         for _ in range(steps):
             accountant.observe(range(n), x, y)
         rows = accountant.rows()
@@ -135,8 +123,10 @@ def test_standard_errors_are_calibrated():
 
 
 def test_a_single_probe_errs_on_the_large_side():
-    net, x, y = _problem()
-    few = [_accountant(net, sample_rate=1.0, batch_size=None, seed=s, probes=1) for s in range(16)]
+    net, x, y = small_problem()
+    few = [
+        small_accountant(net, sample_rate=1.0, batch_size=None, seed=s, probes=1) for s in range(16)
+    ]
     for accountant in few:
         accountant.observe(range(N), x, y)
     assert np.isnan(few[0].rows().standard_errors).all()  # one look says nothing of its error
@@ -151,8 +141,8 @@ def test_a_single_probe_errs_on_the_large_side():
 def test_parts_of_a_batch_are_one_step():
     runs = []
     for parts in (1, 3):
-        net, x, y = _problem()
-        accountant = _accountant(net)
+        net, x, y = small_problem()
+        accountant = small_accountant(net)
         _train(net, accountant, PoissonSampler(N, 4, 1), x, y, 5, parts=parts)
         runs.append(accountant)
     assert runs[0].ledger == runs[1].ledger
@@ -160,8 +150,8 @@ def test_parts_of_a_batch_are_one_step():
 
 
 def test_observing_can_return_the_clipped_sum():
-    net, x, y = _problem()
-    step = _accountant(net, clip="smooth").observe(
+    net, x, y = small_problem()
+    step = small_accountant(net, clip="smooth").observe(
         [1, 5, 7], x[[1, 5, 7]], y[[1, 5, 7]], update=True
     )
     found = dense(net, "cross_entropy", Input(), x[[1, 5, 7]], y[[1, 5, 7]])
@@ -172,20 +162,20 @@ def test_observing_can_return_the_clipped_sum():
 
 
 def test_noise_may_change_between_steps():
-    net, x, y = _problem()
-    accountant = _accountant(net, sample_rate=1.0, batch_size=None)
+    net, x, y = small_problem()
+    accountant = small_accountant(net, sample_rate=1.0, batch_size=None)
     accountant.observe(range(N), x, y)
     accountant.noise_multiplier = 1e6
     accountant.observe(range(N), x, y)
     assert [entry.noise_multiplier for entry in accountant.ledger] == [0.7, 1e6]
-    alone = _accountant(net, sample_rate=1.0, batch_size=None)
+    alone = small_accountant(net, sample_rate=1.0, batch_size=None)
     alone.observe(range(N), x, y)
     assert np.asarray(accountant.rows()) == pytest.approx(np.asarray(alone.rows()), rel=1e-6)
 
 
 def test_fil_is_bounded_by_the_root_of_the_trace():
-    net, x, y = _problem()
-    accountant = _accountant(net, sample_rate=1.0, batch_size=None, probes=40)
+    net, x, y = small_problem()
+    accountant = small_accountant(net, sample_rate=1.0, batch_size=None, probes=40)
     accountant.observe(range(N), x, y)
     bound = accountant.rows("fil")
     assert np.asarray(bound) == pytest.approx(math.sqrt(D) * np.asarray(accountant.rows()))
@@ -195,8 +185,8 @@ def test_fil_is_bounded_by_the_root_of_the_trace():
 
 
 def test_bounds_carry_errors_and_conditions():
-    net, x, y = _problem()
-    accountant = _accountant(net)
+    net, x, y = small_problem()
+    accountant = small_accountant(net)
     _train(net, accountant, PoissonSampler(N, 4, 1), x, y, 8)
     rows = accountant.rows()
     bound = rows.mse_bound()
@@ -217,15 +207,15 @@ def test_bounds_carry_errors_and_conditions():
 
 
 def test_a_state_goes_on_where_it_was_taken():
-    whole_net, x, y = _problem()
-    whole = _accountant(whole_net, sketch=3)
+    whole_net, x, y = small_problem()
+    whole = small_accountant(whole_net, sketch=3)
     _train(whole_net, whole, PoissonSampler(N, 4, 1), x, y, 8)
 
-    net, x, y = _problem()
-    first = _accountant(net, sketch=3)
+    net, x, y = small_problem()
+    first = small_accountant(net, sketch=3)
     sampler = PoissonSampler(N, 4, 1)
     _train(net, first, sampler, x, y, 4)
-    second = _accountant(net, sketch=3)
+    second = small_accountant(net, sketch=3)
     second.load_state_dict(first.state_dict())
     sampler.batch, old = (lambda t: old(t + 4)), sampler.batch
     _train(net, second, sampler, x, y, 4)
@@ -249,16 +239,16 @@ def test_a_state_goes_on_where_it_was_taken():
     ],
 )
 def test_states_of_other_runs_are_refused(other, words):
-    net, _, _ = _problem()
-    state = _accountant(net).state_dict()
+    net, _, _ = small_problem()
+    state = small_accountant(net).state_dict()
     with pytest.raises(InputError, match=words):
-        _accountant(net, **other).load_state_dict(state)
+        small_accountant(net, **other).load_state_dict(state)
 
 
 def test_shares_of_one_run_join():
-    net, x, y = _problem()
-    whole = _accountant(net)
-    shares = [_accountant(net), _accountant(net)]
+    net, x, y = small_problem()
+    whole = small_accountant(net)
+    shares = [small_accountant(net), small_accountant(net)]
     for t in range(5):
         index = PoissonSampler(N, 6, 2).batch(t)
         whole.observe(index, x[index], y[index])
@@ -280,8 +270,8 @@ def test_shares_of_one_run_join():
 def test_runs_average():
     runs = []
     for seed in range(4):
-        net, x, y = _problem()
-        accountant = _accountant(net, seed=seed)
+        net, x, y = small_problem()
+        accountant = small_accountant(net, seed=seed)
         _train(net, accountant, PoissonSampler(N, 4, seed), x, y, 6)
         runs.append(accountant)
     merged = merge_runs(runs)
@@ -292,24 +282,24 @@ def test_runs_average():
     assert merged.privacy(1e-3).epsilon == runs[0].privacy(1e-3).epsilon
     with pytest.raises(InputError, match="at least two"):
         merge_runs(runs[:1])
-    net, x, y = _problem()
+    net, x, y = small_problem()
     with pytest.raises(InputError, match="same steps"):
-        merge_runs([runs[0], _accountant(net)])
+        merge_runs([runs[0], small_accountant(net)])
 
 
 def test_individual_privacy_needs_poisson_batches():
-    net, x, y = _problem()
-    fixed = _accountant(net, sampler="fixed")
+    net, x, y = small_problem()
+    fixed = small_accountant(net, sampler="fixed")
     _train(net, fixed, FixedSizeSampler(N, 4, 0), x, y, 2)
     with pytest.raises(InputError, match="Poisson"):
         fixed.individual_privacy()
     with pytest.raises(InputError, match="individual=False"):
-        _accountant(net, individual=False).individual_privacy()
+        small_accountant(net, individual=False).individual_privacy()
 
 
 def test_an_overflow_is_told_when_the_rows_are_read():
-    net, x, y = _problem()
-    accountant = _accountant(net, probes=1)
+    net, x, y = small_problem()
+    accountant = small_accountant(net, probes=1)
     accountant.observe([3], x[[3]], y[[3]])
     accountant.tally.add(torch.tensor([3]), torch.tensor([[math.inf]]), torch.ones(1), 1.0)
     with pytest.raises(InputError, match="record 3"):
@@ -317,7 +307,7 @@ def test_an_overflow_is_told_when_the_rows_are_read():
 
 
 def test_a_run_without_steps_has_leaked_nothing():
-    accountant = _accountant(_problem()[0])
+    accountant = small_accountant(small_problem()[0])
     assert accountant.worst() == 0.0
     assert str(accountant.ledger) == "no steps"
     with pytest.raises(InputError, match="No sketches"):
@@ -326,78 +316,11 @@ def test_a_run_without_steps_has_leaked_nothing():
         accountant.rows()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"batch_size": None}, "either batch_size or sample_rate"),
-        ({"sample_rate": 0.5}, "either batch_size or sample_rate"),
-        ({"batch_size": 13}, "sampling rate"),
-        ({"n": 0}, "number of training records"),
-        ({"probes": 0}, "probes"),
-        ({"sampler": "poison"}, "did you mean 'poisson'"),
-        ({"clip": "soft"}, "clip must be one of"),
-        ({"amplification": "both"}, "amplification must be one of"),
-        ({"max_grad_norm": 0.0}, "max_grad_norm"),
-        ({"sketch": 2, "sketch_records": [99]}, "sketch_records"),
-        ({"sketch": 2, "probes": 1}, "at least two probes"),
-        ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number, not '1'"),
-        ({"noise_multiplier": -1.0}, "above zero"),
-        ({"amplification": "theorem4", "steps": 0}, "number of steps"),
-    ],
-)
-def test_bad_settings_are_refused(change, words):
-    net, _, _ = _problem()
-    with pytest.raises(InputError, match=words):
-        _accountant(net, **change)
-
-
-@pytest.mark.parametrize(
-    ("index", "words"),
-    [
-        ([0, 1], "names 2 records, but the batch has 3"),
-        ([0, 1, 12], "no record 12"),
-        ([-1, 1, 2], "no record -1"),
-        ([4, 4, 5], "Record 4 is in the batch 2 times"),
-        ([0.0, 1.7, 2.0], "whole numbers, not as float32"),
-        ([True, False, True], "not a mask of true and false"),
-    ],
-)
-def test_bad_batches_are_refused(index, words):
-    net, x, y = _problem()
-    with pytest.raises(InputError, match=words):
-        _accountant(net).observe(index, x[:3], y[:3])
-
-
-def test_a_record_is_in_one_part_of_a_step():
-    net, x, y = _problem()
-    accountant = _accountant(net)
-    accountant.observe([1, 2], x[1:3], y[1:3], more=True)
-    before = accountant.tally.total.clone()
-    with pytest.raises(InputError, match="Record 2 was already observed in this step"):
-        accountant.observe([2, 3], x[2:4], y[2:4], more=True)
-    assert torch.equal(accountant.tally.total, before)
-    accountant.observe([3], x[3:4], y[3:4])
-    accountant.observe([2], x[2:3], y[2:3])
-    assert accountant.tally.uses[:4].tolist() == [0, 1, 2, 1]
-
-
-def test_a_single_record_needs_no_failure_probability():
-    net, x, y = _problem()
-    alone = _accountant(net, n=1, sample_rate=0.5, batch_size=None)
-    alone.observe([0], x[:1], y[:1])
-    assert alone.rows().shape == (1,)
-    assert alone.privacy(1e-5).epsilon > 0
-    with pytest.raises(InputError, match="single record"):
-        alone.privacy()
-    with pytest.raises(InputError, match="needs delta"):
-        _accountant(net, n=1, sample_rate=0.5, batch_size=None, amplification="theorem4")
-
-
 @pytest.mark.parametrize(("steps", "spent"), [(4, 0.5), (None, 6 / math.pi**2 * 1.25)])
 def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
-    net, x, y = _problem()
+    net, x, y = small_problem()
     given = {"delta": 1e-3, "steps": steps}
-    runs = [_accountant(net, amplification="theorem4", seed=s, **given) for s in (0, 1)]
+    runs = [small_accountant(net, amplification="theorem4", seed=s, **given) for s in (0, 1)]
     for run in runs:
         for _ in range(2):
             run.observe([1, 2], x[1:3], y[1:3])
@@ -407,19 +330,10 @@ def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
         assert any(told in text for text in run.rows().conditions)
         assert any(told in text for text in run.rows().mse_bound().assumptions)
         assert not any("theorem 4" in text for text in run.rows(amplified=False).conditions)
-    mixture = _accountant(net, **given)
+    mixture = small_accountant(net, **given)
     mixture.observe([1, 2], x[1:3], y[1:3])
     assert mixture.failure_probability == 0.0
     assert not any("theorem 4" in text for text in mixture.rows().conditions)
-
-
-@pytest.mark.parametrize("noise", [0.0, "1", math.nan])
-def test_no_noise_is_refused(noise):
-    net, x, y = _problem()
-    accountant = _accountant(net)
-    accountant.noise_multiplier = noise
-    with pytest.raises(InputError, match="noise_multiplier must be"):
-        accountant.observe([1], x[:1], y[:1])
 
 
 def test_public_names():

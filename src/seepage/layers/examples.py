@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.losses import Loss
+from seepage.nn.losses import Loss, class_axis, per_example, without_output
 from seepage.nn.views import Inputs
 from seepage.tables import as_numpy
-
-_BY_CLASS = nn.CrossEntropyLoss | nn.NLLLoss
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
@@ -45,7 +43,8 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
         raise InputError("Targets need one entry per example, but there is a single number.")
     if target.is_floating_point() or target.is_complex():
         return target
-    return target.long() if target.dtype != torch.bool or _is_by_class(loss) else target
+    by_class = class_axis(per_example(loss)) is not None
+    return target.long() if target.dtype != torch.bool or by_class else target
 
 
 def is_finite(x: Any) -> bool:
@@ -69,12 +68,12 @@ def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, whe
     where
         Where they come from: "Batch 3".
     """
-    if not _is_by_class(loss) or target.is_floating_point() or not isinstance(output, Tensor):
+    each = per_example(loss)
+    axis = class_axis(each)
+    if axis is None or target.is_floating_point() or not isinstance(output, Tensor):
         return
-    classes = output.shape[-1 if isinstance(loss, str) or output.dim() == 1 else 1]
-    wrong = (target < 0) | (target >= classes)
-    if isinstance(loss, _BY_CLASS):
-        wrong &= target != loss.ignore_index
+    classes = output.shape[-1 if output.dim() == 1 else axis]
+    wrong = without_output(each, target, classes)
     if bool(wrong.any()):
         raise InputError(
             f"{where} has the label {int(target[wrong][0])}, but the network tells {classes} "
@@ -88,10 +87,6 @@ def _tensors_of(x: Any) -> Iterator[Tensor]:
     elif isinstance(x, Mapping | tuple | list):
         for value in x.values() if isinstance(x, Mapping) else x:
             yield from _tensors_of(value)
-
-
-def _is_by_class(loss: Any) -> bool:
-    return loss == "cross_entropy" if isinstance(loss, str) else isinstance(loss, _BY_CLASS)
 
 
 def _tensor(values: np.ndarray, net: nn.Module, what: str) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.losses import Unreduced, class_axis
+from seepage.nn.losses import class_axis, without_output
 from seepage.nn.problem import Problem
 from seepage.nn.views import Inputs, Label, call, leaves, rows_of
 
@@ -50,7 +50,7 @@ def count_classes(problem: Problem, x: Inputs) -> int | None:
         raise InputError(
             f"The network does not run on these inputs (each {shapes}): {_first_line(error)}"
         ) from error
-    axis = class_axis(getattr(problem.loss, "loss", problem.loss))
+    axis = class_axis(problem.loss)
     if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
         return None
     if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
@@ -65,11 +65,7 @@ def refuse_classes(problem: Problem, y: Tensor, classes: int | None) -> None:
     """Raise where a class number has no output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
-    loss = getattr(problem.loss, "loss", problem.loss)
-    outside = (y < 0) | (y >= classes)
-    if isinstance(loss, Unreduced):  # which may leave some out on purpose
-        outside &= y != loss.module.ignore_index
-    if bool(outside.any()):
+    if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
             f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, but "
             f"y goes from {int(y.min())} to {int(y.max())}."

@@ -118,7 +118,23 @@ class Unreduced:
 
 def class_axis(loss: Loss) -> int | None:
     """Return along which axis of the output the loss has its classes, or ``None`` without any."""
-    if loss is cross_entropy:
+    inner = _innermost(loss)
+    if inner is cross_entropy:
         return -1
-    classes = isinstance(loss, Unreduced) and isinstance(loss.module, _CLASSES)
+    classes = isinstance(inner, Unreduced) and isinstance(inner.module, _CLASSES)
     return 1 if classes else None
+
+
+def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
+    """Return which class numbers have no output, but for those that the loss is told to ignore."""
+    inner = _innermost(loss)
+    outside = (target < 0) | (target >= classes)
+    if isinstance(inner, Unreduced) and isinstance(inner.module, _CLASSES):
+        outside &= target != inner.module.ignore_index
+    return outside
+
+
+def _innermost(loss: Loss) -> Loss:
+    """Return the loss inside one that only watches it and has it as its ``loss``."""
+    inner: Loss = getattr(loss, "loss", loss)
+    return inner

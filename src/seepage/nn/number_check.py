@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 from seepage.errors import InputError
@@ -26,3 +27,10 @@ def check_number(name: str, value: Any) -> None:
         good = False
     if not good:
         raise InputError(f"{name} must be a finite number, not {value!r}.")
+
+
+def check_positive(value: Any, name: str) -> None:
+    """Raise unless an option is a finite number above zero."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a finite number above zero, not {value!r}.")

@@ -23,10 +23,10 @@ from seepage.nn.clipping import Clip
 from seepage.nn.engine import Engine
 from seepage.nn.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.losses import Loss
+from seepage.nn.number_check import check_positive
 from seepage.nn.privacy_loss import (
     as_tensors,
     check_batch,
-    check_positive,
     check_view,
     choose_clip,
     named,

@@ -9,7 +9,6 @@ attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from seepage.nn.comparison import compare as compare_measures
 from seepage.nn.engine import Engine
 from seepage.nn.linear_models import as_network
 from seepage.nn.losses import Loss
+from seepage.nn.number_check import check_positive
 from seepage.nn.susceptibility import Susceptibility, susceptibility
 from seepage.nn.views import Input, View, batch_size
 from seepage.tables import Table, as_numpy, read_table
@@ -143,13 +143,6 @@ def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
         return clip
     found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
     return NoClip() if max_grad_norm is None else found
-
-
-def check_positive(value: Any, name: str) -> None:
-    """Raise unless an option is a finite number above zero."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (real and np.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number above zero, not {value!r}.")
 
 
 def check_view(view: Any) -> None:

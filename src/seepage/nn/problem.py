@@ -60,7 +60,7 @@ class Problem:
     def batch(self, x: Inputs, y: Tensor) -> Batch:
         """Return the batch with the variable of the view."""
         x = self._laid_out(x) if isinstance(x, Tensor) else x
-        if not y.is_floating_point() and class_axis(getattr(self.loss, "loss", self.loss)):
+        if not y.is_floating_point() and class_axis(self.loss):
             y = y.long()  # torch's losses take no other class numbers
         return Batch(x, y, self.view.variable(self.net, x, y))
 
