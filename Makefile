@@ -41,7 +41,7 @@ test-random: $(STAMPS)/test ## Run the property tests on examples they have not 
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
 
 lint: $(STAMPS)/lint ## Check style and formatting
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports
 
 types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
@@ -50,11 +50,11 @@ bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
 	@for file in glm_rows glm_growth audit_sizes whitebox accountant plis layers gradient_inversion out_of_core dask_workers scaling_model; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
-	@$(BIN)/seepage reproduce all --out reproduction
-	@$(BIN)/python -m seepage.papers.page reproduction docs
+	@$(BIN)/seepage reproduce all --out seepage-reproduction
+	@$(BIN)/python -m reproduction.page seepage-reproduction docs
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 clean: ## Remove what was built
-	@rm -rf $(VENV) site build dist seepage-demo reproduction
+	@rm -rf $(VENV) site build dist seepage-demo seepage-reproduction

@@ -34,9 +34,9 @@ from private_steps import (
     training_step,
     vmap_step,
 )
-from seepage.nn.losses import cross_entropy
-from seepage.nn.networks import mnist_cnn
-from seepage.nn.traces import exact_diagonal
+from reproduction.private_sgd.networks import mnist_cnn
+from seepage.nn.measures.traces import exact_diagonal
+from seepage.nn.problem.losses import cross_entropy
 
 
 def relative_errors(engine: snn.Engine, x: Tensor, y: Tensor, draws: int) -> tuple[float, float]:

@@ -31,8 +31,8 @@ from distributed import Client, LocalCluster, wait
 
 import seepage as sp
 from measuring import show
-from seepage.chunks import usable_cores
-from seepage.cluster.dask_source import dask_rows
+from seepage.streams.dask.source import dask_rows
+from seepage.support.chunks import usable_cores
 
 COLUMNS, PARTS, L2 = 50, 16, 1e-3
 NOISE = sp.Gaussian(1e-2)
@@ -69,7 +69,9 @@ def on_workers(folder: Path, count: int) -> tuple[dict[str, float], np.ndarray, 
         ) as cluster,
         Client(cluster) as client,
     ):
-        client.run(lambda: __import__("seepage.streamed_leakage").__name__)  # imports are not timed
+        client.run(
+            lambda: __import__("seepage.glm.streamed_leakage").__name__
+        )  # imports are not timed
         data = dask_rows(dd.read_parquet(folder), "y")
         model = sp.glm.LogisticRegression(l2=L2)
         times = {"logistic fit": timed(lambda: model.fit(data))}

@@ -35,10 +35,13 @@ SIDE = 28
 WIDTHS = (44, 8, 10, 10, 10, 10)
 ATTACKS: dict[str, dict[str, Any]] = {
     "Zhu et al. 2019, L-BFGS": {
-        "cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0.0, "steps": 300,
+        "cost": "euclidean",
+        "optimiser": "lbfgs",
+        "total_variation": 0.0,
+        "steps": 300,
     },
     "Geiping et al. 2020, signed Adam": {"total_variation": 1e-4, "steps": 600},
-}  # fmt: skip
+}
 
 
 def images(count: int) -> tuple[Tensor, Tensor, np.ndarray, str]:

@@ -30,7 +30,7 @@ from torch import nn
 import seepage.layers as layers
 from dense_jacobians import columns_over_the_input, forward_mode, reverse_mode
 from measuring import seconds, show
-from seepage.layers.entries import NORMS
+from seepage.layers.measures.entries import NORMS
 from seepage.nn import KinkWarning
 
 WIDTHS = (62, 12, 12)

@@ -30,9 +30,14 @@ def peak_megabytes(work: Callable[[], object]) -> float:
 
 
 def dense_row_norms(
-    X: np.ndarray, w: np.ndarray, r: np.ndarray, a: np.ndarray, b: np.ndarray, H: np.ndarray,
+    X: np.ndarray,
+    w: np.ndarray,
+    r: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    H: np.ndarray,
     rows: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return ‖J_i‖₂ the textbook way: build the d×(d+1) Jacobian of each row and decompose it."""
     inverse = np.linalg.inv(H)
     norms = np.empty(len(rows))

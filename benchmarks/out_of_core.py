@@ -38,8 +38,8 @@ import pyarrow.parquet as pq
 
 import seepage as sp
 from measuring import show
-from seepage.chunks import usable_cores
 from seepage.streams import ParquetRows, parquet
+from seepage.support.chunks import usable_cores
 
 COLUMNS = 50
 FILES = 20
@@ -132,8 +132,10 @@ def measure(folder: Path, rows: int, columns: int, repeats: int) -> dict[str, fl
     start = time.perf_counter()
     paths = write(folder, rows, columns)
     size = sum(Path(path).stat().st_size for path in paths) / 1e9
-    print(f"{rows:,} rows × {columns} columns, {size:.2f} GB, {usable_cores()} cores; written in "
-          f"{time.perf_counter() - start:.0f} s\n")  # fmt: skip
+    print(
+        f"{rows:,} rows × {columns} columns, {size:.2f} GB, {usable_cores()} cores; written in "
+        f"{time.perf_counter() - start:.0f} s\n"
+    )
     data = opened(paths, columns)
     show("", "seconds", "ratio", "cores busy", widths=WIDTHS)
     figures: dict[str, float] = {"rows": rows, "columns": columns}
@@ -209,12 +211,13 @@ def main() -> int:
         "η of every row, times the product": (figures["η of every row"] / product, 4.0),
         "dFIL of every row, times the product": (figures["dFIL of every row"] / product, 2.0),
         "exact Cramér–Rao of every row, times the product": (
-            figures["exact Cramér–Rao bound of every row"] / product, 2.0,
+            figures["exact Cramér–Rao bound of every row"] / product,
+            2.0,
         ),
         "peak memory, GB": (figures["peak"], 1.5),
         "exponent of the growth in rows": (figures["exponent"], 1.1),
         "largest difference from the answers in memory": (figures["difference"], 1e-9),
-    }  # fmt: skip
+    }
     print()
     good = True
     for claim, (value, limit) in claims.items():

@@ -27,10 +27,10 @@ import seepage.nn as snn
 from big_networks import GPT, wide_resnet
 from network_runs import images, run, table
 from private_steps import Stopwatch, training_step
-from seepage.nn.gradients import squared_norms
-from seepage.nn.networks import mnist_cnn
-from seepage.nn.susceptibility import susceptibility
-from seepage.nn.views import View, rows_of
+from reproduction.private_sgd.networks import mnist_cnn
+from seepage.nn.gradients.norms import squared_norms
+from seepage.nn.problem.views import View, rows_of
+from seepage.nn.susceptibility.result import susceptibility
 
 LIMIT = 4.0
 THRESHOLD, NOISE = 1.0, 1.0

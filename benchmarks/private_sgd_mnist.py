@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from reproduction.private_sgd.networks import mnist_cnn
 from seepage import data
-from seepage.nn.checkpoints import read_checkpoint
-from seepage.nn.networks import mnist_cnn
-from seepage.nn.private_sgd import PrivateSGD
+from seepage.nn.training.checkpoints import read_checkpoint
+from seepage.nn.training.private_sgd import PrivateSGD
 
 STEPS, KILLED_AFTER, WANTED = 400, 150, 0.95
 
@@ -28,10 +28,20 @@ def trainer(checkpoint: Path) -> PrivateSGD:
     """Return the trainer: the network of paper 004's Table 1, and settings that learn quickly."""
     torch.manual_seed(0)
     return PrivateSGD(
-        mnist_cnn(), "cross_entropy", steps=STEPS, batch_size=600, learning_rate=2.5, momentum=0.5,
-        noise_multiplier=0.5, max_grad_norm=2.0, seed=0, checkpoint=checkpoint,
-        checkpoint_every=10, evaluate_every=50, chunk_size=300,
-    )  # fmt: skip
+        mnist_cnn(),
+        "cross_entropy",
+        steps=STEPS,
+        batch_size=600,
+        learning_rate=2.5,
+        momentum=0.5,
+        noise_multiplier=0.5,
+        max_grad_norm=2.0,
+        seed=0,
+        checkpoint=checkpoint,
+        checkpoint_every=10,
+        evaluate_every=50,
+        chunk_size=300,
+    )
 
 
 def train(checkpoint: Path) -> PrivateSGD:

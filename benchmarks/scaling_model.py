@@ -29,7 +29,7 @@ from torch import nn
 import seepage.nn as snn
 from measuring import show
 from scaling_passes import NAMES, Passes, PassModel, fit_passes, measure_passes, seconds
-from seepage.cluster.tree import FAN_IN
+from seepage.streams.dask.tree import FAN_IN
 
 RESULTS = Path(__file__).parent / "results"
 CLOSE = 1.5
@@ -73,9 +73,11 @@ def glm(small: bool, repeats: int, good: list[bool]) -> tuple[PassModel, Passes]
     show("", *(f"d = {m.columns}" for m in measured), "", widths=WIDTHS)
     for name in NAMES:
         show(
-            f"{name}, ns per row", *(f"{1e9 * m.times[name] / m.rows:.0f}" for m in measured), "",
+            f"{name}, ns per row",
+            *(f"{1e9 * m.times[name] / m.rows:.0f}" for m in measured),
+            "",
             widths=WIDTHS,
-        )  # fmt: skip
+        )
     print()
     show("constants of one core", "ns per cell", "ps per cell·d", "", "", widths=WIDTHS)
     show("reading (8 bytes a cell)", f"{1e9 * model.read:.2f}", "", "", "", widths=WIDTHS)
@@ -104,17 +106,23 @@ def ask_cluster(model: PassModel) -> None:
     wide = (46, 16, 16)
     show("", "a pass", "per worker", widths=wide)
     show(
-        "bytes read", f"{8e-12 * rows * columns:.1f} TB",
-        f"{8e-9 * rows * columns / workers:.0f} GB", widths=wide,
-    )  # fmt: skip
+        "bytes read",
+        f"{8e-12 * rows * columns:.1f} TB",
+        f"{8e-9 * rows * columns / workers:.0f} GB",
+        widths=wide,
+    )
     show(
-        "operations of a product", f"{2e-15 * rows * columns**2:.1f} Pflop",
-        f"{2e-12 * rows * columns**2 / workers:.1f} Tflop", widths=wide,
-    )  # fmt: skip
+        "operations of a product",
+        f"{2e-15 * rows * columns**2:.1f} Pflop",
+        f"{2e-12 * rows * columns**2 / workers:.1f} Tflop",
+        widths=wide,
+    )
     show(
-        "bytes of sums sent, at most", f"{sent / 1e9:.0f} GB",
-        f"{sent / workers / 1e9:.2f} GB", widths=wide,
-    )  # fmt: skip
+        "bytes of sums sent, at most",
+        f"{sent / 1e9:.0f} GB",
+        f"{sent / workers / 1e9:.2f} GB",
+        widths=wide,
+    )
     show("the same per row and column", f"{sent / rows / columns:.3f} B", "", widths=wide)
     show("bytes that reach the client", f"{sums / 1e6:.0f} MB", "", widths=wide)
     for name in NAMES:
@@ -134,8 +142,10 @@ def networks(small: bool, repeats: int, good: list[bool]) -> None:
     *fitted, held_out = (32, 64, 96, 128) if small else (256, 512, 1024, 2048)
     found = [measure_step(width, batch, repeats) for width in fitted]
     size = np.asarray([count * batch for count, _, _ in found], dtype=float)
-    print("\nA step of the accountant (two probes, exact clipping, the update), one core, batch "
-          f"{batch}")  # fmt: skip
+    print(
+        "\nA step of the accountant (two probes, exact clipping, the update), one core, batch "
+        f"{batch}"
+    )
     show("parameters", *(f"{count:,}" for count, _, _ in found), "", widths=WIDTHS)
     models = {}
     for k, name in ((1, "accounted step"), (2, "plain step")):
@@ -184,17 +194,24 @@ def ask_accelerator() -> None:
         tokens = batch * length
         points.append((entry["parameters"], taken["seconds"] / tokens))
         show(
-            f"measured, {tokens:,} tokens a step", f"{entry['parameters']:,}",
-            f"{taken['seconds']:.3f}", f"{taken['gib']:.1f}",
-            f"{taken['seconds'] / plain['seconds']:.2f}", widths=WIDTHS,
-        )  # fmt: skip
+            f"measured, {tokens:,} tokens a step",
+            f"{entry['parameters']:,}",
+            f"{taken['seconds']:.3f}",
+            f"{taken['gib']:.1f}",
+            f"{taken['seconds'] / plain['seconds']:.2f}",
+            widths=WIDTHS,
+        )
     (few, low), (many, high) = points
     share = (math.log(wanted) - math.log(few)) / (math.log(many) - math.log(few))
     per_token = math.exp((1 - share) * math.log(low) + share * math.log(high))
     show(
-        "between the two, 2,048 tokens a step", f"{wanted:,.0f}", f"{2048 * per_token:.3f}", "", "",
+        "between the two, 2,048 tokens a step",
+        f"{wanted:,.0f}",
+        f"{2048 * per_token:.3f}",
+        "",
+        "",
         widths=WIDTHS,
-    )  # fmt: skip
+    )
     print(
         f"{1e6 * per_token:.0f} µs a token: a run of a billion tokens on one accelerator in "
         f"{1e9 * per_token / 3600:.0f} hours;\n"
@@ -218,8 +235,10 @@ def main() -> int:
     networks(options.small, options.repeats, good)
     ask_accelerator()
     met = all(good)
-    print(f"\npredictions of the held-out sizes within a factor of {CLOSE}: "
-          f"{'holds' if met else 'FAILS'}")  # fmt: skip
+    print(
+        f"\npredictions of the held-out sizes within a factor of {CLOSE}: "
+        f"{'holds' if met else 'FAILS'}"
+    )
     return 0 if met or options.small else 1
 
 

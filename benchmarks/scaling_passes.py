@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.families import bernoulli
-from seepage.glm.streamed_sums import NewtonSums, Problem, newton_sums
+from seepage.glm.fitting.streamed_sums import NewtonSums, Problem, newton_sums
+from seepage.glm.losses.families import bernoulli
 from seepage.streams import parquet
 
 NAMES = ("reading", "one Newton step", "η of every row", "dFIL of every row")

@@ -22,7 +22,7 @@ import numpy as np
 import seepage as sp
 from measuring import peak_megabytes, seconds, show
 from seepage.attacks import NominalAttribute, WhiteBox, draw_releases
-from seepage.chunks import row_slices
+from seepage.support.chunks import row_slices
 
 TRIALS = 100
 WIDTHS = (44, 12, 14)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from recipes import Case
-from seepage.noise import Gaussian, Laplace, Noise
+from seepage.core.noise import Gaussian, Laplace, Noise
 
 NULL_DIRECTION = 1e-11  # eigenvalues below this fraction of the largest belong to a gauge
 NO_GRADIENT = 1e-25  # shrinks without end where the minimiser is zero; far below any rounding

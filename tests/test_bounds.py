@@ -48,10 +48,12 @@ def test_unknown_remainder_is_the_inverse_of_the_full_information():
     parts = [
         sp.leakage(
             sp.glm.LinearRegression(l2=l2, fit_intercept=True).fit(table, y),
-            table, y, noise=sp.Gaussian(0.2),
+            table,
+            y,
+            noise=sp.Gaussian(0.2),
         )
         for l2 in (0.1, 0.7, 2.0)
-    ]  # fmt: skip
+    ]
     leak = sp.compose(*parts)
     dense = np.concatenate([_dense_jacobian(part) for part in parts])
     full = np.linalg.inv(dense.T @ dense)

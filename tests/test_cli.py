@@ -99,7 +99,7 @@ def test_bad_input_is_one_line_and_status_two(run, arguments, complaint):
 def test_demo_hands_its_folder_on(run, monkeypatch, tmp_path):
     asked = []
     stand_in = types.SimpleNamespace(run=asked.append)
-    monkeypatch.setitem(sys.modules, "seepage.demo", stand_in)
+    monkeypatch.setitem(sys.modules, "seepage.auditing.demo", stand_in)
     assert run("demo", "--out", str(tmp_path / "results")).exit_code == 0
     assert asked == [tmp_path / "results"]
 
@@ -217,9 +217,9 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
 def test_a_given_model_is_audited(run, people, tmp_path):
     import numpy as np
 
-    from seepage.auditing.columns import plan_columns
-    from seepage.auditing.encoding import encode
-    from seepage.auditing.intake import read_file
+    from seepage.auditing.intake.columns import plan_columns
+    from seepage.auditing.intake.encoding import encode
+    from seepage.auditing.intake.read_file import read_file
     from seepage.glm import LogisticRegression
 
     table = read_file(Path(people))
@@ -285,7 +285,7 @@ def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("seepage.audit_command.assess", interrupted)
+    monkeypatch.setattr("seepage.auditing.command.assess", interrupted)
     result = run("audit", people, *AUDIT, "--out", str(tmp_path / "report"))
     assert result.exit_code == 130
     assert not (tmp_path / "report").exists()

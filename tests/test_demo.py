@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from seepage.auditing.demo import SIGMA, measure
 from seepage.cli import app
-from seepage.demo import SIGMA, measure
 
 
 @pytest.fixture(scope="module")

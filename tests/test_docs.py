@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import seepage as sp
-from seepage.glm import families
+from seepage.glm.losses import families
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from seepage.files import write_private
+from seepage.support.files import write_private
 
 
 def test_file_is_whole_and_for_its_owner_only(tmp_path):

@@ -64,8 +64,11 @@ def chi_square(case: Case, shift: np.ndarray) -> float:
         for s, b in zip(np.abs(shift), scale, strict=True):
             product *= quad(
                 lambda x, s=s, b=b: laplace.pdf(x, s, b) ** 2 / laplace.pdf(x, 0, b),
-                -40 * b, s + 40 * b, points=[0, s], limit=200,
-            )[0]  # fmt: skip
+                -40 * b,
+                s + 40 * b,
+                points=[0, s],
+                limit=200,
+            )[0]
         return product - 1
     sigma = np.asarray(case.noise.sigma)
     if sigma.ndim == 2:
@@ -326,9 +329,13 @@ def test_a_prior_under_which_the_model_diverges_is_refused():
 
 @pytest.mark.parametrize(
     ("points", "weights", "words"),
-    [(np.zeros((0, 2)), None, "records"), (np.eye(3), None, "2 unknowns"),
-     (np.eye(2), [1.0], "weight"), (np.eye(2), [-1.0, 2.0], "weight")],
-)  # fmt: skip
+    [
+        (np.zeros((0, 2)), None, "records"),
+        (np.eye(3), None, "2 unknowns"),
+        (np.eye(2), [1.0], "weight"),
+        (np.eye(2), [-1.0, 2.0], "weight"),
+    ],
+)
 def test_empirical_priors_are_checked(points, weights, words):
     with pytest.raises(sp.InputError, match=words):
         EmpiricalPrior(points, weights).records(2)

@@ -238,8 +238,11 @@ def test_no_replacement_moves_a_fit_further_than_its_sensitivity(seed, kind, l2,
     refits = refits_of(leak)[0]
     Z = rng.standard_normal((40, 3))
     Z /= np.linalg.norm(Z, axis=1, keepdims=True)
-    ends = {"LinearRegression": (-2.0, 2.0), "LogisticRegression": (0, 1),
-            "PoissonRegression": (0.0, 2.0)}[kind]  # fmt: skip
+    ends = {
+        "LinearRegression": (-2.0, 2.0),
+        "LogisticRegression": (0, 1),
+        "PoissonRegression": (0.0, 2.0),
+    }[kind]
     y = rng.choice(ends, 40)
     moved = refits.parameters(int(rng.integers(len(X))), Z, y) - refits.theta
     assert np.linalg.norm(moved, axis=1).max() <= found.value

@@ -16,7 +16,7 @@ from seepage.bounds import (
     two_point,
     van_trees_rows,
 )
-from seepage.guarantee import (
+from seepage.bounds.guarantees import (
     EVERY_ADVERSARY,
     MEMBERSHIP,
     ONE_CELL,
@@ -108,8 +108,13 @@ def test_what_rests_on_the_data_is_starred():
     assert starred == {"van Trees, spread as the data"}
     loose = guarantees(LEAK, draws=8)
     unsafe = {g.name.partition(",")[0] for g in loose.rows if g.applies and not g.guarantee}
-    assert unsafe == {"Rényi differential privacy", "van Trees", "two points",
-                      "Hammersley–Chapman–Robbins", "advantage"}  # fmt: skip
+    assert unsafe == {
+        "Rényi differential privacy",
+        "van Trees",
+        "two points",
+        "Hammersley–Chapman–Robbins",
+        "advantage",
+    }
     assert "An indication, not a guarantee" in str(loose)
 
 

@@ -74,9 +74,7 @@ CASES = {
     ),
     "composition of other columns": (lambda: sp.compose(leak(), framed()), "same table"),
     "composition about other labels": (
-        lambda: sp.compose(
-            leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)
-        ).rows(),
+        lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)).rows(),
         "different labels",
     ),
     "two targets": (lambda: sp.calibrate(leak(), eta=1.0, mse=1.0), "either eta"),
@@ -93,7 +91,8 @@ CASES = {
         "single release",
     ),
     "releasing what is not fitted": (
-        lambda: sp.release(sp.glm.LinearRegression(), NOISE), "fit it first"
+        lambda: sp.release(sp.glm.LinearRegression(), NOISE),
+        "fit it first",
     ),
     "releasing with a number": (lambda: sp.release(MODEL, 0.1), r"sp.Gaussian\(sigma\)"),
     "a block too large": (
@@ -107,10 +106,11 @@ CASES = {
     "a bias of other size": (lambda: sp.bounds.biased(np.eye(3), np.eye(2)), "like the inf"),
     "a prior that is none": (lambda: sp.bounds.van_trees(np.eye(2), 1.0), "GaussianPrior"),
     "a prior without width": (
-        lambda: sp.bounds.van_trees(np.eye(2), sp.bounds.BoundedPrior(1.0, 1.0)), "upper limits"
+        lambda: sp.bounds.van_trees(np.eye(2), sp.bounds.BoundedPrior(1.0, 1.0)),
+        "upper limits",
     ),
     "a bound of a bound": (lambda: leak().rows().mse_bound().mse_bound(), "already a bound"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

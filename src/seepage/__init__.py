@@ -6,46 +6,27 @@ Everything people type stands here; each name is imported when it is first used,
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seepage.support.lazy import lazy_names
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
-    from seepage.auditing.pipeline import audit
-    from seepage.calibration import calibrate
-    from seepage.cluster.dask_source import dask_rows
-    from seepage.composition import compose
+    from seepage.auditing.measures.pipeline import audit
+    from seepage.bounds.guarantee_table import Guarantees
+    from seepage.bounds.guarantees import guarantees
+    from seepage.core.calibration import calibrate
+    from seepage.core.composition import compose
+    from seepage.core.leakage import Leakage
+    from seepage.core.noise import Gaussian, Laplace, Noise
+    from seepage.core.release import release
+    from seepage.core.result import Result
     from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-    from seepage.guarantee import guarantees
-    from seepage.guarantee_table import Guarantees
-    from seepage.leak import Leakage, leakage
-    from seepage.noise import Gaussian, Laplace, Noise
-    from seepage.perturbation import release
-    from seepage.result import Result
-    from seepage.streams.parquet_source import parquet
-
-_MODULES = ("attacks", "bounds", "data", "glm", "layers", "nn", "privacy", "streams")
-_HOMES = {
-    "Gaussian": "noise",
-    "Guarantees": "guarantee_table",
-    "InputError": "errors",
-    "Laplace": "noise",
-    "Leakage": "leak",
-    "Noise": "noise",
-    "NotConvergedWarning": "errors",
-    "NotTheMinimiserError": "errors",
-    "Result": "result",
-    "audit": "auditing.pipeline",
-    "calibrate": "calibration",
-    "compose": "composition",
-    "dask_rows": "cluster.dask_source",
-    "guarantees": "guarantee",
-    "leakage": "leak",
-    "parquet": "streams.parquet_source",
-    "release": "perturbation",
-}
+    from seepage.glm.leakage import leakage
+    from seepage.streams.dask.source import dask_rows
+    from seepage.streams.disk.source import parquet
 
 __all__ = [
     "Gaussian",
@@ -75,14 +56,4 @@ __all__ = [
     "streams",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"seepage.{name}")
-    if name in _HOMES:
-        return getattr(import_module(f"seepage.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'seepage' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = lazy_names(__name__, globals())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,7 +114,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder the results go to.")] = Path("seepage-demo"),
 ) -> None:
     """Audit a logistic regression on scikit-learn's breast-cancer data."""
-    from seepage.demo import run
+    from seepage.auditing.demo import run
 
     run(out)
 
@@ -166,15 +167,30 @@ def audit(
 
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
     """
-    from seepage.audit_command import Question, audit_table
+    from seepage.auditing.command import Question, audit_table
 
     if sigma is not None and target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
     question = Question(
-        table, target, model, l2, sigma, target_eta, sensitive or (), group or (), drop or (),
-        categorical or (), missing, not no_scale, not no_header, names, model_file, show_values,
-        dask, workers,
-    )  # fmt: skip
+        table,
+        target,
+        model,
+        l2,
+        sigma,
+        target_eta,
+        sensitive or (),
+        group or (),
+        drop or (),
+        categorical or (),
+        missing,
+        not no_scale,
+        not no_header,
+        names,
+        model_file,
+        show_values,
+        dask,
+        workers,
+    )
     passed = audit_table(
         question,
         out=out or (None if as_json else Path("seepage-audit")),
@@ -204,13 +220,38 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
-    from seepage.audit_command import Question, calibrate_table
+    from seepage.auditing.command import Question, calibrate_table
 
     question = Question(
-        table, target, model, l2, None, target_eta, (), (), drop or (), categorical or (), missing,
-        not no_scale, not no_header, names, model_file,
-    )  # fmt: skip
+        table,
+        target,
+        model,
+        l2,
+        None,
+        target_eta,
+        (),
+        (),
+        drop or (),
+        categorical or (),
+        missing,
+        not no_scale,
+        not no_header,
+        names,
+        model_file,
+    )
     calibrate_table(question, as_json=as_json)
+
+
+def _reproduction() -> Any:
+    """Return the package of the papers' tables and figures, which only a clone has."""
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / "reproduction" / "__init__.py").is_file():
+        raise InputError(
+            "The papers' tables and figures are made in a clone of seepage's repository, not by "
+            "the installed package: clone it, run `make reproduce` there."
+        )
+    sys.path.insert(0, str(clone))
+    return import_module("reproduction.reproducing")
 
 
 @app.command()
@@ -218,24 +259,21 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table or figure of --list, or all.")] = None,
     out: Annotated[
         Path, typer.Option(help="The folder the results go to, one folder each.")
-    ] = Path("reproduction"),
+    ] = Path("seepage-reproduction"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Less data or fewer trials: only shows that it runs.")
     ] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Print all names and stop.")] = False,
 ) -> None:
     """Make a table or figure of the papers again; write its numbers beside the printed ones."""
+    papers = _reproduction()
     if show_list:
-        from seepage.papers import list_lines
-
-        for line in list_lines():
+        for line in papers.list_lines():
             typer.echo(line)
     elif name is None:
         raise InputError("Say what to make: a name of `seepage reproduce --list`, or all.")
     else:
-        from seepage.papers.reproducing import reproduce as make_again
-
-        make_again(name, out, quick=quick, say=typer.echo)
+        papers.reproduce(name, out, quick=quick, say=typer.echo)
 
 
 @data_app.command("list")

@@ -288,7 +288,7 @@ def test_releases_predict_what_each_would():
 
 
 def test_chunks_do_not_change_the_guesses(monkeypatch):
-    from seepage.attacks import attribute_inversion
+    from seepage.attacks.attribute import attribute_inversion
 
     X, attribute = with_attribute(105, 50, 3, 3)
     y = straight(106, X)

@@ -6,10 +6,11 @@ from attribute_cases import CURVED, LINEAR, SETTINGS, Setting, parameters, with_
 
 import seepage as sp
 from recipes import OWN_FAMILIES, binary, counts, table, uneven
-from seepage.attacks import WhiteBox, newton_models
-from seepage.attacks.third_derivatives import ThirdDerivatives
-from seepage.glm.families import bernoulli
-from seepage.glm.objective import Objective
+from seepage.attacks import WhiteBox
+from seepage.attacks.attribute import newton_models
+from seepage.attacks.attribute.third_derivatives import ThirdDerivatives
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.losses.families import bernoulli
 
 
 def _white(setting):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_cost import GradientCost
-from seepage.attacks.simulated_gradients import SimulatedGradients
+from seepage.attacks.gradient.gradient_cost import GradientCost
+from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
 
 
 def network(classes=2):
@@ -38,9 +38,14 @@ def test_the_mismatch_is_that_of_the_record_which_is_returned(restarts):
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
     found = sp.attacks.GradientInversion(
-        net, shape=(1, 8, 8), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=150,
+        net,
+        shape=(1, 8, 8),
+        cost="euclidean",
+        optimiser="lbfgs",
+        total_variation=0,
+        steps=150,
         restarts=restarts,
-    ).reconstruct(seen)  # fmt: skip
+    ).reconstruct(seen)
     assert found.records.min() >= 0
     assert found.records.max() <= 1
     simulated = SimulatedGradients(net, "cross_entropy", sp.nn.NoClip(), 1)
@@ -56,9 +61,15 @@ def test_with_bounds_that_hold_the_records_are_found():
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
     found = sp.attacks.GradientInversion(
-        net, shape=(1, 8, 8), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=500,
-        bounds=(-9.0, 9.0), tolerance=1e-6,
-    ).reconstruct(seen)  # fmt: skip
+        net,
+        shape=(1, 8, 8),
+        cost="euclidean",
+        optimiser="lbfgs",
+        total_variation=0,
+        steps=500,
+        bounds=(-9.0, 9.0),
+        tolerance=1e-6,
+    ).reconstruct(seen)
     assert found.solved.all()
 
 

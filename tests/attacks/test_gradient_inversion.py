@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_cost import GradientCost, roughness
-from seepage.attacks.quasi_newton import QuasiNewton
-from seepage.attacks.signed_descent import Descent
-from seepage.attacks.simulated_gradients import SimulatedGradients
-from seepage.nn.losses import cross_entropy
+from seepage.attacks.gradient.gradient_cost import GradientCost, roughness
+from seepage.attacks.gradient.quasi_newton import QuasiNewton
+from seepage.attacks.gradient.signed_descent import Descent
+from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
+from seepage.nn.problem.losses import cross_entropy
 
 
 def small_cnn(classes=2, bias=True):
@@ -154,9 +154,13 @@ def test_chest_x_rays_come_back_unless_noise_is_added():
     y = torch.tensor(train.labels[:4])
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(1, 12, 5, stride=2, padding=2), nn.Tanh(),
-        nn.Conv2d(12, 24, 5, stride=2, padding=2), nn.Tanh(), nn.Flatten(), nn.Linear(1176, 2),
-    )  # fmt: skip
+        nn.Conv2d(1, 12, 5, stride=2, padding=2),
+        nn.Tanh(),
+        nn.Conv2d(12, 24, 5, stride=2, padding=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(1176, 2),
+    )
     adversary = sp.attacks.GradientInversion(
         net, shape=(1, 28, 28), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=100
     )
@@ -188,9 +192,15 @@ def test_a_batch_is_found_in_whatever_order():
     x, y = smooth_images(4).double(), torch.tensor([3, 1, 2, 0])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y, batch_size=2)
     adversary = sp.attacks.GradientInversion(
-        net, shape=(1, 12, 12), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=600,
-        tolerance=1e-12, restarts=2,
-    )  # fmt: skip
+        net,
+        shape=(1, 12, 12),
+        cost="euclidean",
+        optimiser="lbfgs",
+        total_variation=0,
+        steps=600,
+        tolerance=1e-12,
+        restarts=2,
+    )
     found = adversary.reconstruct(seen)
     assert found.labels.tolist() == [[1, 3], [0, 2]]
     assert found.records.shape == (2, 2, 1, 12, 12)
@@ -202,9 +212,13 @@ def test_matching_undoes_any_order():
     order = [2, 0, 1]
     shuffled = truth.reshape(2, 3, 1, 12, 12)[:, order] + 0.01
     found = sp.attacks.GradientReconstruction(
-        torch.tensor(shuffled), torch.zeros(2, 3), torch.zeros(2), torch.ones(2),
-        torch.ones(2, dtype=torch.bool), True,
-    )  # fmt: skip
+        torch.tensor(shuffled),
+        torch.zeros(2, 3),
+        torch.zeros(2),
+        torch.ones(2),
+        torch.ones(2, dtype=torch.bool),
+        True,
+    )
     np.testing.assert_allclose(found.matched(truth), truth + 0.01)
     with pytest.raises(sp.InputError, match="originals must have the shape"):
         found.matched(truth[:5])
@@ -234,8 +248,8 @@ def test_chunks_change_nothing(monkeypatch):
         return seen, sp.attacks.GradientInversion(net, **options).reconstruct(seen, labels=y)
 
     whole = attacked()
-    monkeypatch.setattr("seepage.attacks.gradient_releases._HELD", 1)
-    monkeypatch.setattr("seepage.attacks.gradient_inversion._HELD", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.gradient_releases._HELD", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.gradient_inversion._HELD", 1)
     pieces = attacked()
     for name, values in whole[0].gradients.items():
         torch.testing.assert_close(pieces[0].gradients[name], values)

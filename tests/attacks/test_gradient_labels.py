@@ -47,9 +47,14 @@ def test_the_labels_of_a_batch_with_their_numbers():
 def test_pure_noise_still_gives_as_many_labels_as_there_are_records():
     net = network(6)
     seen = sp.attacks.release_gradients(
-        net, "cross_entropy", torch.rand(6, 6), torch.zeros(6).long(), batch_size=3,
-        clip=sp.nn.HardClip(1.0), noise_multiplier=100.0,
-    )  # fmt: skip
+        net,
+        "cross_entropy",
+        torch.rand(6, 6),
+        torch.zeros(6).long(),
+        batch_size=3,
+        clip=sp.nn.HardClip(1.0),
+        noise_multiplier=100.0,
+    )
     assert sp.attacks.recover_labels(net, seen, net(torch.rand(5, 6))).shape == (2, 3)
 
 

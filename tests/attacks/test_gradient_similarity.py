@@ -75,11 +75,13 @@ def naive_haarpsi(a, b, colour):
         corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
         return np.array(
             [
-                [sum(at(image, 2 * i + p, 2 * j + q) for p, q in corners) / 4
-                 for j in range(columns)]
+                [
+                    sum(at(image, 2 * i + p, 2 * j + q) for p, q in corners) / 4
+                    for j in range(columns)
+                ]
                 for i in range(rows)
             ]
-        )  # fmt: skip
+        )
 
     def response(image, i, j, side, down):
         total = 0.0
@@ -105,10 +107,12 @@ def naive_haarpsi(a, b, colour):
                 below += weights[-1]
             if colour:
                 means = [
-                    [abs(sum(at(s[k], i + p, j + q) for p in (0, 1) for q in (0, 1)) / 4)
-                     for s in small]
+                    [
+                        abs(sum(at(s[k], i + p, j + q) for p in (0, 1) for q in (0, 1)) / 4)
+                        for s in small
+                    ]
                     for k in (1, 2)
-                ]  # fmt: skip
+                ]
                 similar = (alike(*means[0]) + alike(*means[1])) / 2
                 above += np.mean(weights) / (1 + np.exp(-4.2 * similar))
                 below += np.mean(weights)
@@ -252,9 +256,13 @@ def test_each_measure_of_what_it_can_take():
 def test_records_without_channels_have_a_quality():
     truth = np.stack([made((1, 20, 24))[0][0]] * 2).astype(np.float32)
     found = sp.attacks.GradientReconstruction(
-        torch.tensor(truth)[:, None] + 0.1, torch.zeros(2, 1), torch.zeros(2), torch.ones(2),
-        torch.ones(2, dtype=torch.bool), True,
-    )  # fmt: skip
+        torch.tensor(truth)[:, None] + 0.1,
+        torch.zeros(2, 1),
+        torch.zeros(2),
+        torch.ones(2),
+        torch.ones(2, dtype=torch.bool),
+        True,
+    )
     np.testing.assert_allclose(found.quality(truth).psnr, 20.0, rtol=1e-4)
     with pytest.raises(sp.InputError, match="give data_range"):
         found.quality((255 * truth).astype(np.uint8))

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 import seepage as sp
-from seepage.result import Result
+from seepage.core.result import Result
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 9])

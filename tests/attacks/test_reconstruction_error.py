@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import seepage as sp
 from seepage.attacks import categorical_accuracy, psnr, reconstruction_errors, ssim
-from seepage.attacks.reconstruction_error import ErrorTally
+from seepage.attacks.record.reconstruction_error import ErrorTally
 
 RNG = np.random.default_rng(0)
 

@@ -80,10 +80,19 @@ def test_a_constant_column_is_as_good_as_an_intercept():
 @pytest.mark.parametrize("label", ["known", "unknown"])
 @pytest.mark.parametrize(
     "name",
-    ["linear-everything", "logistic-intercept", "poisson-everything", "linear-l2", "logistic-l2",
-     "softmax-3-weighted-intercept-l2", "softmax-4-l2", "pseudo-huber", "laplace-linear",
-     "covariance-linear-intercept"],
-)  # fmt: skip
+    [
+        "linear-everything",
+        "logistic-intercept",
+        "poisson-everything",
+        "linear-l2",
+        "logistic-l2",
+        "softmax-3-weighted-intercept-l2",
+        "softmax-4-l2",
+        "pseudo-huber",
+        "laplace-linear",
+        "covariance-linear-intercept",
+    ],
+)
 def test_errors_are_those_of_the_reconstructions_they_never_write_out(name, label):
     case = BY_NAME[name]
     try:
@@ -103,9 +112,12 @@ def test_errors_are_those_of_the_reconstructions_they_never_write_out(name, labe
     want = reconstruction_errors(attack.reconstruct(releases, rows).features, case.X[rows], rows)
     for field in ("mse", "standard_error", "bias_squared", "variance"):
         np.testing.assert_allclose(
-            getattr(got, field), getattr(want, field), rtol=1e-6, atol=1e-9 * want.mse.max(),
+            getattr(got, field),
+            getattr(want, field),
+            rtol=1e-6,
+            atol=1e-9 * want.mse.max(),
             err_msg=field,
-        )  # fmt: skip
+        )
     np.testing.assert_allclose(got.median, want.median, rtol=1e-5)
     assert got.rows.tolist() == [5, 2, 9]
     assert (got.trials, got.kind) == (60, "attack")

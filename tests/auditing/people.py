@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.columns import plan_columns
-from seepage.auditing.encoding import encode
+from seepage.auditing.intake.columns import plan_columns
+from seepage.auditing.intake.encoding import encode
 
 
 def people(n=60, seed=0):

@@ -8,8 +8,8 @@ from people import by_refits, encoded_people
 from scipy.optimize import minimize
 
 import seepage as sp
-from seepage.auditing.assess import DEFAULT_L2, SEPARABLE_L2, assess
-from seepage.auditing.tradeoff import split
+from seepage.auditing.measures.assess import DEFAULT_L2, SEPARABLE_L2, assess
+from seepage.auditing.measures.tradeoff import split
 from seepage.errors import InputError
 from seepage.glm import LinearRegression
 
@@ -245,12 +245,12 @@ def test_a_handful_of_rows_is_refused():
 
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
-    monkeypatch.setattr("seepage.auditing.remedies._HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.measures.remedies._HEAVY", 0.0)
     assert "not tried" in assess(encoded, source="people").remedies[2].text
     linear = assess(encoded_people("linear", n=100), source="people")
     assert "so many refits" in linear.remedies[2].text
-    monkeypatch.setattr("seepage.auditing.remedies._TOO_HEAVY", 0.0)
-    monkeypatch.setattr("seepage.auditing.measure.INVERSE_WORK", 0.0)
+    monkeypatch.setattr("seepage.auditing.measures.remedies._TOO_HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.measures.measure.INVERSE_WORK", 0.0)
     audit = assess(encoded, source="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
     assert np.all(np.isnan(audit.exact_error))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from people import encoded_people
 
-from seepage.auditing.assess import assess
+from seepage.auditing.measures.assess import assess
 from seepage.glm import LogisticRegression
 
 RELEASES = 4000

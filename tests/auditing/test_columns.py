@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seepage.auditing.columns import plan_columns
+from seepage.auditing.intake.columns import plan_columns
 from seepage.errors import InputError
 
 N = 60

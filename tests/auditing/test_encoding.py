@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seepage.auditing import encoding
-from seepage.auditing.columns import plan_columns
-from seepage.auditing.encoding import encode
+from seepage.auditing.intake import encoding
+from seepage.auditing.intake.columns import plan_columns
+from seepage.auditing.intake.encoding import encode
+from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from seepage.leak import leakage
-from seepage.noise import Gaussian
+from seepage.glm.leakage import leakage
 
 N = 90
 RNG = np.random.default_rng(11)
@@ -81,9 +81,11 @@ def test_dropping_rows_keeps_their_numbers_groups_and_values_together():
     y = [None if i == 7 else v for i, v in enumerate(COLUMNS["y"])]
     region = [None if i == 5 else "north" for i in range(N)]
     found = encoded(
-        table(age=age, y=y, region=region), missing="drop", groups=["sex", "region"],
+        table(age=age, y=y, region=region),
+        missing="drop",
+        groups=["sex", "region"],
         drop=["region"],
-    )  # fmt: skip
+    )
     rows = np.array([i for i in range(N) if i not in (3, 7, 40)])
     np.testing.assert_array_equal(found.row_index, rows)
     np.testing.assert_array_equal(found.y, COLUMNS["y"][rows])
@@ -168,8 +170,10 @@ def test_what_row_dropping_makes_constant_is_dropped_or_refused():
     with pytest.raises(InputError, match="target 'almost' has one value only"):
         encoded(table(almost=almost, age=age), "almost", missing="drop")
     with pytest.raises(InputError, match="Every feature"):
-        encoded(pa.table({"almost": almost, "y": [None if i == 4 else i / 3 for i in range(N)]}),
-                missing="drop")  # fmt: skip
+        encoded(
+            pa.table({"almost": almost, "y": [None if i == 4 else i / 3 for i in range(N)]}),
+            missing="drop",
+        )
 
 
 def test_too_few_rows_left():

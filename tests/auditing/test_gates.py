@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from people import encoded_people
 
-from seepage.auditing.assess import assess
-from seepage.auditing.gates import check
+from seepage.auditing.measures.assess import assess
+from seepage.auditing.measures.gates import check
 from seepage.errors import InputError
 
 

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seepage.auditing.columns import plan_columns
-from seepage.auditing.encoding import encode
-from seepage.auditing.intake import read_file, steps_of
-from seepage.columns.names import SHOWN, printable, shown, unique
+from seepage.auditing.intake.columns import plan_columns
+from seepage.auditing.intake.encoding import encode
+from seepage.auditing.intake.read_file import read_file, steps_of
 from seepage.errors import InputError
+from seepage.tables.names import SHOWN, printable, shown, unique
 
 N = 40
 RNG = np.random.default_rng(1)

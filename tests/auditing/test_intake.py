@@ -7,7 +7,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from seepage.auditing.intake import read_file, steps_of
+from seepage.auditing.intake.read_file import read_file, steps_of
 from seepage.errors import InputError
 
 TABLE = pa.table(

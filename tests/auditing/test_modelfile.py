@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from seepage.auditing import modelfile
-from seepage.auditing.modelfile import load_model, match_features
+from seepage.auditing.intake import modelfile
+from seepage.auditing.intake.modelfile import load_model, match_features
+from seepage.core.noise import Gaussian
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
-from seepage.leak import leakage
-from seepage.noise import Gaussian
+from seepage.glm.leakage import leakage
 
 N = 80
 RNG = np.random.default_rng(3)
@@ -114,9 +114,12 @@ def test_unnamed_coefficients_are_counted(tmp_path):
 
 def test_softmax_features_are_reordered_for_every_class(tmp_path):
     told = {
-        "family": "softmax", "coefficients": [[1, 2], [3, 4], [5, 6]], "l2": 0,
-        "classes": ["a", "b", "c"], "features": ["v", "u"],
-    }  # fmt: skip
+        "family": "softmax",
+        "coefficients": [[1, 2], [3, 4], [5, 6]],
+        "l2": 0,
+        "classes": ["a", "b", "c"],
+        "features": ["v", "u"],
+    }
     model = load_model(write_json(tmp_path / "m.json", told))
     match_features(model, ["u", "v"])
     np.testing.assert_array_equal(model.coef_, [[2, 1], [4, 3], [6, 5]])
@@ -152,7 +155,9 @@ def test_softmax_features_are_reordered_for_every_class(tmp_path):
         ),
         (
             {
-                "family": "softmax", "coefficients": [[1, 2], [3, 4]], "classes": ["a", "b"],
+                "family": "softmax",
+                "coefficients": [[1, 2], [3, 4]],
+                "classes": ["a", "b"],
                 "intercept": [1, 2, 3],
             },
             "3 intercepts for 2 classes",
@@ -163,7 +168,7 @@ def test_softmax_features_are_reordered_for_every_class(tmp_path):
         ({"lambda": 1}, "which no model has"),
         ({"coefficents": [1]}, "did you mean 'coefficients'"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_together_is_refused(tmp_path, change, said):
     assert said in refusal(write_json(tmp_path / "m.json", GOOD | change))
 

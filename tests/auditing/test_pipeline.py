@@ -19,7 +19,7 @@ from sklearn.preprocessing import (
 )
 
 import seepage as sp
-from seepage.auditing.pipeline import audit
+from seepage.auditing.measures.pipeline import audit
 from seepage.errors import InputError
 
 NUMBERS = ["age", "weight"]
@@ -100,7 +100,7 @@ def test_a_mixed_table_agrees_with_the_encoded_one(table):
     """Dropping the first level by scikit-learn or by the audit's own encoding is the same."""
     from people import encoded_people
 
-    from seepage.auditing.assess import assess
+    from seepage.auditing.measures.assess import assess
 
     encoded = encoded_people("logistic", n=80, sensitive=["town", "smoker", "age"])
     direct = assess(encoded, source="people", l2=0.05, sigma=0.2, remedies=False)
@@ -113,9 +113,12 @@ def test_a_mixed_table_agrees_with_the_encoded_one(table):
         assert np.allclose(found.cell_errors[name], direct.cell_errors[name], rtol=1e-6)
     kinds = {a.name: a.kind for a in found.attributes}
     assert kinds == {
-        "age": "numeric", "weight": "numeric", "town": "categorical", "smoker": "boolean",
+        "age": "numeric",
+        "weight": "numeric",
+        "town": "categorical",
+        "smoker": "boolean",
         "ill": "boolean",
-    }  # fmt: skip
+    }
     spreads = {a.name: a.spread for a in direct.attributes}
     for attribute in found.attributes:
         assert attribute.spread == pytest.approx(spreads[attribute.name])

@@ -5,8 +5,8 @@ import pytest
 from people import encoded_people
 
 import seepage as sp
-from seepage.auditing.assess import assess
-from seepage.guarantee import guarantees
+from seepage.auditing.measures.assess import assess
+from seepage.bounds.guarantees import guarantees
 
 
 def test_they_are_those_of_the_release():
@@ -24,7 +24,7 @@ def test_they_are_those_of_the_release():
 
 
 def test_a_table_that_would_take_minutes_does_without(monkeypatch):
-    monkeypatch.setattr("seepage.auditing.promises._TOO_HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.measures.promises._TOO_HEAVY", 0.0)
     audit = assess(encoded_people("linear", n=60), source="people")
     assert audit.guarantees is None
 

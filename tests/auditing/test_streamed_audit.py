@@ -14,18 +14,18 @@ import pytest
 from people import TARGETS, encoded_people, people
 from typer.testing import CliRunner
 
-import seepage.auditing.record_summary as record_summary
+import seepage.auditing.streamed.record_summary as record_summary
+import seepage.streams.disk.source as reading
 import seepage.streams.order_statistics as order_statistics
-import seepage.streams.parquet_source as reading
-from seepage.audit_command import Question, answer
-from seepage.auditing.recipe import Recipe
-from seepage.auditing.records import NUMBERS, SHARES
-from seepage.auditing.streamed_trial import held_out_rows
-from seepage.auditing.tradeoff import Trial, noisy_margins
+from seepage.auditing.command import Question, answer
+from seepage.auditing.intake.recipe import Recipe
+from seepage.auditing.measures.records import NUMBERS, SHARES
+from seepage.auditing.measures.tradeoff import Trial, noisy_margins
+from seepage.auditing.report import summarise, write_report
+from seepage.auditing.report.records import record_table
+from seepage.auditing.streamed.trial import held_out_rows
 from seepage.cli import app
 from seepage.errors import InputError
-from seepage.report import summarise, write_report
-from seepage.report.records import record_table
 
 ROWS = 240
 
@@ -60,18 +60,26 @@ def alike(ours, theirs):
     assert ours.sigma == pytest.approx(theirs.sigma, rel=1e-9)
     assert ours.dataset_eta == pytest.approx(theirs.dataset_eta, rel=1e-8)
     assert (ours.released, ours.classes, ours.model, ours.l2) == (
-        theirs.released, theirs.classes, theirs.model, theirs.l2,
-    )  # fmt: skip
+        theirs.released,
+        theirs.classes,
+        theirs.model,
+        theirs.l2,
+    )
     for a, b in zip(ours.attributes, theirs.attributes, strict=True):
         assert (a.name, a.kind, a.easiest_row, a.sensitive) == (
-            b.name, b.kind, b.easiest_row, b.sensitive,
-        )  # fmt: skip
+            b.name,
+            b.kind,
+            b.easiest_row,
+            b.sensitive,
+        )
         for field in ("eta", "smallest_error", "median_error", "spread"):
             assert getattr(a, field) == pytest.approx(getattr(b, field), rel=1e-7), (a.name, field)
     for a, b in zip(ours.groupings, theirs.groupings, strict=True):
         assert (a.column, a.most_protected, a.least_protected) == (
-            b.column, b.most_protected, b.least_protected,
-        )  # fmt: skip
+            b.column,
+            b.most_protected,
+            b.least_protected,
+        )
         for x, y in zip(a.groups, b.groups, strict=True):
             assert (x.label, x.count) == (y.label, y.count)
             numbers = [(g.mean_eta, g.worst_eta, g.eta_together) for g in (x, y)]
@@ -114,9 +122,13 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
     target = TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]
     ours, theirs = both(
-        people(ROWS), tmp_path, target, drop=others, sensitive=("age", "town"),
+        people(ROWS),
+        tmp_path,
+        target,
+        drop=others,
+        sensitive=("age", "town"),
         group=("town", "smoker"),
-    )  # fmt: skip
+    )
     alike(ours, theirs)
     assert "The data were read in chunks, 240 records of them." in ours.steps
     told = [step for step in ours.steps if "read in chunks" not in step]
@@ -229,18 +241,20 @@ def test_a_model_from_a_file(tmp_path):
     path.write_text(
         json.dumps(
             {
-                "family": "linear", "coefficients": model.coef_.tolist(),
-                "intercept": float(model.intercept_), "l2": 0.01,
+                "family": "linear",
+                "coefficients": model.coef_.tolist(),
+                "intercept": float(model.intercept_),
+                "l2": 0.01,
             }
         )
-    )  # fmt: skip
+    )
     ours, theirs = both(table, tmp_path, "dose", model_file=path)
     alike(ours, theirs)
 
 
 def test_large_files_are_read_in_chunks_too(tmp_path, monkeypatch):
     file, _ = written(people(ROWS), tmp_path)
-    monkeypatch.setattr("seepage.audit_command.STREAMED_FROM", 1)
+    monkeypatch.setattr("seepage.auditing.command.STREAMED_FROM", 1)
     found = answer(Question(file, "ill", drop=("dose", "visits", "stage")))
     assert any("read in chunks" in step for step in found.steps)
     assert summarise(found)["records"]["count"] == ROWS

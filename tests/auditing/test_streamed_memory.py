@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import seepage.streams.in_order as in_order
-import seepage.streams.parquet_source as reading
-from seepage.audit_command import Question, answer
-from seepage.report import to_json
-from seepage.report.records import record_table
+import seepage.streams.disk.in_order as in_order
+import seepage.streams.disk.source as reading
+from seepage.auditing.command import Question, answer
+from seepage.auditing.report import to_json
+from seepage.auditing.report.records import record_table
 
 FEATURES, CHUNK_ROWS = 4, 5_000
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 import seepage as sp
-from seepage.auditing.measure import measure
-from seepage.auditing.subject import Attribute, Subject
+from seepage.auditing.measures.measure import measure
+from seepage.auditing.measures.subject import Attribute, Subject
 
 
 @pytest.fixture(scope="module")

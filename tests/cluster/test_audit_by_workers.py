@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from seepage.auditing.record_summary import LEAST, MOST
+from seepage.auditing.report import writing
+from seepage.auditing.streamed.record_summary import LEAST, MOST
 from seepage.cli import app
-from seepage.cluster import spread_files
-from seepage.report import writing
-from seepage.streams import parquet_parts
-from seepage.streams.opening import open_batches
-from seepage.streams.parquet_files import ParquetFiles
+from seepage.streams.dask import spread_files
+from seepage.streams.disk import parts as parquet_parts
+from seepage.streams.disk.files import ParquetFiles
+from seepage.streams.disk.opening import open_batches
 
 ROWS, NUMBERS = 60_000, 4
 

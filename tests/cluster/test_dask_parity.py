@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import seepage as sp
-from seepage.cluster.dask_source import dask_rows
+from seepage.streams.dask.source import dask_rows
 
 ROWS = 203
 EXACT = 1e-9
@@ -147,9 +147,13 @@ def test_a_data_frame_with_text_weights_groups_and_empty_partitions(people):
         X, people.left.to_numpy(), sample_weight=people.weight
     )
     kept = sp.leakage(
-        kept_model, X, people.left.to_numpy(), noise=sp.Gaussian(0.1), sample_weight=people.weight,
+        kept_model,
+        X,
+        people.left.to_numpy(),
+        noise=sp.Gaussian(0.1),
+        sample_weight=people.weight,
         attributes=data.attributes,
-    )  # fmt: skip
+    )
     leak = sp.leakage(model, data, noise=sp.Gaussian(0.1))
     assert leak.rows().to_dask().compute() == pytest.approx(np.asarray(kept.rows()), rel=EXACT)
     ours, theirs = leak.groups("group"), kept.groups(people.group)
@@ -280,7 +284,7 @@ def test_workers_do_not_write_over_what_is_there(tmp_path):
 
 
 def test_files_that_the_client_cannot_see_are_missed(tmp_path, monkeypatch):
-    from seepage.cluster import worker_files
+    from seepage.streams.dask import worker_files
 
     _, leak = _both("logistic", False, chunks=(60, 4))
     elsewhere = tmp_path / "another machine"

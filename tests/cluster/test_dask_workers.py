@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.cli import app
-from seepage.cluster.dask_source import dask_rows
-from seepage.cluster.tree import FAN_IN
+from seepage.streams.dask.source import dask_rows
+from seepage.streams.dask.tree import FAN_IN
 
 ROWS, COLUMNS, PARTS = 24_000, 5, FAN_IN + 4
 BLOCK = ROWS // PARTS

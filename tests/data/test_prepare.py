@@ -7,7 +7,7 @@ import publisher_files as files
 import pytest
 
 import seepage.data as sd
-from seepage.data.adult import COLUMNS, CONTINUOUS, Adult
+from seepage.data.sets.adult import COLUMNS, CONTINUOUS, Adult
 from seepage.data.structures import Images, ImageSet, Records
 from seepage.errors import InputError
 

@@ -19,10 +19,10 @@ from seepage.glm import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from seepage.glm.adapters import describe
-from seepage.glm.categorical import Categorical
-from seepage.glm.stationarity import check_stationarity
-from seepage.tables import read_table
+from seepage.glm.adapters.describe import describe
+from seepage.glm.fitting.stationarity import check_stationarity
+from seepage.glm.losses.categorical import Categorical
+from seepage.tables.frames import read_table
 
 RNG = np.random.default_rng(0)
 N, D = 80, 3

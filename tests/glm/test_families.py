@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
-from seepage.glm import Family, GeneralizedLinearRegression, families, register_family
-from seepage.glm import derivative_check as checking
-from seepage.glm.categorical import Categorical
-from seepage.glm.families import bernoulli, gaussian, get_family, poisson, probe_points
-from seepage.unknowns import simplex_basis
+from seepage.glm import Family, GeneralizedLinearRegression, register_family
+from seepage.glm.losses import derivative_check as checking
+from seepage.glm.losses import families
+from seepage.glm.losses.categorical import Categorical
+from seepage.glm.losses.families import bernoulli, gaussian, get_family, poisson, probe_points
 
 BUILT_IN = [gaussian, bernoulli, poisson]
 

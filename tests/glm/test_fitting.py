@@ -6,19 +6,19 @@ import scipy.optimize
 import torch
 from sklearn import linear_model
 
-from seepage.glm.categorical import Categorical
-from seepage.glm.cholesky import cholesky_factor, damped_factor
-from seepage.glm.curvature import (
+from seepage.glm.fitting.cholesky import cholesky_factor, damped_factor
+from seepage.glm.fitting.curvature import (
     categorical_hessian,
     gauge_fixed,
     single_output_hessian,
     weighted_gram,
 )
-from seepage.glm.families import bernoulli, gaussian, poisson
-from seepage.glm.least_squares import solve_least_squares
-from seepage.glm.newton import minimise
-from seepage.glm.objective import Objective
-from seepage.glm.stacked_qr import stacked_r
+from seepage.glm.fitting.least_squares import solve_least_squares
+from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.stacked_qr import stacked_r
+from seepage.glm.losses.categorical import Categorical
+from seepage.glm.losses.families import bernoulli, gaussian, poisson
 
 NAMES = tuple("abcdefghij")
 

@@ -13,10 +13,10 @@ from seepage.glm import (
     LogisticRegression,
     PoissonRegression,
     SoftmaxRegression,
-    derivative_check,
     reweight,
 )
-from seepage.glm.families import bernoulli
+from seepage.glm.losses import derivative_check
+from seepage.glm.losses.families import bernoulli
 
 N, D = 22, 3
 STEP = 1e-4
@@ -215,7 +215,7 @@ def test_the_result_is_about_the_rows_asked_for():
 
 
 def test_chunks_add_up(monkeypatch):
-    from seepage.glm import reweighted_leakage
+    from seepage.glm.leakage import leakage as reweighted_leakage
 
     fair = reweight(LogisticRegression(), X, Y > 0, rounds=100, by=GROUPS)
     at_once = np.asarray(fair.whole_procedure())
@@ -293,7 +293,7 @@ def test_on_warfarin_doses():
         sp.data.locate("iwpc", download=False)
     except sp.InputError as error:
         pytest.skip(f"the data set is not at hand: {error}")
-    from seepage.papers.fil_whole_procedure import reproduce
+    from reproduction.fil.whole_procedure import reproduce
 
     outcome = reproduce(quick=True)
     found = {

@@ -92,9 +92,12 @@ def test_score_on_test_data_and_by_another_rule():
     fair = reweight(LinearRegression(), X, Y, rounds=1, X_test=X_test, y_test=y_test)
     assert fair.trajectory[-1].score == pytest.approx(fair.model.score(X_test, y_test))
     signs = reweight(
-        LinearRegression(), X, Y, rounds=1,
+        LinearRegression(),
+        X,
+        Y,
+        rounds=1,
         scoring=lambda model, *data: np.mean((model.predict(data[0]) > 0) == (data[1] > 0)),
-    )  # fmt: skip
+    )
     assert signs.trajectory[-1].score == np.mean((signs.model.predict(X) > 0) == (Y > 0))
 
 

@@ -12,7 +12,7 @@ from cases import BY_NAME, CASES, audit, estimator
 from oracle import jacobian_of, problem_of
 from recipes import Case
 from seepage.bounds.refitting import refits_of
-from seepage.glm.row_refits import RowRefits
+from seepage.glm.jacobian.row_refits import RowRefits
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
 SAMPLE = [case for case in CASES if case.n <= 40 and case.d <= 18]

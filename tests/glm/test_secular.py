@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seepage.glm import secular
-from seepage.glm.secular import largest_eigenvalue
+from seepage.glm.jacobian import secular
+from seepage.glm.jacobian.secular import largest_eigenvalue
 
 
 def _dense(rho, delta, p, q, c, s):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch.func import functional_call, grad, jacfwd
 
-from seepage.nn.losses import per_example
+from seepage.nn.problem.losses import per_example
 
 
 def dense_sensitivity(net, loss, x, y, wrt, norm, layout):

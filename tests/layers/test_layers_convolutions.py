@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from seepage.layers import sensitivity
-from seepage.layers.convolution_gradients import quick_geometry
-from seepage.layers.jacobian_columns import OutputKeeper, TargetColumns
-from seepage.nn.contributions import Contribution
-from seepage.nn.losses import per_example
-from seepage.nn.problem import Problem
-from seepage.nn.validation import Validator
-from seepage.nn.views import Label
+from seepage.layers.measures.convolution_gradients import quick_geometry
+from seepage.layers.measures.jacobian_columns import OutputKeeper, TargetColumns
+from seepage.nn.gradients.contributions import Contribution
+from seepage.nn.gradients.network_checks import Validator
+from seepage.nn.problem.losses import per_example
+from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.views import Label
 
 CASES = {
     "same": (nn.Conv2d(2, 3, 3, padding=1), (2, 5, 6)),

@@ -56,9 +56,16 @@ def test_fedavg_averages_the_clients_models():
     net, data = problem()
     seen = []
     run = simulate(
-        net, LOSS, data, rounds=1, method="fedavg", local_steps=3, batch_size=40, lr=0.2,
+        net,
+        LOSS,
+        data,
+        rounds=1,
+        method="fedavg",
+        local_steps=3,
+        batch_size=40,
+        lr=0.2,
         observe=seen.append,
-    )  # fmt: skip
+    )
     models = []
     for x, y in data:
         local = copy.deepcopy(net)
@@ -219,8 +226,9 @@ def test_diverging_training_is_not_silent():
     net, data = problem()
     seen = []
     with pytest.raises(InputError, match=r"updates of round \d+ are not finite"):
-        simulate(net, "mse", [(x, x[:, :2]) for x, _ in data], rounds=300, lr=1e6,
-                 observe=seen.append)  # fmt: skip
+        simulate(
+            net, "mse", [(x, x[:, :2]) for x, _ in data], rounds=300, lr=1e6, observe=seen.append
+        )
     assert all(bool(vector(u.values).isfinite().all()) for u in seen)
 
 

@@ -26,9 +26,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from seepage.errors import InputError
-from seepage.layers import LayerGradients, flower, v_information
-from seepage.layers.flower import UpdateRecorder, recording_mod
-from seepage.layers.recording_file import load_gradients, save_gradients
+from seepage.layers import LayerGradients, v_information
+from seepage.layers.federated import flower
+from seepage.layers.federated.flower import UpdateRecorder, recording_mod
+from seepage.layers.federated.recording_file import load_gradients, save_gradients
 
 APP = Path(__file__).parent / "flower_app"
 NODES = {11: 0, 2**63 + 5: 1}  # Flower's nodes have numbers of 64 bits without a sign

@@ -10,10 +10,11 @@ import torch
 from dense_sensitivity import dense_sensitivity
 from torch import nn
 
+from reproduction.layers.networks import alexnet, fcnet, vgg11net
 from seepage.errors import InputError
-from seepage.layers import alexnet, fcnet, sensitivity, vgg11net
-from seepage.layers.naming import layer_parameters
-from seepage.nn.validation import KinkWarning
+from seepage.layers import sensitivity
+from seepage.layers.federated.naming import layer_parameters
+from seepage.nn.gradients.network_checks import KinkWarning
 
 
 class Tied(nn.Module):
@@ -48,9 +49,14 @@ def mlp():
 
 def convolutions():
     return nn.Sequential(
-        nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(3, 4, 2, stride=2),
-        nn.GELU(), nn.Flatten(), nn.Linear(4, 3),
-    )  # fmt: skip
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(3, 4, 2, stride=2),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
 
 
 CASES = {

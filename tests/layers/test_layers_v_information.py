@@ -11,9 +11,9 @@ from sklearn.svm import LinearSVC
 
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, v_information
-from seepage.layers.gradients import joined
-from seepage.layers.property_task import PropertyTask, small_sample_factor
-from seepage.layers.recalibration import recalibrated
+from seepage.layers.federated.gradients import joined
+from seepage.layers.measures.property_task import PropertyTask, small_sample_factor
+from seepage.layers.measures.recalibration import recalibrated
 
 QUICK = {"resamples": 200, "permutations": 99}
 

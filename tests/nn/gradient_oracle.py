@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.nn.backends import differentiable_backends
-from seepage.nn.clipping import Clip
-from seepage.nn.losses import per_example
-from seepage.nn.problem import Problem
-from seepage.nn.views import View
+from seepage.nn.gradients.backends import differentiable_backends
+from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.losses import per_example
+from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.views import View
 
 
 @dataclass(frozen=True)

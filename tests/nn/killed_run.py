@@ -7,7 +7,7 @@ import sys
 import torch
 from torch import nn
 
-from seepage.nn.private_sgd import PrivateSGD
+from seepage.nn.training.private_sgd import PrivateSGD
 
 STEPS = 60
 
@@ -22,10 +22,17 @@ def trainer(checkpoint, **options):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2))
     given = {
-        "steps": STEPS, "batch_size": 30, "learning_rate": 0.5, "momentum": 0.5,
-        "weight_decay": 1e-3, "seed": 7, "checkpoint_every": 3, "evaluate_every": 10,
-        "sketch": 2, "sketch_records": [0, 5],
-    }  # fmt: skip
+        "steps": STEPS,
+        "batch_size": 30,
+        "learning_rate": 0.5,
+        "momentum": 0.5,
+        "weight_decay": 1e-3,
+        "seed": 7,
+        "checkpoint_every": 3,
+        "evaluate_every": 10,
+        "sketch": 2,
+        "sketch_records": [0, 5],
+    }
     return PrivateSGD(net, "cross_entropy", checkpoint=checkpoint, **given | options)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage.nn as snn
-from seepage.nn.networks import cifar_cnn, mnist_cnn
+from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
 
 
 class Sequences(nn.Module):

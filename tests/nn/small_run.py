@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from seepage.nn.accountant import FisherAccountant
+from seepage.nn.accounting.accountant import FisherAccountant
 
 N, D = 12, 5
 

@@ -11,13 +11,13 @@ from torch import nn
 
 import seepage as sp
 from seepage.errors import InputError
-from seepage.nn.accountant import FisherAccountant
-from seepage.nn.clipping import HardClip, SmoothClip
-from seepage.nn.merging import merge_runs
-from seepage.nn.run_record import join_shares
-from seepage.nn.samplers import FixedSizeSampler, PoissonSampler
-from seepage.nn.subsampling import MixtureFactor
-from seepage.nn.views import Input
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.accounting.merging import merge_runs
+from seepage.nn.accounting.run_record import join_shares
+from seepage.nn.problem.clipping import HardClip, SmoothClip
+from seepage.nn.problem.views import Input
+from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler
+from seepage.nn.sampling.subsampling import MixtureFactor
 
 
 def _train(net, accountant, sampler, x, y, steps, lr=0.3, parts=1):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seepage as sp
-from seepage.nn.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
 
 NORMS = torch.cat([torch.zeros(1), torch.logspace(-3, 3, 400)]).double()
 CLIPS: list[Clip] = [NoClip(), HardClip(0.7), SmoothClip(0.7), SmoothClip(13.0)]

@@ -6,16 +6,25 @@ import numpy as np
 import pytest
 
 from seepage.errors import InputError
-from seepage.nn.estimate import Estimate
+from seepage.nn.measures.estimate import Estimate
 
 ROWS = Estimate(
-    np.array([0.5, 2.0, 0.0]), "rows", "dfil", "estimate", about="the input",
-    standard_errors=np.array([0.1, 0.2, 0.0]), conditions=("The moon is full.",),
-)  # fmt: skip
+    np.array([0.5, 2.0, 0.0]),
+    "rows",
+    "dfil",
+    "estimate",
+    about="the input",
+    standard_errors=np.array([0.1, 0.2, 0.0]),
+    conditions=("The moon is full.",),
+)
 CELLS = Estimate(
-    np.array([[1.0, 3.0], [4.0, 0.5]]), "cells", "fil", "estimate", names=("a", "b"),
+    np.array([[1.0, 3.0], [4.0, 0.5]]),
+    "cells",
+    "fil",
+    "estimate",
+    names=("a", "b"),
     standard_errors=np.array([[0.1, 0.3], [0.4, 0.05]]),
-)  # fmt: skip
+)
 
 
 def test_intervals():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.losses import per_example
+from seepage.nn.problem.losses import per_example
 
 torch.set_num_threads(1)
 
@@ -131,7 +131,7 @@ def alone(net: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("net", "x"), [(Scaled(), X), (Stepped(), X[:, None, :].expand(10, 2, 4) * 1.0)]
 )
-@pytest.mark.filterwarnings("ignore::seepage.nn.validation.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::seepage.nn.gradients.network_checks.FallbackWarning")
 def test_norms_are_those_of_single_examples(net, x):
     net, x = net.double(), x.double()
     found = snn.Engine(net, "cross_entropy", clip=snn.SmoothClip(1.0)).norms(x, Y)

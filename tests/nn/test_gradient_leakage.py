@@ -10,7 +10,7 @@ from torch import nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.spectral import lanczos
+from seepage.nn.measures.spectral import lanczos
 
 torch.set_num_threads(1)
 
@@ -95,7 +95,7 @@ def test_intervals_cover_what_they_should(problem: tuple, pulls: bool, clipping:
 
 
 def test_thin_directions_are_unbiased_too(problem: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    import seepage.nn.directions as directions
+    import seepage.nn.jacobian.directions as directions
 
     monkeypatch.setattr(directions, "WIDE", 4)
     monkeypatch.setattr(directions, "RANK", 4)
@@ -226,7 +226,7 @@ def test_a_missing_torch_is_answered_by_the_command(monkeypatch: pytest.MonkeyPa
 
     module = importlib.import_module("seepage.nn")
     monkeypatch.delitem(module.__dict__, "Engine", raising=False)
-    monkeypatch.setattr("seepage.lazy.find_spec", lambda name: None)
+    monkeypatch.setattr("seepage.support.lazy.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'seepage\[nn\]'"):
         module.Engine  # noqa: B018
     with pytest.raises(AttributeError):

@@ -11,10 +11,10 @@ from modules import CASES, NETWORKS, Case
 
 import seepage as sp
 import seepage.nn as snn
-import seepage.nn.directions
-from seepage.nn.directions import directions
-from seepage.nn.engine import Engine
-from seepage.nn.traces import exact_diagonal
+import seepage.nn.jacobian.directions
+from seepage.nn.jacobian.directions import directions
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.traces import exact_diagonal
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -100,8 +100,8 @@ def test_norms_gradients_and_jacobians(case: tuple, clip: str) -> None:
 
 @pytest.mark.parametrize("clip", ["none", "smooth"])
 def test_thin_directions(case: tuple, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seepage.nn.directions, "WIDE", 4)
-    monkeypatch.setattr(seepage.nn.directions, "RANK", 2)
+    monkeypatch.setattr(seepage.nn.jacobian.directions, "WIDE", 4)
+    monkeypatch.setattr(seepage.nn.jacobian.directions, "RANK", 2)
     _, chosen, (net, x, y), truth = case
     chopped = CLIPS[clip]()
     engine = quiet(engine_for(chosen, net, chopped), x, y)
@@ -167,9 +167,14 @@ def test_labels_as_soft_targets(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("mlp", "1"), ("mnist cnn of 004", "2"), ("group norm resnet", "1"),
-     ("transformer encoder", "0"), ("lstm", "inner")],
-)  # fmt: skip
+    [
+        ("mlp", "1"),
+        ("mnist cnn of 004", "2"),
+        ("group norm resnet", "1"),
+        ("transformer encoder", "0"),
+        ("lstm", "inner"),
+    ],
+)
 def test_intermediate_embeddings(name: str, module: str) -> None:
     chosen = NETWORKS[name]
     net, x, y = chosen.build(seed=3)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.estimate import Estimate
-from seepage.nn.spectral import lanczos
+from seepage.nn.measures.estimate import Estimate
+from seepage.nn.measures.spectral import lanczos
 
 torch.set_num_threads(1)
 
@@ -126,7 +126,7 @@ def test_an_iteration_cut_off_is_no_exact_value(
     def short(apply: object, start: Tensor, *_: object) -> object:
         return lanczos(apply, start, 1e-7, 12)
 
-    monkeypatch.setattr("seepage.nn.gradient_leakage.lanczos", short)
+    monkeypatch.setattr("seepage.nn.measures.gradient_leakage.lanczos", short)
     cut = leak_of(problem).rows("fil")
     assert cut.kind == "estimate"
     assert bool((cut.values <= true * (1 + 1e-9)).all())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.engine import Engine
+from seepage.nn.jacobian.engine import Engine
 
 torch.set_num_threads(1)
 
@@ -252,7 +252,7 @@ def test_options_are_checked() -> None:
 
 
 def test_running_out_of_memory_halves_the_chunks() -> None:
-    from seepage.nn.chunking import Chunks
+    from seepage.nn.problem.chunking import Chunks
 
     seen = []
 

@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
 from seepage.errors import InputError
-from seepage.nn.clipping import HardClip
-from seepage.nn.sampler_check import SamplerWarning
-from seepage.nn.shadow import innermost, without_opacus
-from seepage.nn.views import Input
+from seepage.nn.problem.clipping import HardClip
+from seepage.nn.problem.views import Input
+from seepage.nn.sampling.sampler_check import SamplerWarning
+from seepage.nn.training.unhooked_network import innermost, without_opacus
 
 opacus = pytest.importorskip("opacus")
 pytestmark = [

@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
 import seepage as sp
-from seepage.nn.attribution import Attribution
-from seepage.nn.individual_loss import gaussian_epsilon
+from seepage.nn.privacy.individual_loss import gaussian_epsilon
+from seepage.nn.susceptibility.attribution import Attribution
 from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
 
 torch.set_num_threads(1)
@@ -69,8 +69,9 @@ def test_far_beyond_the_threshold_nothing_but_the_formula_is_left() -> None:
             for v in m.tolist()
         ]
         wanted = torch.tensor(wide, dtype=dtype)
-        torch.testing.assert_close(found, wanted, rtol=2e-4 if dtype == torch.float32 else 1e-10,
-                                   atol=0.0)  # fmt: skip
+        torch.testing.assert_close(
+            found, wanted, rtol=2e-4 if dtype == torch.float32 else 1e-10, atol=0.0
+        )
 
 
 def test_norms_of_parts(images: Attribution) -> None:
@@ -114,8 +115,9 @@ def test_parts_that_make_up_a_record_have_its_norm(size: int, seed: int) -> None
 def test_tables_of_torch_and_of_frames(problem: tuple) -> None:
     net, x, y = problem
     frame = pd.DataFrame(x.numpy(), columns=["age", "height", "a", "b"], index=range(100, 112))
-    found = sp.nn.plis(net, "cross_entropy", frame, y.numpy(), noise_multiplier=2.0,
-                       max_grad_norm=1.0)  # fmt: skip
+    found = sp.nn.plis(
+        net, "cross_entropy", frame, y.numpy(), noise_multiplier=2.0, max_grad_norm=1.0
+    )
     torch.testing.assert_close(found.values, private(problem).values)
     parts = found.attributes({"body": ["age", "height"], "first": "a", "last": -1})
     np.testing.assert_allclose(parts.values[:, 0], found.values[:, :2].norm(dim=1))
@@ -136,10 +138,16 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
     return X, X @ [1.0, -2.0, 0.5] + 0.3 * rng.standard_normal(60)
 
 
-@pytest.mark.parametrize("model", [
-    sp.glm.LinearRegression(l2=1e-2, fit_intercept=True), Ridge(alpha=0.5),
-    sp.glm.LogisticRegression(l2=1e-2), LogisticRegression(), sp.glm.PoissonRegression(l2=1e-2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "model",
+    [
+        sp.glm.LinearRegression(l2=1e-2, fit_intercept=True),
+        Ridge(alpha=0.5),
+        sp.glm.LogisticRegression(l2=1e-2),
+        LogisticRegression(),
+        sp.glm.PoissonRegression(l2=1e-2),
+    ],
+)
 def test_linear_models_by_their_formula(model: object) -> None:
     """g = r(x, 1), so PL = r²(‖x‖² + 1)/s² and PLIS = (2/s²)(a r (‖x‖² + 1) w + r² x)."""
     X, y = _table()

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.nn.attribution import Attribution
-from seepage.nn.individual_loss import IndividualLoss, gaussian_epsilon
+from seepage.nn.privacy.individual_loss import IndividualLoss, gaussian_epsilon
+from seepage.nn.susceptibility.attribution import Attribution
 
 torch.set_num_threads(1)
 

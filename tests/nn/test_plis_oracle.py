@@ -10,8 +10,8 @@ from gradient_oracle import Dense, dense
 from modules import CASES, Case
 
 import seepage.nn as snn
-from seepage.nn.rules.convolution_norms import squared_norms_of_convolution
-from seepage.nn.rules.patches import Geometry
+from seepage.nn.gradients.rules.convolution_norms import squared_norms_of_convolution
+from seepage.nn.gradients.rules.patches import Geometry
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -104,9 +104,14 @@ def test_squared_norms_of_a_convolution(
     if groups == 1:
         x = x.to(memory_format=torch.channels_last)
     padded = torch.nn.functional.pad(
-        x, (padding[1] // 2, padding[1] - padding[1] // 2, padding[0] // 2,
-            padding[0] - padding[0] // 2)
-    )  # fmt: skip
+        x,
+        (
+            padding[1] // 2,
+            padding[1] - padding[1] // 2,
+            padding[0] // 2,
+            padding[0] - padding[0] // 2,
+        ),
+    )
     out = torch.conv2d(padded, weight, None, stride, 0, dilation, groups)
     delta = torch.randn_like(out)
     if groups == 1:

@@ -38,8 +38,9 @@ def test_a_run_is_the_sum_of_its_steps(problem: tuple) -> None:
     values, losses = torch.zeros_like(x), torch.zeros(9, dtype=torch.float64)
     for step in range(4):
         watch.noise_multiplier = 3.0 + step
-        alone = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=3.0 + step,
-                           max_grad_norm=0.5)  # fmt: skip
+        alone = sp.nn.plis(
+            net, "cross_entropy", x, y, noise_multiplier=3.0 + step, max_grad_norm=0.5
+        )
         values, losses = values + alone.values, losses + alone.privacy_loss
         order = torch.randperm(9)
         watch.observe(order[:4], x[order[:4]], y[order[:4]], more=True)

@@ -14,11 +14,11 @@ from killed_run import STEPS, data, trainer
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn import private_sgd
-from seepage.nn.checkpoints import read_checkpoint, write_checkpoint
-from seepage.nn.clipping import HardClip
-from seepage.nn.private_sgd import PrivateSGD
-from seepage.nn.signs import key_of
+from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.problem.clipping import HardClip
+from seepage.nn.training import private_sgd
+from seepage.nn.training.checkpoints import read_checkpoint, write_checkpoint
+from seepage.nn.training.private_sgd import PrivateSGD
 
 
 def _state(path):
@@ -130,10 +130,17 @@ def test_numbers_of_numpy_and_clips_can_be_stored(tmp_path):
     X, y = data()
     path = tmp_path / "run.safetensors"
     done = trainer(
-        path, steps=np.int64(4), batch_size=np.int64(30), learning_rate=np.float32(0.5),
-        noise_multiplier=torch.tensor(1.0), seed=np.int64(7), clip=HardClip(np.float32(0.5)),
-        checkpoint_every=np.int64(2), evaluate_every=np.int64(2), probes=np.int64(2),
-    ).fit(X, y)  # fmt: skip
+        path,
+        steps=np.int64(4),
+        batch_size=np.int64(30),
+        learning_rate=np.float32(0.5),
+        noise_multiplier=torch.tensor(1.0),
+        seed=np.int64(7),
+        clip=HardClip(np.float32(0.5)),
+        checkpoint_every=np.int64(2),
+        evaluate_every=np.int64(2),
+        probes=np.int64(2),
+    ).fit(X, y)
     again = trainer(path, steps=6, clip=HardClip(0.5), evaluate_every=2, probes=2).fit(X, y)
     assert (done.accountant_.steps, again.accountant_.steps) == (4, 6)
     with pytest.raises(InputError, match=r"its clip is 'HardClip\(max_grad_norm=0.5\)'"):
@@ -212,10 +219,19 @@ def test_the_update_is_the_stated_one(sampling, clip):
     net = nn.Linear(8, 2).double()
     start = [p.detach().clone() for p in net.parameters()]
     done = PrivateSGD(
-        net, "cross_entropy", steps=2, batch_size=20, learning_rate=0.4, momentum=0.6,
-        weight_decay=0.1, noise_multiplier=0.3, max_grad_norm=0.2, clip=clip, sampling=sampling,
+        net,
+        "cross_entropy",
+        steps=2,
+        batch_size=20,
+        learning_rate=0.4,
+        momentum=0.6,
+        weight_decay=0.1,
+        noise_multiplier=0.3,
+        max_grad_norm=0.2,
+        clip=clip,
+        sampling=sampling,
         seed=3,
-    ).fit(X, y)  # fmt: skip
+    ).fit(X, y)
     found = [p.detach().clone() for p in net.parameters()]
 
     velocity = [torch.zeros_like(p) for p in start]

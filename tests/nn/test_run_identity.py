@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn.accountant import FisherAccountant
-from seepage.nn.clipping import HardClip
-from seepage.nn.fingerprint import loss_name
-from seepage.nn.merging import merge_runs
-from seepage.nn.run_record import RunRecord, join_shares
-from seepage.nn.views import Input, Label
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.accounting.fingerprint import loss_name
+from seepage.nn.accounting.merging import merge_runs
+from seepage.nn.accounting.run_record import RunRecord, join_shares
+from seepage.nn.problem.clipping import HardClip
+from seepage.nn.problem.views import Input, Label
 
 N, D = 10, 4
 
@@ -38,7 +38,9 @@ def _run(seen=True, seed=0, **options):
 DIFFERENT = {
     "masks of the input": ({"view": Input(_mask(0))}, {"view": Input(_mask(1))}, "view"),
     "masks of the label": (
-        {"view": Label(_mask(0, size=3))}, {"view": Label(_mask(1, size=3))}, "view",
+        {"view": Label(_mask(0, size=3))},
+        {"view": Label(_mask(1, size=3))},
+        "view",
     ),
     "a masked and a whole label": ({"view": Label()}, {"view": Label(_mask(1, size=3))}, "view"),
     "factors": ({}, {"amplification": "none"}, "amplification"),
@@ -57,7 +59,7 @@ DIFFERENT = {
         {"amplification": "theorem4", "steps": 20},
         "announced steps",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
@@ -77,11 +79,15 @@ def test_two_long_masks_may_differ_in_one_entry():
     other[7] = False
     pair = [
         FisherAccountant(
-            nn.Linear(3000, 2), "cross_entropy", n=N, sample_rate=0.5, noise_multiplier=1.0,
+            nn.Linear(3000, 2),
+            "cross_entropy",
+            n=N,
+            sample_rate=0.5,
+            noise_multiplier=1.0,
             view=Input(mask),
         )
         for mask in (one, other)
-    ]  # fmt: skip
+    ]
     with pytest.raises(InputError, match="differ in view"):
         merge_runs(pair)
 

@@ -10,11 +10,11 @@ import torch
 from dp_accounting.rdp import RdpAccountant
 
 from seepage.errors import InputError
-from seepage.nn.accountant import FisherAccountant
-from seepage.nn.individual import ORDERS, IndividualTally, sampled_gaussian_renyi
-from seepage.nn.individual_privacy import IndividualPrivacy
-from seepage.nn.ledger import Entry, Ledger
-from seepage.nn.privacy import ADD_OR_REMOVE, REPLACE, guarantee, relation_of, renyi
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.privacy.individual import ORDERS, IndividualTally, sampled_gaussian_renyi
+from seepage.nn.privacy.individual_privacy import IndividualPrivacy
+from seepage.nn.privacy.ledger import Entry, Ledger
+from seepage.nn.privacy.run import ADD_OR_REMOVE, REPLACE, guarantee, relation_of, renyi
 
 
 def _ledger(steps=100, sampler="poisson", rate=0.01, sigma=1.0, threshold=1.0, longest=1.0):

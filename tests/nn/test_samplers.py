@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from seepage.errors import InputError
-from seepage.nn.sampler_check import SamplerCheck, SamplerWarning
-from seepage.nn.samplers import FixedSizeSampler, PoissonSampler, make_sampler
+from seepage.nn.sampling.sampler_check import SamplerCheck, SamplerWarning
+from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler, make_sampler
 
 N, B = 400, 20
 

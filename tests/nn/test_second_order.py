@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from seepage.nn.second_order import SUBSTITUTES
-from seepage.nn.second_order_convolution import Steps, convolution
-from seepage.nn.taps import Watcher
+from seepage.nn.gradients.second_order import SUBSTITUTES
+from seepage.nn.gradients.second_order_convolution import Steps, convolution
+from seepage.nn.gradients.taps import Watcher
 
 torch.set_num_threads(1)
 
 FUNCTIONS = {
     "layer norm": lambda x: functional.layer_norm(x, [5], eps=1e-3),
     "layer norm, two axes, scaled": lambda x: functional.layer_norm(
-        x.reshape(2, 2, 5), [2, 5], torch.linspace(0.5, 2, 10).double().reshape(2, 5),
+        x.reshape(2, 2, 5),
+        [2, 5],
+        torch.linspace(0.5, 2, 10).double().reshape(2, 5),
         torch.ones(2, 5).double(),
     ),
     "layer norm, turned": lambda x: functional.layer_norm(x.T, [4], eps=1e-3),
@@ -29,7 +31,7 @@ FUNCTIONS = {
     "cross-entropy": lambda x: functional.cross_entropy(
         x, torch.tensor([0, 4, -100, 2]), reduction="none"
     ),
-}  # fmt: skip
+}
 
 
 def inside(function: object) -> object:

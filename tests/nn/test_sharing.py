@@ -11,7 +11,7 @@ import pytest
 import torch
 import two_processes
 
-from seepage.nn.sharing import gather_shares, world_size
+from seepage.nn.accounting.sharing import gather_shares, world_size
 
 SCRIPT = Path(two_processes.__file__)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.sketch import _factor
+from seepage.nn.measures.nystrom import _factor
 
 torch.set_num_threads(1)
 

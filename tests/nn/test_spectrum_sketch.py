@@ -7,10 +7,10 @@ from gradient_oracle import dense
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn.accountant import FisherAccountant
-from seepage.nn.clipping import HardClip
-from seepage.nn.spectrum_sketch import SpectrumSketch
-from seepage.nn.views import Input
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
+from seepage.nn.problem.clipping import HardClip
+from seepage.nn.problem.views import Input
 
 D = 6
 
@@ -60,9 +60,17 @@ def _run(seed, steps, probes):
     net = nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     x, y = torch.randn(8, D, dtype=torch.float64), torch.randint(3, (8,))
     accountant = FisherAccountant(
-        net, "cross_entropy", n=8, sample_rate=1.0, noise_multiplier=1.0, max_grad_norm=0.5,
-        probes=probes, sketch=D, sketch_records=[1, 3, 6], seed=seed,
-    )  # fmt: skip
+        net,
+        "cross_entropy",
+        n=8,
+        sample_rate=1.0,
+        noise_multiplier=1.0,
+        max_grad_norm=0.5,
+        probes=probes,
+        sketch=D,
+        sketch_records=[1, 3, 6],
+        seed=seed,
+    )
     total = torch.zeros(8, D, D, dtype=torch.float64)
     for _ in range(steps):
         accountant.observe(range(8), x, y)

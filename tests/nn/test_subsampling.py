@@ -13,9 +13,14 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from seepage.errors import InputError
-from seepage.nn.amplification import Amplification
-from seepage.nn.subsampling import MixtureFactor
-from seepage.nn.theorem4 import FailureBudget, paper_epsilon, privacy_loss_quantile, theorem4_factor
+from seepage.nn.sampling.amplification import Amplification
+from seepage.nn.sampling.subsampling import MixtureFactor
+from seepage.nn.sampling.theorem4 import (
+    FailureBudget,
+    paper_epsilon,
+    privacy_loss_quantile,
+    theorem4_factor,
+)
 
 RATES = (1e-4, 0.004, 0.01, 0.3, 0.7, 0.95)
 SHIFTS = (0.0, 0.1, 0.5, 1.0, 2.2, 5.0, 11.0)

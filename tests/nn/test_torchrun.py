@@ -67,9 +67,18 @@ def folder(tmp_path_factory):
     where = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
     environment = os.environ | {"PYTHONPATH": where, "OMP_NUM_THREADS": "1"}
     command = [
-        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
-        "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "train.py",
-    ]  # fmt: skip
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
     done = subprocess.run(  # noqa: S603
         command,
         cwd=folder,

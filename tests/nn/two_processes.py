@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn.accountant import FisherAccountant
-from seepage.nn.samplers import PoissonSampler
-from seepage.nn.sharing import gather_shares
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.accounting.sharing import gather_shares
+from seepage.nn.sampling.samplers import PoissonSampler
 
 N, STEPS = 24, 6
 
@@ -25,9 +25,14 @@ def problem():
 
 def accountant(net):
     return FisherAccountant(
-        net, "cross_entropy", n=N, batch_size=8, noise_multiplier=1.0, sketch=8,
+        net,
+        "cross_entropy",
+        n=N,
+        batch_size=8,
+        noise_multiplier=1.0,
+        sketch=8,
         sketch_records=[0, 1, 5],
-    )  # fmt: skip
+    )
 
 
 def train(net, account, x, y, mine, steps=STEPS):

@@ -7,17 +7,18 @@ import types
 
 import pytest
 
-from seepage import papers
-from seepage.papers import Experiment, reproducing
-from seepage.papers.drawing import draw_figure
-from seepage.papers.outcome import Outcome, Quantity
+import reproduction as papers
+from reproduction import Experiment, reproducing
+from reproduction.drawing import draw_figure
+from reproduction.outcome import Outcome, Quantity
 
 NAME = "fake-figure1"
 
 
 def fake_outcome(quick: bool) -> Outcome:
-    figure = draw_figure(NAME, "A line from 0 to 1", lambda canvas: canvas.subplots().plot([0, 1]),
-                         (3, 2))  # fmt: skip
+    figure = draw_figure(
+        NAME, "A line from 0 to 1", lambda canvas: canvas.subplots().plot([0, 1]), (3, 2)
+    )
     trials = 2 if quick else 100
     quantities = (Quantity("mean | η", 0.0405, "0.040"), Quantity("trials", trials))
     return Outcome("Two *made-up* points.", quantities, "The line rises.", figure)
@@ -28,7 +29,7 @@ def fake(monkeypatch):
     """Register one experiment and no other; return it."""
     experiment = Experiment(NAME, "001", "Figure 1", "A rising line")
     module = types.SimpleNamespace(reproduce=fake_outcome)
-    monkeypatch.setitem(sys.modules, "seepage.papers.fake_figure1", module)
+    monkeypatch.setitem(sys.modules, "reproduction.fake_figure1", module)
     for owner in (papers, reproducing):
         monkeypatch.setattr(owner, "EXPERIMENTS", {NAME: experiment})
     return experiment

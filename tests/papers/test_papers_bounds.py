@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 import seepage as sp
+from reproduction import find_experiment
+from reproduction.bounds import figure2 as bounds_figure2
+from reproduction.bounds import figure3 as bounds_figure3
+from reproduction.bounds import figure4 as bounds_figure4
+from reproduction.bounds import pixel_models
 from seepage.data.structures import Problem
-from seepage.papers import (
-    bounds_figure2,
-    bounds_figure3,
-    bounds_figure4,
-    find_experiment,
-    pixel_models,
-)
 
 
 @pytest.fixture
@@ -38,8 +36,9 @@ def test_it_runs_on_a_small_table(small, name):
     assert len({quantity.name for quantity in outcome.quantities}) == len(outcome.quantities)
     assert outcome.seen.endswith(".")
     assert len(outcome.figure.png) > 1000
-    assert all(isinstance(quantity.to_json()["measured"], float | int)
-               for quantity in outcome.quantities)  # fmt: skip
+    assert all(
+        isinstance(quantity.to_json()["measured"], float | int) for quantity in outcome.quantities
+    )
 
 
 def test_ranks_are_compared_up_to_a_limit():
@@ -87,9 +86,11 @@ def test_figure_3_on_mnist():
     }
     rank = "attack of 004: rank correlation of bound and {} error, dFIL bound ≤ {}"
     for kind, limit, value in (
-        ("mean", "0.001", 0.98), ("mean", "1", 0.60),
-        ("median", "0.001", 0.99), ("median", "1", 0.98),
-    ):  # fmt: skip
+        ("mean", "0.001", 0.98),
+        ("mean", "1", 0.60),
+        ("median", "0.001", 0.99),
+        ("median", "1", 0.98),
+    ):
         assert found[rank.format(kind, limit)] == pytest.approx(value, abs=0.02)
     for name in ("attack of 004", "attack with the label"):
         below = f"{name}: mean error below the dFIL bound, in percent, dFIL bound ≤ 1"

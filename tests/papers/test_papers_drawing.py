@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from seepage.papers.drawing import draw_figure, power, power_ticks
+from reproduction.drawing import draw_figure, power, power_ticks
 
 WORDS = 'Leakage "η" of <A> & B falls'
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
+from reproduction.layers import figure1 as layers_figure1
+from reproduction.layers import figure2 as layers_figure2
+from reproduction.layers import figure3 as layers_figure3
+from reproduction.layers import runs as layers_runs
+from reproduction.layers.runs import Curve, Runs
 from seepage.data import Faces, Records
 from seepage.errors import InputError
-from seepage.layers import families
-from seepage.papers import layers_figure1, layers_figure2, layers_figure3, layers_runs
-from seepage.papers.layers_runs import Curve, Runs
+from seepage.layers.measures import families
 
 LAYERS = {
     "AlexNet": ["conv1", "conv2", "conv3", "fc1", "fc2"],
@@ -55,9 +58,16 @@ def made_up(repetitions=3, shift=0.2):
                     }
                 )
     amounts = {
-        "rounds": 10, "lr": 0.05, "batch_size": 32, "snapshots": 2, "known": 3, "seen": 2,
-        "measured": 5, "samples": 8, "width": 64,
-    }  # fmt: skip
+        "rounds": 10,
+        "lr": 0.05,
+        "batch_size": 32,
+        "snapshots": 2,
+        "known": 3,
+        "seen": 2,
+        "measured": 5,
+        "samples": 8,
+        "width": 64,
+    }
     return Runs({"device": "a machine", "amounts": amounts, "runs": runs})
 
 
@@ -147,8 +157,8 @@ def faces(count=240):
 
 def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from seepage.papers import layers_experiment as experiment
-    from seepage.papers.layers_measuring import Amounts, FaceData, Setting
+    from reproduction.layers import experiment as experiment
+    from reproduction.layers.measuring import Amounts, FaceData, Setting
 
     small = Amounts(
         rounds=2, batch_size=4, snapshots=2, known=2, seen=2, measured=5, samples=4, width=32
@@ -175,7 +185,7 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
 
 def test_no_one_is_on_two_sides():
     pytest.importorskip("torch")
-    from seepage.papers.layers_measuring import Amounts, FaceData, Repetition, Setting
+    from reproduction.layers.measuring import Amounts, FaceData, Repetition, Setting
 
     data = FaceData.of(faces(), "cpu")
     found = Repetition(data, Setting("FCNet", "Gender", ("Age",)), Amounts(), 3)

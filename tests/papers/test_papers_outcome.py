@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seepage as sp
-from seepage.papers.outcome import Quantity, quantity_rows
+from reproduction.outcome import Quantity, quantity_rows
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import seepage as sp
-from seepage.papers import EXPERIMENTS, Experiment, page
-from seepage.papers.outcome import Quantity
-from seepage.papers.page import main, write_page
-from seepage.papers.reproducing import reproduce
+from reproduction import EXPERIMENTS, Experiment, page
+from reproduction.outcome import Quantity
+from reproduction.page import main, write_page
+from reproduction.reproducing import reproduce
 
 DOCS = Path(__file__).parents[2] / "docs"
 

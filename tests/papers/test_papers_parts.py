@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import seepage as sp
+from reproduction.fil import figure4 as fil_figure4
+from reproduction.fil import figure6 as fil_figure6
+from reproduction.fil import figure7 as fil_figure7
+from reproduction.fil import overlap as fil_overlap
+from reproduction.fil.image_models import ImageModel
 from seepage.attacks import InversionResult
-from seepage.papers import fil_figure4, fil_figure6, fil_figure7, fil_overlap
-from seepage.papers.image_models import ImageModel
 
 
 def _curve(eta, accuracy, l2=1.0):
@@ -95,9 +98,12 @@ def test_the_hundred_largest():
 
 def test_accuracy_is_that_of_the_sign_also_for_a_linear_model():
     data = sp.data.Problem(
-        np.eye(2), np.array([0.0, 1.0]), np.array([[-2.0, 0], [0, 3.0], [0, 0.1], [-1, 0]]),
-        np.array([1.0, 1.0, 1.0, 0.0]), ("a", "b"),
-    )  # fmt: skip
+        np.eye(2),
+        np.array([0.0, 1.0]),
+        np.array([[-2.0, 0], [0, 3.0], [0, 0.1], [-1, 0]]),
+        np.array([1.0, 1.0, 1.0, 0.0]),
+        ("a", "b"),
+    )
     setting = ImageModel("MNIST", "linear", sp.glm.LinearRegression(), data, 2 * data.y - 1)
     model = setting.fit()
     np.testing.assert_allclose(model.coef_, [-1, 1])

@@ -7,10 +7,12 @@ import pytest
 from scipy.stats import spearmanr
 
 import seepage as sp
+from reproduction.plis import chest as plis_chest
+from reproduction.plis import figure3 as plis_figure3
+from reproduction.plis import table1 as plis_table1
+from reproduction.plis.chest import Attacked, Study
+from reproduction.plis.correlation import mean_of, rank_correlation
 from seepage.attacks import compare_images
-from seepage.papers import plis_chest, plis_figure3, plis_table1
-from seepage.papers.plis_chest import Attacked, Study
-from seepage.papers.plis_correlation import mean_of, rank_correlation
 
 RECORDS = 40
 
@@ -35,9 +37,13 @@ def made_up(rising):
     clipped = np.where(np.arange(RECORDS) < 30, subjects, 0.0)
     labels = np.arange(RECORDS) % 2
     return Study(
-        np.arange(RECORDS), originals, labels, attacked(images, subjects),
-        attacked(noise, clipped), 1.5,
-    )  # fmt: skip
+        np.arange(RECORDS),
+        originals,
+        labels,
+        attacked(images, subjects),
+        attacked(noise, clipped),
+        1.5,
+    )
 
 
 @pytest.fixture
@@ -67,9 +73,11 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert "come out as in the paper" in outcome.seen
     printed = {q.name: q.printed for q in outcome.quantities if q.printed}
     assert printed == {
-        "SSIM, low PLIS": "0.8536", "SSIM, high PLIS": "0.9912",
-        "HaarPSI, low PLIS": "0.7323", "HaarPSI, high PLIS": "0.7779",
-    }  # fmt: skip
+        "SSIM, low PLIS": "0.8536",
+        "SSIM, high PLIS": "0.9912",
+        "HaarPSI, low PLIS": "0.7323",
+        "HaarPSI, high PLIS": "0.7779",
+    }
     outcome = plis_figure3.reproduce(False)
     found = numbers(outcome)
     over = "rank correlation over the pixels of |PLIS| and error, mean of records"

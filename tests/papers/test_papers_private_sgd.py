@@ -14,18 +14,19 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.nn.clipping import SmoothClip
-from seepage.nn.engine import Engine
-from seepage.nn.networks import cifar_cnn, mnist_cnn
-from seepage.papers import private_sgd_grid, private_sgd_results
-from seepage.papers.bounds_figure5 import reproduce as figure5
-from seepage.papers.bounds_figure6 import reproduce as figure6
-from seepage.papers.ensemble import Ensemble
-from seepage.papers.private_sgd_estimators import ESTIMATORS, compare
-from seepage.papers.private_sgd_grid import added, run_grid, write_json
-from seepage.papers.private_sgd_results import Point, best_bound, crossing, front, points, renyi_two
-from seepage.papers.private_sgd_run import Images, Run
-from seepage.papers.private_sgd_settings import GRIDS, SHOWN, SHOWN_STEPS, Setting, find_grid
+from reproduction.bounds.figure5 import reproduce as figure5
+from reproduction.bounds.figure6 import reproduce as figure6
+from reproduction.private_sgd import grid as private_sgd_grid
+from reproduction.private_sgd import results as private_sgd_results
+from reproduction.private_sgd.ensemble import Ensemble
+from reproduction.private_sgd.estimators import ESTIMATORS, compare
+from reproduction.private_sgd.grid import added, run_grid, write_json
+from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
+from reproduction.private_sgd.results import Point, best_bound, crossing, front, points, renyi_two
+from reproduction.private_sgd.run import Images, Run
+from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Setting, find_grid
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.problem.clipping import SmoothClip
 
 SHAPES = {
     "mnist": (mnist_cnn, (1, 28, 28)),
@@ -174,10 +175,15 @@ def test_a_run_made_elsewhere_is_added_and_says_so():
     one, other = (
         run_grid(
             replace(SMALL, settings=SMALL.settings[:count], steps=steps),
-            _images(), runs=1, probes=1, minutes=5, write=lambda f: None, say=str,
+            _images(),
+            runs=1,
+            probes=1,
+            minutes=5,
+            write=lambda f: None,
+            say=str,
         )
         for count, steps in ((2, (1,)), (1, (1, 2)))
-    )  # fmt: skip
+    )
     assert added(None, one) is one
     both = added(one, other | {"machine": "another", "torch": "1.0"})
     assert both["machine"] == one["machine"]
@@ -212,7 +218,7 @@ def test_the_command_line(script, data, tmp_path, monkeypatch, capsys):
 def test_training_needs_torch_and_numpy_only():
     code = (
         "import sys\n"
-        "import seepage.papers.private_sgd_grid, seepage.papers.private_sgd_estimators\n"
+        "import reproduction.private_sgd.grid, reproduction.private_sgd.estimators\n"
         "from seepage import data\n"
         "data.load_mnist, data.load_cifar10\n"
         "more = ('array_api_compat', 'narwhals', 'sklearn', 'scipy', 'typer', 'dp_accounting',\n"
@@ -265,21 +271,30 @@ def _made_up(data, steps):
         for t in steps:
             leakage = t / 1000 / noise**2
             row = {
-                "noise_multiplier": noise, "learning_rate": 0.1, "max_grad_norm": 1, "steps": t,
-                "accuracy": [0.99 - 0.02 * noise + t * 1e-6], "diverged": False,
+                "noise_multiplier": noise,
+                "learning_rate": 0.1,
+                "max_grad_norm": 1,
+                "steps": t,
+                "accuracy": [0.99 - 0.02 * noise + t * 1e-6],
+                "diverged": False,
                 "plain": {"largest": leakage, "top 0.1 %": leakage / 2, "median": leakage / 100},
                 "mixture": {"largest": leakage / 5, "top 0.1 %": 0, "median": 0},
                 "largest of single runs": [leakage],
-            }  # fmt: skip
+            }
             if (noise, t) == (0.5, 5000):
                 row["highest"] = [[10 + k, leakage / (k + 1)] for k in range(8)]
                 row["lowest"] = [[50 + k, leakage / 1000 * (k + 1)] for k in range(8)]
             rows.append(row)
     records = 60_000 if data == "mnist" else 50_000
     return {
-        "data": data, "records": records, "unknowns": 784, "batch_size": 600, "probes": 1,
-        "machine": "a made-up machine", "rows": rows,
-    }  # fmt: skip
+        "data": data,
+        "records": records,
+        "unknowns": 784,
+        "batch_size": 600,
+        "probes": 1,
+        "machine": "a made-up machine",
+        "rows": rows,
+    }
 
 
 @pytest.fixture
@@ -326,7 +341,7 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     )
     classes = tuple("abcdefghij")
     images = sp.data.ImageSet("cifar10", split, split, classes)
-    monkeypatch.setattr("seepage.papers.bounds_figure6.load_images", lambda data: images)
+    monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
     assert outcome.setting.endswith("One run, on a made-up machine.")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}

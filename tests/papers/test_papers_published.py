@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import seepage as sp
-from seepage.papers import EXPERIMENTS
+from reproduction import EXPERIMENTS
 
 
 def run(name, *data, quick):

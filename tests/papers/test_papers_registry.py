@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 import seepage as sp
-from seepage.papers import EXPERIMENTS, find_experiment, list_lines
+from reproduction import EXPERIMENTS, find_experiment, list_lines
 
 EXPECTED = {
     "fil-table1",
@@ -27,7 +27,7 @@ def test_paper_001_is_complete():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_name_leads_to_a_module(name):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name)
-    module = import_module(f"seepage.papers.{name.replace('-', '_')}")
+    module = import_module("reproduction." + name.replace("-", ".", 1).replace("-", "_"))
     assert callable(module.reproduce)
 
 

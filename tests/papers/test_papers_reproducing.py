@@ -9,11 +9,11 @@ import types
 import pytest
 from typer.testing import CliRunner
 
+import reproduction as papers
 import seepage as sp
-from seepage import papers
+from reproduction import Experiment, reproducing
+from reproduction.reproducing import reproduce
 from seepage.cli import app
-from seepage.papers import Experiment, reproducing
-from seepage.papers.reproducing import reproduce
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tm
         raise sp.InputError("The data are not here.")
 
     module = types.SimpleNamespace(reproduce=without_data)
-    monkeypatch.setitem(sys.modules, "seepage.papers.other_figure", module)
+    monkeypatch.setitem(sys.modules, "reproduction.other_figure", module)
     other = Experiment("other-figure", "004", "Figure 9", "Another one")
     both = {other.name: other, fake.name: fake}
     for owner in (papers, reproducing):
@@ -121,8 +121,8 @@ def test_missing_data_is_the_loaders_own_sentence(run, monkeypatch, tmp_path):
     def refuse():
         raise sp.InputError("The data set mnist is not in /nowhere.")
 
-    monkeypatch.setattr("seepage.papers.image_models.LOADERS", {"MNIST": refuse})
-    monkeypatch.setattr("seepage.papers.image_models._problem", lambda data: refuse())
+    monkeypatch.setattr("reproduction.fil.image_models.LOADERS", {"MNIST": refuse})
+    monkeypatch.setattr("reproduction.fil.image_models._problem", lambda data: refuse())
     result = run("fil-figure4")
     assert (result.exit_code, result.stderr) == (
         2,
@@ -139,7 +139,7 @@ def test_a_failure_leaves_the_earlier_result(fake, monkeypatch, tmp_path):
         raise sp.InputError("no luck")
 
     module = types.SimpleNamespace(reproduce=fail)
-    monkeypatch.setitem(sys.modules, "seepage.papers.fake_figure1", module)
+    monkeypatch.setitem(sys.modules, "reproduction.fake_figure1", module)
     with pytest.raises(sp.InputError, match="no luck"):
         reproduce(fake.name, tmp_path, quick=False, say=lambda line: None)
     assert (tmp_path / fake.name / "result.json").read_bytes() == before

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from reproduction import find_experiment
+from reproduction.plis import digits as plis_digits
+from reproduction.plis import figure1 as plis_figure1
+from reproduction.plis import figure2 as plis_figure2
 from seepage.data.structures import Images, ImageSet
 from seepage.nn import SmoothClip
-from seepage.papers import find_experiment, plis_digits, plis_figure1, plis_figure2
 from seepage.privacy.gaussian_mechanism import gaussian_delta
 
 torch.set_num_threads(1)

@@ -42,10 +42,16 @@ class Browser:
         options = ChromeOptions()
         options.binary_location = CHROMIUM
         for flag in (
-            "headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage",
-            "disable-background-networking", "disable-component-update", "disable-sync",
-            "no-first-run", f"user-data-dir={profile}",
-        ):  # fmt: skip
+            "headless=new",
+            "no-sandbox",
+            "disable-gpu",
+            "disable-dev-shm-usage",
+            "disable-background-networking",
+            "disable-component-update",
+            "disable-sync",
+            "no-first-run",
+            f"user-data-dir={profile}",
+        ):
             options.add_argument("--" + flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = Chrome(options=options, service=Service(DRIVER))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from seepage.auditing.findings import (
+from seepage.auditing.measures.findings import (
     AttributeFinding,
     Audit,
     Curve,
@@ -15,7 +15,7 @@ from seepage.auditing.findings import (
     GroupingFinding,
     Remedy,
 )
-from seepage.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.guarantee_table import Guarantee, Guarantees
 
 NAMES = ("age", "body mass index", "smoker", "marital-status", "blood pressure", "hours per week")
 KINDS = ("numeric", "numeric", "boolean", "categorical", "numeric", "numeric")
@@ -121,13 +121,16 @@ def make_guarantees(name: str = "age") -> Guarantees:
         Guarantee("FIL, 1/η²", 0.3, "an unbiased adversary", ("It is unbiased.", known)),
         Guarantee("Cramér–Rao", 4.0, "an unbiased adversary", ("It is unbiased.", known)),
         Guarantee(
-            "Rényi differential privacy", None, "an unbiased adversary", (),
+            "Rényi differential privacy",
+            None,
+            "an unbiased adversary",
+            (),
             reason="The intercept is not penalised.",
         ),
         Guarantee("van Trees", 0.8, "every adversary", (known, ranges), guarantee=False),
         Guarantee(f"Cramér–Rao, {name}", 0.4, "an unbiased adversary, one cell", (known,)),
         Guarantee("advantage, at most", 0.31, "membership inference", (ranges,), unit="advantage"),
-    )  # fmt: skip
+    )
     return Guarantees(rows, 3, "7", False, 569, "all columns", 8, 1.0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from browser import DESKTOP, PHONE, Browser, find_axe, why_not
 from factory import NAMES, make_audit, make_gated, make_hostile
 
-from seepage.report import write_report
+from seepage.auditing.report import write_report
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 SCRIPT = "<script>window.owned=1</script><img src=x onerror=window.owned=1>'\"`${window.owned=1}"
@@ -57,9 +57,10 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     browser.open(pages["plain"], size, dark)
     assert browser.picture(name).stat().st_size > 50_000
     shown = ".narrow" if size == PHONE else ".wide"
-    assert browser.run(
-        "return getComputedStyle(document.querySelector(arguments[0])).display", shown
-    ) == "block"  # fmt: skip
+    assert (
+        browser.run("return getComputedStyle(document.querySelector(arguments[0])).display", shown)
+        == "block"
+    )
 
 
 @pytest.mark.parametrize("name", ["plain", "values", "hostile"])
@@ -111,8 +112,10 @@ def test_searching(browser, pages):
     assert "“age” is neither a row, a range nor a leakage" in browser.read("#found")[0]
     browser.type("#search", "99999")
     assert browser.read("#found")[0].startswith("0 of 569")
-    browser.run("const s = arguments[0]; s.value = ''; s.dispatchEvent(new Event('input'))",
-                browser.driver.find_element("id", "search"))  # fmt: skip
+    browser.run(
+        "const s = arguments[0]; s.value = ''; s.dispatchEvent(new Event('input'))",
+        browser.driver.find_element("id", "search"),
+    )
     browser.click("#only-over")
     assert browser.read("#found")[0].startswith(f"{(audit.eta > 1).sum()} of 569")
 

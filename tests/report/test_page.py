@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from factory import make_audit, make_gated, make_hostile
 
-from seepage.auditing.findings import Gate
-from seepage.report.exposure import error_at, find_limit, protection, usefulness
-from seepage.report.page import draw_figures, render_page
-from seepage.report.verdict import judge
-from seepage.report.wording import markdown, number, plain, short
+from seepage.auditing.measures.findings import Gate
+from seepage.auditing.report.exposure import error_at, find_limit, protection, usefulness
+from seepage.auditing.report.page import draw_figures, render_page
+from seepage.auditing.report.verdict import judge
+from seepage.auditing.report.wording import markdown, number, plain, short
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,19 @@ def render(audit):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (0.14159, "0.142"), (7.3, "7.3"), (99.96, "100"), (12_345.0, "12,300"),
-        (4.2e-5, "4.2 × 10⁻⁵"), (3e8, "3 × 10⁸"), (-0.5, "−0.5"), (np.inf, "∞"), (np.nan, "–"),
+        (0, "0"),
+        (0.14159, "0.142"),
+        (7.3, "7.3"),
+        (99.96, "100"),
+        (12_345.0, "12,300"),
+        (4.2e-5, "4.2 × 10⁻⁵"),
+        (3e8, "3 × 10⁸"),
+        (-0.5, "−0.5"),
+        (np.inf, "∞"),
+        (np.nan, "–"),
         (999_999.0, "1,000,000"),
     ],
-)  # fmt: skip
+)
 def test_numbers(value, text):
     assert number(value) == text
 
@@ -196,11 +204,11 @@ def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures
 HOSTILE = [
     "<script>alert(1)</script>",
     "</script></style>--><svg onload=alert(1)><img src=x onerror=alert(1)>",
-    "\" onmouseover=\"alert(1)\" ' {{ 7 * 7 }}{% raw %}",
-    "=HYPERLINK(\"http://example.com\") $\\frac{broken$ $",
+    '" onmouseover="alert(1)" \' {{ 7 * 7 }}{% raw %}',
+    '=HYPERLINK("http://example.com") $\\frac{broken$ $',
     "🙈🙉 漢字 عربى \u202e\x00\x1b[31m\ud800",
     "",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

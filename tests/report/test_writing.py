@@ -15,9 +15,9 @@ import pytest
 from factory import make_audit, make_gated, make_hostile
 from jinja2 import UndefinedError
 
+from seepage.auditing.report import records, summarise, to_json, write_report, writing
+from seepage.auditing.report.card import write_card
 from seepage.errors import InputError
-from seepage.report import records, summarise, to_json, write_report, writing
-from seepage.report.card import write_card
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 FILES = {
@@ -60,9 +60,14 @@ def test_leakage_parquet_holds_every_record(written):
     audit = make_audit()
     table = pq.read_table(written.parent / "leakage.parquet")
     assert table.column_names == [
-        "row", "eta", "eta_features", "eta_label", "exact_error", "error of age",
+        "row",
+        "eta",
+        "eta_features",
+        "eta_label",
+        "exact_error",
+        "error of age",
         "error of marital-status",
-    ]  # fmt: skip
+    ]
     for name, values in [
         ("row", audit.row_index),
         ("eta", audit.eta),

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression as SklearnLogistic
 from sklearn.linear_model import PoissonRegressor, Ridge
 
 import seepage as sp
-import seepage.streams.parquet_source as reading
+import seepage.streams.disk.source as reading
 from seepage.streams import parquet
 
 KINDS = {
@@ -50,9 +50,13 @@ def both(table, folder, kind, *, weighted=False, intercept=True, scale=True, l2=
     """Return the leakage of one model, streamed and in memory."""
     name = MODELS[kind]
     data = parquet(
-        folder, target=name, columns=FEATURES, weight="weight" if weighted else None, scale=scale,
+        folder,
+        target=name,
+        columns=FEATURES,
+        weight="weight" if weighted else None,
+        scale=scale,
         drop_first=intercept,
-    )  # fmt: skip
+    )
     X, y = features(table, scale, intercept), labels(table, name)
     weights = labels(table, "weight") if weighted else None
     ours = KINDS[kind](l2=l2, fit_intercept=intercept).fit(data)
@@ -62,10 +66,8 @@ def both(table, folder, kind, *, weighted=False, intercept=True, scale=True, l2=
     declared = {"city": list(range(5, X.shape[1]))}
     return (
         sp.leakage(ours, data, noise=noise),
-        sp.leakage(
-            theirs, X, y, noise=noise, sample_weight=weights, attributes=declared
-        ),
-    )  # fmt: skip
+        sp.leakage(theirs, X, y, noise=noise, sample_weight=weights, attributes=declared),
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -154,13 +156,23 @@ def test_what_may_be_opened(table, folder, tmp_path):
         pq.write_table(table, file, row_group_size=50)
     parts = pads.dataset(table.append_column("part", table.column("plan")))
     pads.write_dataset(
-        parts, tmp_path / "parts", format="parquet", partitioning=["part"],
+        parts,
+        tmp_path / "parts",
+        format="parquet",
+        partitioning=["part"],
         partitioning_flavor="hive",
-    )  # fmt: skip
+    )
     files = [str(folder / f"{k}.parquet") for k in range(4)]
     filtered = pads.dataset(table).filter(pads.field("age") > 40)
-    for opened in (folder, str(folder), files, pads.dataset(folder), pads.dataset(table),
-                   "memory://people/all.parquet", "memory://people"):  # fmt: skip
+    for opened in (
+        folder,
+        str(folder),
+        files,
+        pads.dataset(folder),
+        pads.dataset(table),
+        "memory://people/all.parquet",
+        "memory://people",
+    ):
         data = parquet(opened, target="amount", columns=columns)
         assert len(data) == ROWS
         close(sp.glm.LinearRegression(l2=0.1).fit(data).coef_, whole)

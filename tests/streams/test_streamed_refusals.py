@@ -14,7 +14,7 @@ from parquet_cases import people, write_folder
 
 import seepage as sp
 from seepage.streams import parquet
-from seepage.streams.table_file import write_tables
+from seepage.tables.table_file import write_tables
 
 TWO = ["age", "height"]
 
@@ -89,8 +89,9 @@ def test_a_gap_in_one_file_only(folder, name):
         return pc.if_else(fourth, pa.scalar(None, column.type), column)
 
     rewrite(folder / "1.parquet", replaced(name, with_gap))
-    data = parquet(folder, target="amount", weight="weight", columns=[*TWO, "city", "children",
-                   "insured"])  # fmt: skip
+    data = parquet(
+        folder, target="amount", weight="weight", columns=[*TWO, "city", "children", "insured"]
+    )
     with pytest.raises(sp.InputError) as wrong:
         sp.glm.LinearRegression(l2=1e-3).fit(data)
     assert said(wrong).startswith(f"Column '{name}' has no value in row 4 of 1.parquet")
@@ -197,8 +198,10 @@ def test_dependent_constant_and_separable(tmp_path):
         )
 
     linear, logistic, poisson = (
-        sp.glm.LinearRegression, sp.glm.LogisticRegression, sp.glm.PoissonRegression,
-    )  # fmt: skip
+        sp.glm.LinearRegression,
+        sp.glm.LogisticRegression,
+        sp.glm.PoissonRegression,
+    )
     with pytest.raises(sp.InputError, match="'a', 'b' and 'sum' depend linearly"):
         fit(linear, ["a", "b", "sum"], "flat")
     with pytest.raises(sp.InputError, match="'flat' is constant, and so is the intercept"):
@@ -217,9 +220,10 @@ def test_ill_conditioned_least_squares(tmp_path):
     X = np.stack([a, a + 1e-6 * rng.standard_normal(500), np.full(500, 1e4)], axis=1)
     y = X @ [1.0, 2.0, 3.0] + rng.standard_normal(500)
     pq.write_table(
-        pa.table({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": y}), tmp_path / "a.parquet",
+        pa.table({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": y}),
+        tmp_path / "a.parquet",
         row_group_size=60,
-    )  # fmt: skip
+    )
     ours = sp.glm.LinearRegression().fit(parquet(tmp_path / "a.parquet", target="y"))
     np.testing.assert_allclose(ours.coef_, sp.glm.LinearRegression().fit(X, y).coef_, rtol=1e-9)
 

@@ -7,40 +7,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seepage.lazy import lazy_names
+from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.attacks.attribute_inversion import AttributeInversion
-    from seepage.attacks.black_box import BlackBox
-    from seepage.attacks.gradient_inversion import GradientInversion
-    from seepage.attacks.gradient_reconstruction import (
+    from seepage.attacks.attribute.attribute_inversion import AttributeInversion
+    from seepage.attacks.attribute.black_box import BlackBox
+    from seepage.attacks.attribute.ideal import Ideal
+    from seepage.attacks.attribute.inversion_result import Accuracy, InversionResult
+    from seepage.attacks.attribute.nominal import NominalAttribute
+    from seepage.attacks.attribute.prior import Prior
+    from seepage.attacks.attribute.white_box import WhiteBox
+    from seepage.attacks.gradient.gradient_inversion import GradientInversion
+    from seepage.attacks.gradient.gradient_reconstruction import (
         GradientReconstruction,
         ImageQuality,
         compare_images,
     )
-    from seepage.attacks.gradient_releases import GradientReleases, release_gradients
-    from seepage.attacks.haar_similarity import haarpsi
-    from seepage.attacks.ideal import Ideal
-    from seepage.attacks.image_similarity import psnr, ssim
-    from seepage.attacks.informed import InformedAdversary, Reconstruction
-    from seepage.attacks.inversion_result import Accuracy, InversionResult
-    from seepage.attacks.label_recovery import recover_labels
-    from seepage.attacks.linearised import LinearisedAdversary
-    from seepage.attacks.nominal import NominalAttribute
+    from seepage.attacks.gradient.gradient_releases import GradientReleases, release_gradients
+    from seepage.attacks.gradient.haar_similarity import haarpsi
+    from seepage.attacks.gradient.image_similarity import psnr, ssim
+    from seepage.attacks.gradient.label_recovery import recover_labels
     from seepage.attacks.outliers import OutlierDetection, out_of_distribution
-    from seepage.attacks.prior import Prior
     from seepage.attacks.property_inference import (
         PropertyInference,
         PropertyInferenceResult,
         attack_layers,
     )
-    from seepage.attacks.reconstruction_error import (
+    from seepage.attacks.record.informed import InformedAdversary, Reconstruction
+    from seepage.attacks.record.linearised import LinearisedAdversary
+    from seepage.attacks.record.reconstruction_error import (
         ReconstructionErrors,
         categorical_accuracy,
         reconstruction_errors,
     )
-    from seepage.attacks.releases import Releases, draw_releases
-    from seepage.attacks.white_box import WhiteBox
+    from seepage.attacks.record.releases import Releases, draw_releases
 
 __all__ = [
     "Accuracy",
@@ -76,42 +76,4 @@ __all__ = [
     "ssim",
 ]
 
-_HOME = {
-    "Accuracy": "inversion_result",
-    "AttributeInversion": "attribute_inversion",
-    "BlackBox": "black_box",
-    "GradientInversion": "gradient_inversion",
-    "GradientReconstruction": "gradient_reconstruction",
-    "GradientReleases": "gradient_releases",
-    "Ideal": "ideal",
-    "ImageQuality": "gradient_reconstruction",
-    "InformedAdversary": "informed",
-    "InversionResult": "inversion_result",
-    "LinearisedAdversary": "linearised",
-    "NominalAttribute": "nominal",
-    "OutlierDetection": "outliers",
-    "Prior": "prior",
-    "PropertyInference": "property_inference",
-    "PropertyInferenceResult": "property_inference",
-    "Reconstruction": "informed",
-    "ReconstructionErrors": "reconstruction_error",
-    "Releases": "releases",
-    "WhiteBox": "white_box",
-    "attack_layers": "property_inference",
-    "categorical_accuracy": "reconstruction_error",
-    "compare_images": "gradient_reconstruction",
-    "draw_releases": "releases",
-    "haarpsi": "haar_similarity",
-    "out_of_distribution": "outliers",
-    "psnr": "image_similarity",
-    "reconstruction_errors": "reconstruction_error",
-    "recover_labels": "label_recovery",
-    "release_gradients": "gradient_releases",
-    "ssim": "image_similarity",
-}
-
-__getattr__ = lazy_names(__name__, _HOME, globals())
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, globals())

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtri
 from scipy.stats import rankdata
 
-from seepage.attacks.intervals import Interval, wilson
+from seepage.attacks.attribute.intervals import Interval, wilson
 from seepage.errors import InputError
 
 

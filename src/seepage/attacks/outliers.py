@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seepage.attacks.attribute.intervals import Interval
 from seepage.attacks.auc import area_under_curve
-from seepage.attacks.intervals import Interval
 from seepage.errors import InputError
-from seepage.tables import as_numpy
+from seepage.tables.frames import as_numpy
 
 Numbers = NDArray[np.float64]
 

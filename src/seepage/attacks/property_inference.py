@@ -13,15 +13,15 @@ from typing import Any, Self
 
 import numpy as np
 
+from seepage.attacks.attribute.intervals import Interval
 from seepage.attacks.auc import area_under_curve
-from seepage.attacks.intervals import Interval
-from seepage.chunks import progress
 from seepage.errors import InputError
-from seepage.layers.families import find_family
-from seepage.layers.gradients import JOINED, LayerGradients
-from seepage.layers.per_layer import PerLayer
-from seepage.layers.property_labels import read_property
-from seepage.tables import as_numpy
+from seepage.layers.federated.gradients import JOINED, LayerGradients
+from seepage.layers.measures.families import find_family
+from seepage.layers.measures.per_layer import PerLayer
+from seepage.layers.measures.property_labels import read_property
+from seepage.support.chunks import progress
+from seepage.tables.frames import as_numpy
 
 
 @dataclass(frozen=True, eq=False, repr=False)

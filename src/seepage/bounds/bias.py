@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
-from seepage.result import UNBIASED, Result
-from seepage.tables import as_numpy
+from seepage.tables.frames import as_numpy
 
 BIASED = "The adversary's estimate has the stated bias."
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.leakage import Columns, Leakage
+from seepage.core.result import UNBIASED, Result
+from seepage.core.spectra import inverse_diagonal
+from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.leak import Columns, Leakage
-from seepage.result import UNBIASED, Result
-from seepage.spectra import inverse_diagonal
-from seepage.tables import as_numpy
-from seepage.unknowns import Unknowns
+from seepage.tables.frames import as_numpy
 
 if TYPE_CHECKING:
-    from seepage.row_stream import RowStream
-    from seepage.streamed_leakage import StreamedLeakage
+    from seepage.core.row_stream import RowStream
+    from seepage.glm.streamed_leakage import StreamedLeakage
 
 Array = Any
 

@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError, nearest
-from seepage.tables import Table, as_numpy
+from seepage.tables.frames import Table, as_numpy
 
 
 @dataclass(frozen=True, eq=False)

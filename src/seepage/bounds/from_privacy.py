@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.privacy.statements import PrivacyStatement
-from seepage.result import Result
 
 _DOMAIN = "Each unknown may take any value within the stated diameter."
 _PROMISE = "The mechanism is private as stated, for replacing one record by any other."

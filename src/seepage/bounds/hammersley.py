@@ -21,10 +21,10 @@ import numpy as np
 
 from seepage.bounds.domain import Domain
 from seepage.bounds.refitting import refits_of
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Gaussian, Laplace, Noise
+from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
-from seepage.leak import Leakage
-from seepage.noise import Gaussian, Laplace, Noise
-from seepage.result import UNBIASED, Result
 
 _POINTS = 40  # changes tried on either side
 # Of the way to the limit: below it the refits' rounding shows, and Cramér–Rao is all but reached.
@@ -119,9 +119,14 @@ def hammersley_chapman_robbins(
     )
     value = np.asarray(cramer_rao if change == 0 else math.exp(min(best, 709.0)))
     result = Result(
-        value, "subset", "mse", kind="bound", about=f"{about} of one record",
-        assumptions=assumptions, noise=leak.noise,
-    )  # fmt: skip
+        value,
+        "subset",
+        "mse",
+        kind="bound",
+        about=f"{about} of one record",
+        assumptions=assumptions,
+        noise=leak.noise,
+    )
     return FiniteChangeBound(result, change, cramer_rao)
 
 

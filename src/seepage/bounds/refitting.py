@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.jacobian import GLMJacobian
-from seepage.glm.row_refits import RowRefits
-from seepage.leak import Leakage
-from seepage.noise import Noise
-from seepage.tables import as_numpy
+from seepage.glm.jacobian.operator import GLMJacobian
+from seepage.glm.jacobian.row_refits import RowRefits
+from seepage.tables.frames import as_numpy
 
 
 def refits_of(leak: Leakage) -> tuple[RowRefits, Noise]:

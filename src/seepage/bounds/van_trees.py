@@ -18,11 +18,11 @@ import numpy as np
 from seepage.bounds.bias import square
 from seepage.bounds.priors import BoundedPrior, EmpiricalPrior, GaussianPrior
 from seepage.bounds.refitting import refits_of
-from seepage.chunks import progress
+from seepage.core.leakage import Columns, Leakage
+from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
-from seepage.leak import Columns, Leakage
-from seepage.result import UNBIASED, Result
-from seepage.tables import as_numpy
+from seepage.support.chunks import progress
+from seepage.tables.frames import as_numpy
 
 Prior = GaussianPrior | BoundedPrior
 

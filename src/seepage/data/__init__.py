@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seepage.lazy import lazy_names
+from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.data.adult import load_adult
-    from seepage.data.bundled import load_bundled
-    from seepage.data.celeba import load_celeba
-    from seepage.data.cifar10 import load_cifar10
-    from seepage.data.iwpc import load_iwpc
-    from seepage.data.lfw import load_lfw
-    from seepage.data.mnist import load_mnist
     from seepage.data.obtain import fetch, locate
-    from seepage.data.pneumoniamnist import load_pneumoniamnist
-    from seepage.data.prepare import adult_one_hot, iwpc_one_hot, two_class_pca, two_class_pixels
-    from seepage.data.pubfig import load_pubfig
     from seepage.data.registry import DATA_SETS
+    from seepage.data.sets.adult import load_adult
+    from seepage.data.sets.bundled import load_bundled
+    from seepage.data.sets.celeba import load_celeba
+    from seepage.data.sets.cifar10 import load_cifar10
+    from seepage.data.sets.iwpc import load_iwpc
+    from seepage.data.sets.lfw import load_lfw
+    from seepage.data.sets.mnist import load_mnist
+    from seepage.data.sets.pneumoniamnist import load_pneumoniamnist
+    from seepage.data.sets.prepare import (
+        adult_one_hot,
+        iwpc_one_hot,
+        two_class_pca,
+        two_class_pixels,
+    )
+    from seepage.data.sets.pubfig import load_pubfig
     from seepage.data.structures import Faces, Images, ImageSet, Problem, Records, Tabular
 
 __all__ = [
@@ -49,33 +54,4 @@ __all__ = [
     "two_class_pixels",
 ]
 
-_HOME = {
-    "DATA_SETS": "registry",
-    "Faces": "structures",
-    "ImageSet": "structures",
-    "Images": "structures",
-    "Problem": "structures",
-    "Records": "structures",
-    "Tabular": "structures",
-    "adult_one_hot": "prepare",
-    "fetch": "obtain",
-    "iwpc_one_hot": "prepare",
-    "load_adult": "adult",
-    "load_bundled": "bundled",
-    "load_celeba": "celeba",
-    "load_cifar10": "cifar10",
-    "load_iwpc": "iwpc",
-    "load_lfw": "lfw",
-    "load_mnist": "mnist",
-    "load_pneumoniamnist": "pneumoniamnist",
-    "load_pubfig": "pubfig",
-    "locate": "obtain",
-    "two_class_pca": "prepare",
-    "two_class_pixels": "prepare",
-}
-
-__getattr__ = lazy_names(__name__, _HOME, globals())
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, globals())

@@ -1,13 +1,13 @@
 """Generalized linear models: families of losses, estimators, and what their release leaks."""
 
-from seepage.glm.families import Family, get_family, register_family
-from seepage.glm.general import GeneralizedLinearRegression
-from seepage.glm.linear import LinearRegression
-from seepage.glm.logistic import LogisticRegression
-from seepage.glm.poisson import PoissonRegression
-from seepage.glm.reweight_result import Reweighting
-from seepage.glm.reweighting import reweight
-from seepage.glm.softmax import SoftmaxRegression
+from seepage.glm.estimators.general import GeneralizedLinearRegression
+from seepage.glm.estimators.linear import LinearRegression
+from seepage.glm.estimators.logistic import LogisticRegression
+from seepage.glm.estimators.poisson import PoissonRegression
+from seepage.glm.estimators.softmax import SoftmaxRegression
+from seepage.glm.losses.families import Family, get_family, register_family
+from seepage.glm.reweighting.result import Reweighting
+from seepage.glm.reweighting.reweight import reweight
 
 __all__ = [
     "Family",

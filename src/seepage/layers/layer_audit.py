@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.batches import property_batches
-from seepage.layers.examples import check_classes, read_inputs, read_targets
-from seepage.layers.figure import draw_layers
-from seepage.layers.gradients import JOINED, WIDTH, LayerGradients
-from seepage.layers.layer_sensitivity import sensitivity
-from seepage.layers.per_layer import NOTICE, PerLayer
-from seepage.layers.recorded import record_gradients
-from seepage.layers.usable_information import v_information
-from seepage.nn.losses import Loss
-from seepage.nn.validation import refuse_modes, unwrapped
-from seepage.nn.views import Inputs, call, rows_of
-from seepage.nn.views import batch_size as size_of
-from seepage.tables import as_numpy, build_frame
+from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
+from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
+from seepage.layers.federated.recorded import record_gradients
+from seepage.layers.measures.batches import property_batches
+from seepage.layers.measures.figure import draw_layers
+from seepage.layers.measures.layer_sensitivity import sensitivity
+from seepage.layers.measures.per_layer import NOTICE, PerLayer
+from seepage.layers.measures.usable_information import v_information
+from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
+from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.views import Inputs, call, rows_of
+from seepage.nn.problem.views import batch_size as size_of
+from seepage.tables.frames import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
 _SINGLE = 8  # named layers up to which each is also dropped alone

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.categorical import Categorical
-from seepage.glm.fitted import FittedGLM
-from seepage.glm.jacobian import GLMJacobian
-from seepage.leak import Leakage
-from seepage.noise import Gaussian, Laplace
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.jacobian.operator import GLMJacobian
+from seepage.glm.losses.categorical import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
-from seepage.tables import as_numpy, read_table
+from seepage.tables.frames import as_numpy, read_table
 
 Array = Any
 

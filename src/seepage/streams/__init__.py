@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seepage.lazy import lazy_names
+from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.streams.parquet_source import ParquetRows, parquet
-    from seepage.streams.source import Chunk, RowSource
+    from seepage.streams.disk.source import ParquetRows, parquet
+    from seepage.tables.source import Chunk, RowSource
 
 __all__ = ["Chunk", "ParquetRows", "RowSource", "parquet"]
 
-_HOME = {
-    "Chunk": "source",
-    "ParquetRows": "parquet_source",
-    "RowSource": "source",
-    "parquet": "parquet_source",
-}
-
-__getattr__ = lazy_names(__name__, _HOME, globals())
+__getattr__, __dir__ = lazy_names(__name__, globals())

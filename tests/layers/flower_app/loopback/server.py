@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from seepage.layers.flower import RecordingStrategy, UpdateRecorder
+from seepage.layers.federated.flower import RecordingStrategy, UpdateRecorder
 
 
 def network() -> nn.Module:

@@ -1,0 +1,109 @@
+"""Every table and figure of the papers that can be made again, by the name people type.
+
+A name belongs to the module of the same name (``fil-table1`` to ``fil/table1``), which has one
+function ``reproduce(quick)`` that returns an :class:`~reproduction.outcome.Outcome`. To add one,
+write that module and give it a line in the list below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from seepage.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from reproduction.outcome import Outcome
+
+__all__ = ["EXPERIMENTS", "Experiment", "find_experiment", "list_lines"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure.
+
+    Parameters
+    ----------
+    name
+        What people type.
+    paper
+        The number of the paper, as in the documentation's list of papers.
+    place
+        Where in the paper it stands.
+    title
+        What it shows.
+    """
+
+    name: str
+    paper: str
+    place: str
+    title: str
+
+    def reproduce(self, *, quick: bool = False) -> Outcome:
+        """Make it again; ``quick`` takes less data or fewer trials and only shows that it runs."""
+        paper, place = self.name.replace("-", "_").split("_", 1)
+        module = import_module(f"reproduction.{paper}.{place}")
+        outcome: Outcome = module.reproduce(quick)
+        return outcome
+
+
+_LIST = (
+    Experiment("fil-table1", "001", "Table 1", "Leakage and accuracy before and after IRFIL"),
+    Experiment("fil-figure2", "001", "Figure 2", "Leakage of the records of each class"),
+    Experiment("fil-figure3", "001", "Figure 3", "The images that leak least and most"),
+    Experiment("fil-overlap", "001", "section 6.2", "Which records leak most from both models"),
+    Experiment("fil-figure4", "001", "Figure 4", "Leakage against loss and gradient norm"),
+    Experiment("fil-figure5", "001", "Figure 5", "Spread of the leakage over rounds of IRFIL"),
+    Experiment("fil-figure6", "001", "Figure 6", "Attribute inversion against leakage"),
+    Experiment("fil-figure7", "001", "Figure 7", "Attribute inversion over rounds of IRFIL"),
+    Experiment("fil-whole-procedure", "001", "section 5", "What IRFIL leaks with its weights"),
+    Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
+    Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
+    Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
+    Experiment("bounds-figure5", "004", "Figure 5", "Accuracy against bounds in private SGD"),
+    Experiment("bounds-figure6", "004", "Figure 6", "Images that private SGD leaks most about"),
+    Experiment(
+        "layers-figure1",
+        "003",
+        "Figure 1",
+        "What each layer gives away, by two measures and an attack",
+    ),
+    Experiment(
+        "layers-figure2", "003", "Figure 2", "Attacks on several properties, layer by layer"
+    ),
+    Experiment("layers-figure3", "003", "Figure 3", "Sensitivity under different main tasks"),
+    Experiment("plis-figure1", "002", "Figure 1", "FIL and PLIS of features that matter or do not"),
+    Experiment("plis-figure2", "002", "Figure 2", "PLIS of digits and outliers, pixel by pixel"),
+    Experiment("plis-figure3", "002", "Figure 3", "X-rays rebuilt from gradients, and their PLIS"),
+    Experiment("plis-table1", "002", "Table 1", "Whether PLIS says which X-rays can be rebuilt"),
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of that name, or say which name is near.
+
+    Examples
+    --------
+    >>> from reproduction import find_experiment
+    >>> find_experiment("fil-table1").place
+    'Table 1'
+    """
+    if name not in EXPERIMENTS:
+        raise InputError(
+            f"There is no experiment {name!r}{nearest(name, [*EXPERIMENTS, 'all'])}; "
+            "`seepage reproduce --list` shows all names."
+        )
+    return EXPERIMENTS[name]
+
+
+def list_lines() -> Iterator[str]:
+    """Yield a line for every experiment: its name, where it stands in which paper, its title."""
+    rows = [("NAME", "PAPER", "WHAT IT SHOWS")]
+    rows += [(e.name, f"{e.paper}, {e.place}", e.title) for e in EXPERIMENTS.values()]
+    first, second = (max(len(row[j]) for row in rows) for j in (0, 1))
+    for name, place, title in rows:
+        yield f"{name:<{first}}  {place:<{second}}  {title}"

@@ -1,0 +1,1 @@
+"""Paper 001: Fisher information loss."""

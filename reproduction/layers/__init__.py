@@ -1,0 +1,1 @@
+"""Paper 003: which layer gives what away."""

@@ -1,0 +1,170 @@
+"""Runs paper 003's experiment on LFW, many repetitions at a time, and writes what came out.
+
+``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
+settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. A file
+that is there already is gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from reproduction.layers.measuring import Amounts, FaceData, Repetition, Setting
+
+SETTINGS = (
+    Setting("VGG11Net", "Glasses", ("Age", "Gender", "Hair")),  # the longest first
+    Setting("VGG11Net", "Gender", ("Glasses",), confounded=True),
+    Setting("FCNet", "Gender", ("Glasses",), confounded=True),
+    Setting("AlexNet", "Gender", ("Glasses",), confounded=True),
+    Setting("VGG11Net", "Hair"),
+    Setting("AlexNet", "Glasses"),
+    Setting("AlexNet", "Hair"),
+)
+REPETITIONS = 20
+SMALL = Amounts(rounds=4, snapshots=2, known=5, seen=4, measured=10, samples=8, width=256)
+
+_data: FaceData | None = None  # of a worker, read once
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", default=None, help="the folder that holds lfw/")
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0 for most cores")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--rounds", type=int, default=Amounts.rounds)
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[setting.name for setting in SETTINGS],
+        help="one setting; may be given several times",
+    )
+    parser.add_argument("--small", action="store_true", help="next to nothing, to see it run")
+    given = parser.parse_args(arguments)
+    amounts = SMALL if given.small else replace(Amounts(), rounds=given.rounds)
+    stop = time.monotonic() + 60 * given.minutes
+    record = _begin(given.out, amounts, given.device)
+    done = {(r["network"], r["task"], r["repetition"]) for r in record["runs"]}
+    jobs = [
+        (setting, number)
+        for number in range(given.repetitions)
+        for setting in SETTINGS
+        if not given.only or setting.name in given.only
+        if (setting.network, setting.task, number) not in done
+    ]
+    workers = given.workers or max(1, (os.cpu_count() or 1) - 2)
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_prepare,
+        initargs=(given.data, given.device),
+    )
+    finished = False
+    try:
+        finished = _collect(pool, jobs, amounts, stop, record, given.out)
+    finally:
+        if not finished:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()  # what is not done by now is not waited for
+        pool.shutdown(wait=finished, cancel_futures=True)
+    return 0
+
+
+def _collect(
+    pool: ProcessPoolExecutor,
+    jobs: list[tuple[Setting, int]],
+    amounts: Amounts,
+    stop: float,
+    record: dict[str, Any],
+    out: Path,
+) -> bool:
+    """Hand out the jobs, write the file after each that comes back; tell whether all did."""
+    waiting: set[Future[dict[str, Any]]] = {
+        pool.submit(_work, setting, amounts, number) for setting, number in jobs
+    }
+    begin = time.monotonic()
+    while waiting:
+        finished, waiting = wait(
+            waiting, timeout=max(0.0, stop - time.monotonic()), return_when=FIRST_COMPLETED
+        )
+        if not finished:
+            print(f"time is up: {len(waiting)} repetitions are left out", flush=True)
+            return False
+        for future in finished:
+            found = future.result()
+            record["runs"].append(found)
+            print(
+                f"{time.monotonic() - begin:6.0f} s  {found['network']}, {found['task']}, "
+                f"repetition {found['repetition']}: accuracy {found['accuracy']:.3f}, "
+                f"{found.pop('seconds'):.0f} s",
+                flush=True,
+            )
+        _write(record, out)
+    return True
+
+
+def _prepare(folder: str | None, device: str) -> None:
+    """Read the faces once in every worker."""
+    global _data
+    import torch
+
+    from seepage.data import load_lfw
+
+    torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = True  # the same few shapes over and over
+    _data = FaceData.of(load_lfw(folder), device)
+
+
+def _work(setting: Setting, amounts: Amounts, number: int) -> dict[str, Any]:
+    begin = time.monotonic()
+    assert _data is not None  # noqa: S101  set by the initialiser
+    found = Repetition(_data, setting, amounts, number).run()
+    return found | {"seconds": time.monotonic() - begin}
+
+
+def _begin(out: Path, amounts: Amounts, device: str) -> dict[str, Any]:
+    """Return the record so far: what the file holds, or nothing."""
+    import sklearn
+    import torch
+
+    if out.exists():
+        record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        if record["amounts"] != asdict(amounts):
+            sys.exit(f"{out} was made with other amounts; name another file.")
+        return record
+    name = torch.cuda.get_device_name(0) if device.startswith("cuda") else platform.machine()
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+        "scikit-learn": sklearn.__version__,
+    }
+    return {"device": name, "versions": versions, "amounts": asdict(amounts), "runs": []}
+
+
+def _write(record: dict[str, Any], out: Path) -> None:
+    """Write the file whole or not at all, one run per line."""
+    runs = sorted(record["runs"], key=lambda r: (r["network"], r["task"], r["repetition"]))
+    head = json.dumps({k: v for k, v in record.items() if k != "runs"}, ensure_ascii=False)
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    part.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    part.replace(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Paper 003, Figure 3: sensitivity relative to its largest layer, under different main tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reproduction.drawing import Figure, draw_figure
+from reproduction.layers.runs import Curve, Runs, first_full, kept_runs, ordinal, plot_curve
+from reproduction.outcome import Outcome, Quantity
+from seepage.auditing.report.canvas import BLUE, GREEN, VERMILLION
+
+TASKS = {"Gender": (VERMILLION, "o"), "Glasses": (BLUE, "s"), "Hair": (GREEN, "D")}
+NETWORKS = {"AlexNet": "4", "VGG11Net": "9"}  # with the printed highest layer
+
+
+def reproduce(quick: bool) -> Outcome:
+    """Draw the kept results; there is nothing to hurry."""
+    runs = kept_runs()
+    quantities, told = [], []
+    for network, printed in NETWORKS.items():
+        curves = _curves(runs, network)
+        first = first_full(curves["Gender"].layers)
+        for task, curve in curves.items():
+            quantities.append(
+                Quantity(f"{network}, {task}: most sensitive layer", curve.highest, printed)
+            )
+            quantities.append(
+                Quantity(
+                    f"{network}, {task}: first full layer relative to it",
+                    float(curve.mean[first - 1]),
+                )
+            )
+        for place, words, wanted in ((first, "lowest", True), (first + 1, "highest", False)):
+            others = [c.mean[place - 1] for task, c in curves.items() if task != "Gender"]
+            own = curves["Gender"].mean[place - 1]
+            held = own < min(others) if wanted else own > max(others)
+            name = curves["Gender"].layers[place - 1]
+            claim = f"{network}: gender {words} of the tasks at {name} (1: yes)"
+            quantities.append(Quantity(claim, float(held), "1"))
+        found = sorted({curve.highest for curve in curves.values()})
+        told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
+    seen = (
+        "Whatever the main task, the paper finds the first full layer most sensitive (4th and "
+        f"9th); here it is {' and '.join(told)} layer."
+    )
+    cases = [(network, task) for network in NETWORKS for task in TASKS]
+    return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs))
+
+
+def _curves(runs: Runs, network: str) -> dict[str, Curve]:
+    return {task: runs.sensitivity(network, task) for task in TASKS}
+
+
+def _draw(runs: Runs) -> Figure:
+    def fill(canvas: Any) -> None:
+        for axes, network in zip(canvas.subplots(1, 2), NETWORKS, strict=True):
+            for task, curve in _curves(runs, network).items():
+                plot_curve(axes, curve, *TASKS[task], task)
+            axes.set_title(f"{network}: sensitivity relative to its largest")
+            axes.legend(title="main task", fontsize=9)
+            axes.set_ylim(bottom=0)
+
+    alternative = "Sensitivity of every layer relative to the most sensitive one. " + "; ".join(
+        f"{network}, {task}: highest at {curve.layers[curve.highest - 1]}"
+        for network in NETWORKS
+        for task, curve in _curves(runs, network).items()
+    )
+    return draw_figure("layers-figure3", alternative, fill, (12, 4.2))

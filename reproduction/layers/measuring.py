@@ -1,0 +1,279 @@
+"""One repetition of paper 003's experiment on LFW: train in rounds, then measure every layer.
+
+Half of the people who are not kept for testing belong to the adversary, the other half to the
+client under attack, so that no face is on both sides. Snapshots are taken over the second half of
+the training; V-information and sensitivity are measured on the last model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reproduction.layers.networks import alexnet, fcnet, vgg11net
+from seepage.attacks import attack_layers
+from seepage.data import Faces
+from seepage.layers import (
+    FederatedRun,
+    LayerGradients,
+    property_batches,
+    record_gradients,
+    sensitivity,
+    simulate,
+    v_information,
+)
+from seepage.layers.federated.gradients import joined
+from seepage.nn.training.evaluation import measure_accuracy
+
+NETWORKS = {"AlexNet": alexnet, "VGG11Net": vgg11net, "FCNet": fcnet}
+SIZE = (62, 47)
+
+# Gender is a human label; the others are another model's scores above one half.
+COLUMNS = {
+    "Gender": "male_manual",
+    "Glasses": "pred_Eyeglasses",
+    "Age": "pred_Young",
+    "Hair": "pred_Gray_Hair",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, its main task, and the properties that are inferred.
+
+    Parameters
+    ----------
+    network, task
+        Names in :data:`NETWORKS` and :data:`COLUMNS`.
+    properties
+        Names in :data:`COLUMNS`; none where only the sensitivity is wanted.
+    confounded
+        Whether batches with each property's own mix of labels are attacked too.
+    """
+
+    network: str
+    task: str
+    properties: tuple[str, ...] = ()
+    confounded: bool = False
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return f"{self.network}, {self.task}"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is trained and drawn.
+
+    Parameters
+    ----------
+    rounds, lr, batch_size
+        Of FedSGD with two clients.
+    snapshots
+        Global models that the adversary keeps.
+    known, seen
+        Batches per snapshot and class of a property: the adversary's own, and the client's.
+    measured
+        Batches per class of a property for V-information.
+    samples
+        Images for the sensitivity.
+    width
+        Numbers kept of a layer's gradient.
+    """
+
+    rounds: int = 1500
+    lr: float = 0.05
+    batch_size: int = 32
+    snapshots: int = 10
+    known: int = 20
+    seen: int = 15
+    measured: int = 150
+    samples: int = 256
+    width: int = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class FaceData:
+    """The faces on a device, with labels (NaN where there is none) and the people's numbers."""
+
+    images: Tensor
+    labels: Mapping[str, np.ndarray]
+    people: np.ndarray
+
+    @staticmethod
+    def of(faces: Faces, device: str) -> FaceData:
+        """Read the labels, and move the images to the device."""
+        labels = {}
+        for name, column in COLUMNS.items():
+            score = np.asarray(faces.attributes[column], dtype=float)
+            labels[name] = np.where(np.isnan(score), np.nan, score > 0.5)
+        _, people = np.unique(faces.attributes["person"], return_inverse=True)
+        return FaceData(torch.from_numpy(faces.images).to(device), labels, people)
+
+    def inputs(self, rows: np.ndarray) -> Tensor:
+        """Return some images as the networks take them: channels first, from −1 to 1."""
+        chosen = self.images[torch.from_numpy(rows).to(self.images.device)]
+        return chosen.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+class Repetition:
+    """One setting with one seed.
+
+    Parameters
+    ----------
+    data
+        The faces.
+    setting, amounts
+        What is done, and how much of it.
+    number
+        Of the repetition: the seed of the split, of the start and of all draws.
+    """
+
+    def __init__(self, data: FaceData, setting: Setting, amounts: Amounts, number: int) -> None:
+        self.data, self.setting, self.amounts, self.number = data, setting, amounts, number
+        known = ~np.isnan(data.labels[setting.task])
+        for name in setting.properties:
+            known &= ~np.isnan(data.labels[name])
+        draw = np.random.default_rng(number)
+        place = draw.permutation(data.people.max() + 1) / (data.people.max() + 1)
+        place = place[data.people]
+        self.adversary = np.flatnonzero(known & (place < 0.4))
+        self.client = np.flatnonzero(known & (place >= 0.4) & (place < 0.8))
+        self.test = np.flatnonzero(known & (place >= 0.8))
+
+    def run(self) -> dict[str, Any]:
+        """Train, measure, attack; return plain numbers."""
+        device = self.data.images.device
+        (xa, ya), (xc, yc), (xt, yt) = map(self._task, (self.adversary, self.client, self.test))
+        torch.manual_seed(self.number)
+        net = started(NETWORKS[self.setting.network](size=SIZE)).to(device)
+        last = self.amounts.rounds
+        kept = np.linspace(last // 2, last, self.amounts.snapshots + 1).round().astype(int).tolist()
+        run = simulate(
+            net,
+            "cross_entropy",
+            [(xa, ya), (xc, yc)],
+            rounds=last,
+            batch_size=self.amounts.batch_size,
+            lr=self.amounts.lr,
+            snapshots=kept,
+            seed=self.number,
+        )
+        few = np.random.default_rng((self.number, 1)).permutation(len(yt))[: self.amounts.samples]
+        rows = torch.from_numpy(few).to(device)
+        found = sensitivity(run.net, "cross_entropy", xt[rows], yt[rows])
+        answer: dict[str, Any] = {
+            "network": self.setting.network,
+            "task": self.setting.task,
+            "repetition": self.number,
+            "accuracy": measure_accuracy(run.net, xt, yt),
+            "majority": float(max(yt.double().mean(), 1 - yt.double().mean())),
+            "layers": list(found.layers),
+            "sizes": list(found.sizes),
+            # The median: of a mean, the few samples that the network is surest of are the whole.
+            "sensitivity": rounded(found.columns["median"]),
+            "properties": {},
+        }
+        for name in self.setting.properties:
+            answer["properties"][name] = self._property(name, run, (xa, ya), (xc, yc))
+        return answer
+
+    def _property(
+        self,
+        name: str,
+        run: FederatedRun,
+        adversary: tuple[Tensor, Tensor],
+        client: tuple[Tensor, Tensor],
+    ) -> dict[str, list[float]]:
+        answer = {}
+        for mix in ("matched", "confounded") if self.setting.confounded else ("matched",):
+            parts = []
+            for rows, side, count, seed in (
+                (self.adversary, adversary, self.amounts.known, 2),
+                (self.client, client, self.amounts.seen, 3),
+            ):
+                parts.append(self._at_snapshots(name, run, rows, side, count, mix, seed))
+            (known, known_property), (seen, seen_property) = parts
+            attack = attack_layers(known, known_property, seen, seen_property, seed=self.number)
+            answer["auc" if mix == "matched" else "auc_confounded"] = rounded(attack.values)
+        both = np.concatenate([self.adversary, self.client])
+        x, y = (torch.cat(pair) for pair in zip(adversary, client, strict=True))
+        batches = property_batches(
+            y.cpu().numpy(),
+            self.data.labels[name][both],
+            batch_size=self.amounts.batch_size,
+            count=self.amounts.measured,
+            pools=5,
+            people=self.data.people[both],
+            seed=(self.number * 10 + 4),
+        )
+        recorded = record_gradients(
+            run.net, "cross_entropy", list(batches.of(x, y)), width=self.amounts.width
+        )
+        information = v_information(
+            recorded, batches.property, groups=batches.pool, resamples=2, seed=self.number
+        )
+        answer["v_information"] = rounded(information.values)
+        answer["training_set_estimate"] = rounded(information.columns["training_set_estimate"])
+        answer["p_value"] = rounded(information.columns["p_value"])
+        return answer
+
+    def _at_snapshots(
+        self,
+        name: str,
+        run: FederatedRun,
+        rows: np.ndarray,
+        side: tuple[Tensor, Tensor],
+        count: int,
+        mix: str,
+        seed: int,
+    ) -> tuple[LayerGradients, np.ndarray]:
+        """Return gradients of batches by property, at every snapshot but the last."""
+        x, y = side
+        recordings, truths = [], []
+        for k, (_, net) in enumerate(list_but_last(run)):
+            batches = property_batches(
+                y.cpu().numpy(),
+                self.data.labels[name][rows],
+                batch_size=self.amounts.batch_size,
+                count=count,
+                mix=mix,
+                seed=self.number * 1000 + k * 10 + seed,
+            )
+            recordings.append(
+                record_gradients(
+                    net, "cross_entropy", list(batches.of(x, y)), width=self.amounts.width
+                )
+            )
+            truths.append(batches.property)
+        return joined(recordings), np.concatenate(truths)
+
+    def _task(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        labels = torch.from_numpy(self.data.labels[self.setting.task][rows]).long()
+        return self.data.inputs(rows), labels.to(self.data.images.device)
+
+
+def list_but_last(run: FederatedRun) -> Any:
+    """Yield the snapshots without that after the last round."""
+    number = max(run.snapshots)
+    return ((k, net) for k, net in run.models() if k != number)
+
+
+def started(net: nn.Module) -> nn.Module:
+    """Return the network with He's start (2015), from which plain SGD gets going at once."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)
+    return net
+
+
+def rounded(values: Any) -> list[float]:
+    """Return numbers with five digits, to keep the file small."""
+    return [float(f"{value:.5g}") for value in np.asarray(values, dtype=float)]

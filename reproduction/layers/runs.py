@@ -1,0 +1,217 @@
+"""The kept results of paper 003's experiment on LFW: what the figures are drawn from.
+
+They were made once, on an accelerator, by :mod:`reproduction.layers.experiment`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.layers.measures.per_layer import mean_interval
+
+KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
+TITLES = {
+    "v_information": "V-information (nats)",
+    "sensitivity": "sensitivity, relative",
+    "auc": "AUC of the attack",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One quantity of every layer: mean over the repetitions, with its 95 % interval."""
+
+    layers: tuple[str, ...]
+    each: np.ndarray  # (repetitions, layers)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean over the repetitions."""
+        return mean_interval(self.each)[0]
+
+    @property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of Student's interval."""
+        _, low, high = mean_interval(self.each)
+        return low, high
+
+    @property
+    def highest(self) -> int:
+        """The number of the highest layer, counted from 1 as in the paper."""
+        return int(np.argmax(self.mean)) + 1
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """The layers from the highest mean to the lowest."""
+        return tuple(self.layers[k] for k in np.argsort(-self.mean, kind="stable"))
+
+    def reaches_the_highest(self, layer: int) -> bool:
+        """Return whether a layer, counted from 1, is not clearly below the highest.
+
+        The repetitions are paired: what counts is the interval of the difference.
+        """
+        if layer == self.highest:
+            return True
+        gap = self.each[:, self.highest - 1] - self.each[:, layer - 1]
+        return bool(mean_interval(gap[:, None])[1][0] <= 0)
+
+    def relative(self) -> Curve:
+        """Return every repetition divided by its largest layer.
+
+        Sensitivities of different repetitions cannot be averaged as they are: they grow without
+        bound as samples are learnt, by a factor that all layers share.
+        """
+        return Curve(self.layers, self.each / self.each.max(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """All repetitions, with what they were made by."""
+
+    record: dict[str, Any]
+
+    def curve(self, network: str, task: str, key: str, property_name: str | None = None) -> Curve:
+        """Return one quantity of every layer, over the repetitions.
+
+        ``auc`` and ``auc_confounded`` end with the attack on all layers together, left out here.
+        """
+        runs = self.select(network, task)
+        layers = tuple(runs[0]["layers"])
+        if property_name is not None:
+            runs = [run["properties"][property_name] for run in runs]
+        return Curve(layers, np.array([run[key][: len(layers)] for run in runs]))
+
+    def sensitivity(self, network: str, task: str) -> Curve:
+        """Return the sensitivity of every layer relative to the largest of its repetition."""
+        return self.curve(network, task, "sensitivity").relative()
+
+    def together(self, network: str, task: str, key: str, property_name: str) -> Curve:
+        """Return the attack on all layers together."""
+        runs = self.select(network, task)
+        values = [[run["properties"][property_name][key][-1]] for run in runs]
+        return Curve(("all layers",), np.array(values))
+
+    def accuracy(self, network: str, task: str) -> float:
+        """Return the mean test accuracy of the main task, in percent."""
+        return 100 * float(np.mean([run["accuracy"] for run in self.select(network, task)]))
+
+    def select(self, network: str, task: str) -> list[dict[str, Any]]:
+        """Return the repetitions of a setting."""
+        found = [r for r in self.record["runs"] if (r["network"], r["task"]) == (network, task)]
+        if len(found) < 2:
+            raise InputError(
+                f"The kept results hold {len(found)} repetitions of {network} with the main task "
+                f"{task}, and two are needed; go on with `python -m "
+                "reproduction.layers.experiment`."
+            )
+        return found
+
+    def setting(self, cases: Sequence[tuple[str, str]]) -> str:
+        """Return what was done, in words."""
+        a = self.record["amounts"]
+        counts = sorted({len(self.select(*case)) for case in cases})
+        repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
+        return (
+            "LFW, 62×47 colour faces, people split into those of the adversary (40 %), of the "
+            "client (40 %) and for testing; gender is a human label, glasses, age (young) and hair "
+            "(grey) are predicted labels. FedSGD with two clients, batches of "
+            f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} from He's "
+            "start (the paper: 0.01, rounds not stated). Batches with and without a property have "
+            "the same mix of main-task labels unless called confounded. The adversary, a random "
+            f"forest, learns from {2 * a['known'] * a['snapshots']} batches over {a['snapshots']} "
+            f"snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the client's; "
+            f"V-information (random forest, held out, five pools of people) is from "
+            f"{2 * a['measured']} batches at the last model, the median sensitivity over "
+            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
+            "repetition; a mean would be ruled by the few images that the network is surest of. "
+            f"Layers with more than {a['width']:,} numbers are projected to that many at random. "
+            f"{repetitions} repetitions, computed once ({self.record['device']}) and "
+            "kept as data."
+        )
+
+
+@cache
+def kept_runs() -> Runs:
+    """Return the kept results."""
+    if not KEPT.exists():
+        raise InputError(
+            f"The kept results {KEPT.name} are not there; make them with `python -m "
+            f"reproduction.layers.experiment --device cuda --out {KEPT.name}`."
+        )
+    return Runs(json.loads(KEPT.read_text(encoding="utf-8")))
+
+
+def correlation(a: Curve, b: Curve) -> float:
+    """Return Pearson's correlation of two quantities' means over the layers."""
+    return float(np.corrcoef(a.mean, b.mean)[0, 1])
+
+
+def written(value: float) -> str:
+    """Write a correlation with two digits and a proper minus sign.
+
+    Examples
+    --------
+    >>> from reproduction.layers.runs import written
+    >>> written(-0.4567)
+    '−0.46'
+    """
+    return f"{value:z.2f}".replace("-", "−")
+
+
+def rankings(curves: Mapping[str, Curve]) -> str:
+    """Return the layers from the highest down by each quantity, in words.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from reproduction.layers.runs import Curve, rankings
+    >>> rankings({"AUC": Curve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
+    'by AUC fc1, conv1'
+    """
+    return "; ".join(f"by {words} {', '.join(curve.ranking)}" for words, curve in curves.items())
+
+
+def ordinal(layer: int) -> str:
+    """Write a layer's number as a place.
+
+    Examples
+    --------
+    >>> from reproduction.layers.runs import ordinal
+    >>> ordinal(1), ordinal(4), ordinal(11)
+    ('1st', '4th', '11th')
+    """
+    return f"{layer}" + {1: "st", 2: "nd", 3: "rd"}.get(layer, "th")
+
+
+def plot_curve(axes: Any, curve: Curve, colour: str, mark: str = "o", label: str = "") -> None:
+    """Draw the means of a curve with their intervals, a broken line where full layers begin."""
+    places = np.arange(1, len(curve.layers) + 1)
+    low, high = curve.ends
+    axes.errorbar(
+        places,
+        curve.mean,
+        yerr=np.abs(np.stack([curve.mean - low, high - curve.mean])),
+        fmt=f"{mark}-",
+        color=colour,
+        lw=1.5,
+        ms=4.5,
+        capsize=2.5,
+        label=label or None,
+    )
+    first = first_full(curve.layers)
+    if first > 1:
+        axes.axvline(first - 0.5, color="#55606d", lw=1, ls=(0, (4, 3)))
+    axes.set_xticks(places, curve.layers, rotation=60, ha="right", fontsize=8)
+
+
+def first_full(layers: Sequence[str]) -> int:
+    """Return the number of the first fully connected layer, counted from 1."""
+    return layers.index("fc1") + 1

@@ -1,0 +1,130 @@
+"""Paper 002, Figure 3: chest X-rays with low and high PLIS, rebuilt from their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reproduction.drawing import Figure, draw_figure
+from reproduction.outcome import Outcome, Quantity
+from reproduction.plis.chest import SETTING, Array, Attacked, Study, chest_study
+from reproduction.plis.correlation import Correlation, mean_of
+from seepage.auditing.report.canvas import MUTED
+
+_BRIGHT = 0.1  # share of the pixels with the largest PLIS
+_SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
+
+
+def reproduce(quick: bool) -> Outcome:
+    """Show two records, what the attack made of them, and where their PLIS lies."""
+    study = chest_study(quick)
+    quantities = [
+        Quantity("test accuracy without DP in percent", 100 * study.plain.accuracy),
+        Quantity("test accuracy with DP in percent", 100 * study.private.accuracy),
+        Quantity("noise multiplier at ε = 1", study.noise_multiplier),
+    ]
+    for words, record in (("low PLIS", study.low), ("high PLIS", study.high)):
+        for kind, found in (("without DP", study.plain), ("with DP", study.private)):
+            quantities += [
+                Quantity(f"{words}, {kind}: PLIS of the record", float(found.subjects[record])),
+                Quantity(f"{words}, {kind}: SSIM", float(found.quality.ssim[record])),
+            ]
+    where = mean_of(places(study.plain, study.originals))
+    low = study.low
+    alone = places(study.plain, study.originals)[low]
+    quantities += [
+        *where.quantities("rank correlation over the pixels of |PLIS| and error, mean of records"),
+        Quantity("the same for the record with the lowest PLIS", float(alone)),
+        Quantity("the same with DP", mean_of(places(study.private, study.originals)).value),
+        *_spread("without DP", study.plain),
+        *_spread("with DP", study.private),
+        Quantity("records whose PLIS vanishes with DP", int(np.sum(study.private.subjects == 0))),
+    ]
+    return Outcome(SETTING, tuple(quantities), _seen(study, where), _draw(study))
+
+
+def places(found: Attacked, originals: Array) -> Array:
+    """Return, for every record, the rank correlation over its pixels of |PLIS| and error, (n,)."""
+    from scipy.stats import spearmanr
+
+    error = np.abs(found.images - originals)
+    pairs = zip(np.abs(found.heat), error, strict=True)
+    return np.array([float(spearmanr(a.ravel(), b.ravel()).statistic) for a, b in pairs])
+
+
+def _spread(kind: str, found: Attacked) -> list[Quantity]:
+    """Say how concentrated a heat map is, and how alike its neighbouring pixels are."""
+    size = np.abs(found.heat)
+    flat = np.sort((size**2).reshape(len(size), -1), axis=1)
+    top = flat[:, -round(_BRIGHT * flat.shape[1]) :].sum(axis=1) / flat.sum(axis=1)
+    beside = [np.corrcoef(m[:, 1:].ravel(), m[:, :-1].ravel())[0, 1] for m in size]
+    return [
+        Quantity(f"{kind}: share of PLIS² in a tenth of the pixels, median", float(np.median(top))),
+        Quantity(
+            f"{kind}: correlation of |PLIS| next to one another, median", float(np.median(beside))
+        ),
+    ]
+
+
+def _seen(study: Study, where: Correlation) -> str:
+    low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
+    better = "better" if high > low else "worse, not better"
+    claim = {
+        "down": "smaller where PLIS is larger, as 002 says of one record",
+        "up": "larger where PLIS is larger, against what 002 says of one record",
+        "no clear way": "neither larger nor smaller where PLIS is larger",
+    }[where.verdict]
+    if abs(where.value) < _SLIGHT:
+        claim = f"hardly {claim}" if where.verdict != "no clear way" else claim
+    worst = study.private.quality.ssim.max()
+    return (
+        f"The record with the highest PLIS is rebuilt {better} than the one with the lowest (SSIM "
+        f"{high:.2f} against {low:.2f}). Within a record the error is {claim} (mean rank "
+        f"correlation over the pixels {where}). With DP nothing is rebuilt: SSIM at most "
+        f"{worst:.2f} over all {len(study.rows)} records."
+    )
+
+
+def _draw(study: Study) -> Figure:
+    columns = (
+        ("record", study.originals, False),
+        ("rebuilt without DP", study.plain.images, False),
+        ("PLIS without DP", study.plain.heat, True),
+        ("rebuilt with DP", study.private.images, False),
+        ("PLIS with DP", study.private.heat, True),
+    )
+    shown = ((study.low, "A: lowest PLIS"), (study.high, "B: highest PLIS"))
+
+    def draw(canvas: Any) -> None:
+        grid = canvas.subplots(len(shown), len(columns))
+        canvas.get_layout_engine().set(w_pad=0.04, h_pad=0.05, wspace=0, hspace=0)
+        for line, (record, words) in zip(grid, shown, strict=True):
+            line[0].set_ylabel(words, fontsize=10)
+            for axes, (title, images, signed) in zip(line, columns, strict=True):
+                image = images[record]
+                if signed:
+                    reach = float(np.abs(image).max())  # each map on a scale of its own
+                    axes.imshow(image, cmap="RdBu_r", vmin=-reach, vmax=reach)
+                else:
+                    axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+                    if "rebuilt" in title:
+                        found = study.plain if "without" in title else study.private
+                        title = f"{title}, SSIM {found.quality.ssim[record]:z.2f}"
+                axes.set_title(
+                    title.replace("-", "−"),
+                    fontsize=9,
+                    weight="normal",
+                    loc="center",
+                    color=MUTED,
+                    pad=3,
+                )
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set_visible(False)
+
+    alternative = "Two chest X-rays with their reconstructions and PLIS. " + "; ".join(
+        f"{words}: SSIM {study.plain.quality.ssim[k]:.2f} without DP, "
+        f"{study.private.quality.ssim[k]:z.2f} with DP"
+        for k, words in shown
+    )
+    return draw_figure("plis-figure3", alternative, draw, (11, 4.7))

@@ -1,0 +1,1 @@
+"""Training runs of paper 004, and their kept results."""

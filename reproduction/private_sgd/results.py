@@ -1,0 +1,120 @@
+"""Reads what ``private_sgd_grid`` wrote, and turns leakages and noise into bounds on the error.
+
+The results are kept beside this file, so that the figures can be drawn without training anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from seepage.bounds import from_renyi
+from seepage.errors import InputError
+from seepage.nn.sampling.theorem4 import paper_epsilon, theorem4_factor
+
+HOME = Path(__file__).parents[1] / "results"
+LONGEST = 1.115  # times C: how long the smooth clip lets gradients be, as the paper prints it
+FAILURE = 1e-5  # of theorem 4's factor over a run, as in the paper
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting after some steps: a point of Figure 5 for each bound.
+
+    Parameters
+    ----------
+    accuracy
+        On the test images, in percent, averaged over runs.
+    rdp
+        The bound of theorem 1, from the run's Rényi privacy of order 2 as the paper takes it.
+    largest, median
+        The bounds of theorem 2 from the largest and the median dFIL, with theorem 4's κ.
+    mixture
+        The bound from the largest dFIL with the factor of a mixture in place of theorem 4's.
+    row
+        The row of the results.
+    """
+
+    accuracy: float
+    rdp: float
+    largest: float
+    median: float
+    mixture: float
+    row: dict[str, Any]
+
+
+def load_results(name: str) -> dict[str, Any]:
+    """Return the results of that name."""
+    path = HOME / f"{name}.json"
+    if not path.is_file():
+        raise InputError(
+            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid "
+            f"{name.removeprefix('private_sgd_')} --out {path}` first, on a graphics card."
+        )
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def runs_in_words(row: dict[str, Any]) -> str:
+    """Say how many runs a row averages over."""
+    runs = len(row["accuracy"])
+    return "one run" if runs == 1 else f"an average over {runs} runs"
+
+
+def points(found: dict[str, Any]) -> list[Point]:
+    """Return a point for every setting and number of steps that did not diverge."""
+    rate = found["batch_size"] / found["records"]
+    return [_point(row, rate) for row in found["rows"] if not row["diverged"]]
+
+
+def _point(row: dict[str, Any], rate: float) -> Point:
+    sigma, steps = row["noise_multiplier"], row["steps"]
+    kappa = theorem4_factor(rate, paper_epsilon(sigma, FAILURE / steps))
+    return Point(
+        100 * sum(row["accuracy"]) / len(row["accuracy"]),
+        float(from_renyi(renyi_two(rate, sigma, steps), 1.0)),
+        _error(kappa * row["plain"]["largest"]),
+        _error(kappa * row["plain"]["median"]),
+        _error(row["mixture"]["largest"]),
+        row,
+    )
+
+
+@cache
+def renyi_two(rate: float, sigma: float, steps: int) -> float:
+    """Return the run's Rényi privacy of order 2: ``T log(1 + q²(e^{1/σ²} − 1))``, σ over 1.115.
+
+    The subsampled Gaussian mechanism of Mironov, Talwar and Zhang (2019), as the paper uses it. It
+    is about adding or removing a record, where theorem 1 asks for replacing one.
+    """
+    exponent = (LONGEST / sigma) ** 2
+    return steps * math.log1p(rate**2 * math.expm1(exponent))
+
+
+def _error(leakage: float) -> float:
+    return 1 / leakage if leakage > 0 else math.inf
+
+
+def front(found: list[Point], bound: str) -> list[Point]:
+    """Return the points that no other beats in both accuracy and bound, by falling accuracy."""
+    best = -math.inf
+    kept = []
+    for point in sorted(found, key=lambda p: (-p.accuracy, -getattr(p, bound))):
+        if getattr(point, bound) > best:
+            best = getattr(point, bound)
+            kept.append(point)
+    return kept
+
+
+def crossing(found: list[Point], bound: str, level: float = 1.0) -> float:
+    """Return the highest accuracy at which a bound is still at least ``level``; 0 if nowhere."""
+    return max((p.accuracy for p in found if getattr(p, bound) >= level), default=0.0)
+
+
+def best_bound(found: list[Point], bound: str, accuracy: float) -> float:
+    """Return the largest bound of any setting that is at least so accurate; 0 if none is."""
+    return max((getattr(p, bound) for p in found if p.accuracy >= accuracy), default=0.0)

@@ -1,0 +1,105 @@
+"""What ``seepage reproduce`` does: make a table or figure again, write its files, and tell."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from reproduction import EXPERIMENTS, Experiment, find_experiment, list_lines
+from reproduction.outcome import Outcome, quantity_rows
+from seepage.errors import InputError
+from seepage.support.files import write_private
+
+__all__ = ["list_lines", "reproduce", "write_whole"]
+
+RESULT, SVG, PNG = "result.json", "figure.svg", "figure.png"
+_MATTER = ("numpy", "scipy", "scikit-learn", "matplotlib")  # versions that may move a digit
+
+Say = Callable[[str], object]
+
+
+def reproduce(name: str, out: Path, *, quick: bool, say: Say) -> None:
+    """Make one experiment again, or all of them, and tell each as soon as it is there.
+
+    Of all of them, those whose data are not at hand are left out, and said to be.
+    """
+    wanted = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out.name!r} is a file: name a folder for the results with --out.")
+    start = time.perf_counter()
+    left_out = 0
+    for experiment in wanted:
+        try:
+            for line in _tell(experiment, out, quick):
+                say(line)
+        except InputError as problem:
+            if len(wanted) == 1:
+                raise
+            left_out += 1
+            say(f"{experiment.name} is left out: {problem}\n")
+    if len(wanted) > 1:
+        made, seconds = len(wanted) - left_out, time.perf_counter() - start
+        say(f"{made} of {len(wanted)} in {seconds:.0f} s.")
+
+
+def write_result(
+    experiment: Experiment, outcome: Outcome, out: Path, *, quick: bool, seconds: float
+) -> Path:
+    """Write ``result.json``, ``figure.svg`` and ``figure.png`` into a folder of that name."""
+    found = {
+        "name": experiment.name,
+        "title": experiment.title,
+        "paper": experiment.paper,
+        "place": experiment.place,
+        "setting": outcome.setting,
+        "quantities": [quantity.to_json() for quantity in outcome.quantities],
+        "seen": outcome.seen,
+        "alternative": outcome.figure.alternative,
+        "quick": quick,
+        "seconds": round(seconds, 2),
+        "versions": _versions(),
+    }
+    text = json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    home = out / experiment.name
+    write_whole(home / SVG, outcome.figure.svg.encode())
+    write_whole(home / PNG, outcome.figure.png)
+    write_whole(home / RESULT, text.encode())
+    return home
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, readable by everyone: it is about public data sets."""
+    write_private(path, lambda file: file.write(content))
+    path.chmod(0o644)
+
+
+def _tell(experiment: Experiment, out: Path, quick: bool) -> Iterator[str]:
+    """Run, write, and yield what people want to read of it."""
+    start = time.perf_counter()
+    outcome = experiment.reproduce(quick=quick)
+    seconds = time.perf_counter() - start
+    home = write_result(experiment, outcome, out, quick=quick, seconds=seconds)
+    yield f"{experiment.name}: {experiment.title} (paper {experiment.paper}, {experiment.place})"
+    rows = quantity_rows(outcome.quantities)
+    widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {line}".rstrip()
+    yield f"  {outcome.seen}"
+    if quick:
+        yield "  (--quick: less data or fewer trials; the numbers are not those to compare)"
+    yield f"  {home / RESULT}, {SVG}, {PNG} in {seconds:.1f} s"
+    yield ""
+
+
+def _versions() -> dict[str, Any]:
+    """Return the versions that made the numbers."""
+    from seepage import __version__
+
+    own = {"seepage": __version__, "python": platform.python_version()}
+    return own | {package: version(package) for package in _MATTER}

@@ -1,0 +1,1 @@
+"""Adversaries who know a record but for one attribute."""

@@ -1,0 +1,164 @@
+"""The adversary who may only ask the released model for predictions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from seepage.attacks.attribute.attribute_inversion import AttributeInversion, log_frequencies
+from seepage.attacks.record.releases import Releases
+from seepage.errors import InputError
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import as_numpy
+
+Predict = Callable[[np.ndarray], np.ndarray]
+
+
+class BlackBox(AttributeInversion):
+    """Guesses the level under which the released model predicts the target's label best.
+
+    With ``f`` the released model, ``p`` the level's frequency and ``x_k`` the target's row with
+    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (paper 001, equation 31; Fredrikson et al.
+    2014). The performance ``π`` is what the publisher states about the model:
+
+    - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
+      ``s² = Σ (f(x) − y)² / (n − d)``;
+    - classification: the confusion matrix, as the share of the records predicted ``f(x_k)`` whose
+      class is ``y``. (One record is added to each prediction, divided over the classes as they are
+      frequent, so that a prediction that was never made says nothing instead of anything.)
+
+    Both are taken of each release on the rows given to ``fit``, as are the frequencies.
+
+    Parameters
+    ----------
+    attribute
+        What is guessed.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.column_stack([rng.integers(0, 2, 300), rng.standard_normal(300)]).astype(float)
+    >>> y = 3 * X[:, 0] + X[:, 1] + rng.standard_normal(300)
+    >>> model = sp.glm.LinearRegression().fit(X, y)
+    >>> attribute = sp.attacks.NominalAttribute.from_table(X, [0], "level")
+    >>> releases = sp.attacks.draw_releases(model, sp.Gaussian(0.01), 20, seed=0)
+    >>> sp.attacks.BlackBox(attribute).fit(X, y).attack(X, y, releases).accuracy > 0.9
+    True
+    """
+
+    name = "black-box"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Take the rows ``X``, ``y`` on which the publisher states the model's performance."""
+        table, self._labels, levels = self._read_known(X, y)
+        self._table = np.asarray(as_numpy(table.values), dtype=float)
+        self.log_prior_ = log_frequencies(levels, len(self.attribute))
+        return self
+
+    def _prepare(self, release: Any) -> tuple[Any, int]:
+        predict, trials, classes = _queries(release)
+        if classes is None:
+            return _Queries(predict, self._standard_errors(predict, trials), None), trials
+        return _Queries(predict, self._confusions(predict, classes, trials), classes), trials
+
+    def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
+        scores = []
+        for code, prior in zip(self.attribute.codes, self.log_prior_, strict=True):
+            X[:, self.attribute.columns] = code
+            with np.errstate(over="ignore"):  # of exp, under much noise: a prediction of infinity
+                said = release.predict(X)
+            scores.append(prior + _log_performance(said, y, release))
+        return np.stack(scores, axis=2)
+
+    def _standard_errors(self, predict: Predict, trials: int) -> np.ndarray:
+        """Return ``s²`` of every release, (T,)."""
+        n, d = self._table.shape
+        y = _numbers(self._labels)
+        with np.errstate(over="ignore"):
+            squares = sum(
+                ((predict(self._table[rows]) - y[rows]) ** 2).sum(axis=1)
+                for rows in row_slices(n, d + 3 * trials)
+            )
+        # A perfect fit is one to rounding only, and is given that much room.
+        rounding = (np.finfo(float).eps * np.abs(y).max()) ** 2 + np.finfo(float).tiny
+        return np.asarray(np.maximum(squares / (n - d if n > d else n), rounding))
+
+    def _confusions(self, predict: Predict, classes: np.ndarray, trials: int) -> np.ndarray:
+        """Return the logarithm of ``P(class | prediction)``, (T, classes, predictions)."""
+        n, d = self._table.shape
+        truth = _class_positions(self._labels, classes)
+        shares = np.bincount(truth, minlength=len(classes)) / n
+        counts: Any = 0.0
+        for rows in row_slices(n, d + 3 * trials):
+            said = np.searchsorted(classes, predict(self._table[rows]))
+            counts = counts + np.stack(
+                [
+                    [(said[:, truth[rows] == y] == c).sum(axis=1) for c in range(len(classes))]
+                    for y in range(len(classes))
+                ]
+            ).transpose(2, 0, 1)
+        counts = counts + shares[:, None]
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(counts / counts.sum(axis=1, keepdims=True)))
+
+
+class _Queries(NamedTuple):
+    """How to ask the releases, and how they are said to perform."""
+
+    predict: Predict
+    performance: np.ndarray
+    classes: np.ndarray | None
+
+
+def _log_performance(said: np.ndarray, y: np.ndarray, queries: _Queries) -> np.ndarray:
+    """Return ``log π(y, f(x))`` up to a constant, (T, b)."""
+    if queries.classes is not None:
+        truth = _class_positions(y, queries.classes)
+        answers = np.searchsorted(queries.classes, said)
+        trials = np.arange(len(said))[:, None]
+        return np.asarray(queries.performance[trials, truth, answers])
+    with np.errstate(over="ignore", invalid="ignore"):
+        gain = -0.5 * (said - _numbers(y)) ** 2 / queries.performance[:, None]
+    # Predictions that overflow make the standard error infinite: they say nothing about the level.
+    return np.where(np.isfinite(queries.performance)[:, None], gain, 0.0)
+
+
+def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
+    """Return how to ask a release or releases, (T, n) at once, how many, and the classes if any."""
+    if isinstance(release, Releases):
+        return release.predict, len(release), release.classes
+    if not hasattr(release, "predict"):
+        raise InputError(
+            "The black-box adversary asks a released model for predictions: pass one that has "
+            "predict (sp.release(model, noise)) or many (sp.attacks.draw_releases)."
+        )
+    from sklearn.base import is_classifier
+
+    classes = np.sort(np.asarray(release.classes_)) if is_classifier(release) else None
+
+    def predict(X: np.ndarray) -> np.ndarray:
+        with warnings.catch_warnings():
+            # A model that was fitted on a data frame would rather be asked with one.
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            return as_numpy(release.predict(X))[None, :]
+
+    return predict, 1, classes
+
+
+def _numbers(y: np.ndarray) -> np.ndarray:
+    if y.dtype.kind not in "biuf":
+        raise InputError(f"y holds {y.dtype} values, but the released model predicts numbers.")
+    return y.astype(float)
+
+
+def _class_positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    positions = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[positions] != y
+    if np.any(unknown):
+        label = y[np.argmax(unknown)].item()
+        raise InputError(f"y has the label {label!r}, which is none of the model's classes.")
+    return positions

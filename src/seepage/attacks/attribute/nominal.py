@@ -1,0 +1,201 @@
+"""A nominal attribute as a model sees it: its columns, and what stands in them for each level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError, nearest
+from seepage.tables.frames import Table, as_numpy, read_table
+
+_DROPPED = "none of these"
+_MOST_LEVELS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class NominalAttribute:
+    """An attribute with K levels, encoded in t columns of a table.
+
+    Parameters
+    ----------
+    name
+        What people call it.
+    columns
+        The positions of its columns in the table.
+    codes
+        What stands in these columns for each level, (K, t): rows of the identity matrix for a
+        one-hot attribute, and a row of zeros for a level without a column of its own.
+    levels
+        The names of the levels, in the order of ``codes``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks import NominalAttribute
+    >>> X = np.array([[0.3, 1, 0], [0.8, 0, 1], [0.1, 0, 0]])
+    >>> allele = NominalAttribute.from_table(X, [1, 2], "allele", levels=("CC", "CT", "TT"))
+    >>> allele.read(X).tolist()
+    [1, 2, 0]
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    codes: np.ndarray
+    levels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        codes = np.array(self.codes, dtype=float)
+        if not self.columns:
+            raise InputError(f"The attribute {self.name!r} has no columns; name at least one.")
+        if codes.ndim != 2 or codes.shape != (len(self.levels), len(self.columns)):
+            raise InputError(
+                f"The codes of {self.name!r} must have one row for each of its "
+                f"{len(self.levels)} levels and one column for each of its {len(self.columns)} "
+                f"columns, but their shape is {codes.shape}."
+            )
+        if len(self.levels) < 2:
+            raise InputError(f"{self.name!r} has one level only, so there is nothing to infer.")
+        if not np.all(np.isfinite(codes)):
+            raise InputError(f"The codes of {self.name!r} contain NaN or infinity.")
+        if len(np.unique(codes, axis=0)) < len(codes):
+            raise InputError(
+                f"Two levels of {self.name!r} have the same code, so no model tells them apart."
+            )
+        codes.setflags(write=False)
+        object.__setattr__(self, "codes", codes)
+        object.__setattr__(self, "columns", tuple(int(j) for j in self.columns))
+        object.__setattr__(self, "levels", tuple(str(level) for level in self.levels))
+
+    @classmethod
+    def from_problem(cls, problem: Any, name: str, *, dropped: str = _DROPPED) -> NominalAttribute:
+        """Return an attribute of a prepared :class:`~seepage.data.Problem`.
+
+        Parameters
+        ----------
+        problem
+            The problem; its :attr:`attributes` say which columns belong together.
+        name
+            The attribute.
+        dropped
+            What to call the level that has no column (its code is all zeros).
+        """
+        known = problem.indices()
+        if name not in known:
+            raise InputError(
+                f"The problem has no attribute {name!r}{nearest(name, known)}; there are "
+                f"{', '.join(map(repr, known))}."
+            )
+        columns = known[name]
+        own = [problem.names[j].removeprefix(f"{name}=") for j in columns]
+        t = len(columns)
+        return cls(name, columns, np.vstack([np.zeros((1, t)), np.eye(t)]), (dropped, *own))
+
+    @classmethod
+    def from_table(
+        cls,
+        X: Any,
+        columns: Sequence[str | int],
+        name: str = "",
+        *,
+        levels: Sequence[str] | None = None,
+    ) -> NominalAttribute:
+        """Find the levels of an attribute in a table.
+
+        Columns of zeros and ones, at most one of them one in a row, are taken for one-hot: a level
+        per column, preceded by one of all zeros if some row has it (a dropped level). Of any other
+        columns, such as scaled ones, every distinct combination in the table is a level, in sorted
+        order.
+
+        Parameters
+        ----------
+        X
+            A table that shows all levels: a NumPy array, a data frame or a tensor.
+        columns
+            The attribute's columns, by name or position.
+        name
+            What to call it; the first column's name where none is given.
+        levels
+            Names of the levels in the order described; taken from the columns or their values
+            where none are given.
+        """
+        table = read_table(X)
+        places = tuple(_position(table, column) for column in columns)
+        if not places:
+            raise InputError("No column was named; an attribute needs at least one.")
+        if len(set(places)) < len(places):
+            raise InputError("A column was named twice.")
+        title = name or table.names[places[0]]
+        seen = as_numpy(table.values[:, list(places)])
+        codes, found = _levels_of(seen, [table.names[j] for j in places], title)
+        return cls(title, places, codes, tuple(levels) if levels is not None else found)
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {', '.join(self.levels)}>"
+
+    def read(self, X: Any) -> np.ndarray:
+        """Return the position of every row's level, (n,), from a table that shows the attribute."""
+        values = read_table(X, check=False).values
+        check_columns(self, values.shape[1])
+        return self.read_columns(as_numpy(values[:, list(self.columns)]))
+
+    def read_columns(self, shown: np.ndarray) -> np.ndarray:
+        """Return the position of every row's level from the attribute's columns alone, (n, t)."""
+        positions = np.full(len(shown), -1, dtype=np.int64)
+        for k, code in enumerate(self.codes):
+            positions[np.all(shown == code, axis=1)] = k
+        if np.any(positions < 0):
+            row = int(np.argmax(positions < 0))
+            raise InputError(
+                f"Row {row} has {shown[row].tolist()} in the columns of {self.name!r}, which is "
+                "the code of none of its levels."
+            )
+        return positions
+
+    def others(self, d: int) -> np.ndarray:
+        """Return the positions of the columns, out of d, that do not encode this attribute."""
+        return np.setdiff1d(np.arange(d), self.columns)
+
+
+def check_columns(attribute: NominalAttribute, d: int) -> None:
+    """Raise unless a table of d columns has those of the attribute."""
+    if max(attribute.columns) >= d or min(attribute.columns) < 0:
+        raise InputError(
+            f"{attribute.name!r} is encoded in columns {list(attribute.columns)}, but X has "
+            f"{d} columns."
+        )
+
+
+def _position(table: Table, column: str | int) -> int:
+    d = len(table.names)
+    if isinstance(column, int | np.integer):
+        if not -d <= column < d:
+            raise InputError(f"There is no column {column}: the table has {d} columns.")
+        return int(column) % d
+    if column not in table.names:
+        raise InputError(f"There is no column {column!r}{nearest(column, table.names)}.")
+    return table.names.index(column)
+
+
+def _levels_of(
+    seen: np.ndarray, names: list[str], title: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the codes found in the attribute's columns, and a name for each."""
+    t = seen.shape[1]
+    if np.all((seen == 0) | (seen == 1)) and np.all(seen.sum(axis=1) <= 1):
+        codes, found = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
+        if np.any(seen.sum(axis=1) == 0):
+            codes, found = np.vstack([np.zeros((1, t)), codes]), [_DROPPED, *found]
+        return codes, tuple(found)
+    codes = np.unique(seen, axis=0)
+    if len(codes) > min(_MOST_LEVELS, max(2, len(seen) // 2)):
+        raise InputError(
+            f"{title!r} takes {len(codes)} different values in {len(seen)} rows: it is a quantity, "
+            "not a nominal attribute; cut it into bands first."
+        )
+    return codes, tuple(", ".join(f"{value:g}" for value in code) for code in codes)

@@ -1,0 +1,225 @@
+"""The adversary who sees the released parameters and knows all data but the value sought."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from seepage.attacks.attribute.attribute_inversion import AttributeInversion, log_frequencies
+from seepage.attacks.attribute.candidate_models import CandidateModels
+from seepage.attacks.attribute.newton_models import NewtonModels
+from seepage.attacks.attribute.nominal import NominalAttribute
+from seepage.attacks.record.releases import Releases, released_parameters
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError
+from seepage.glm.adapters.describe import describe
+from seepage.glm.estimators.base import LinearModel
+from seepage.glm.fitting.least_squares import solve_least_squares
+from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.losses.families import Family
+from seepage.tables.frames import Table, as_numpy
+
+
+class WhiteBox(AttributeInversion):
+    """Guesses the level whose refit lies nearest the released parameters (paper 001, equation 30).
+
+    With ``w'`` the release and ``w_k`` the parameters that the training data would have given with
+    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: under Gaussian noise of one
+    standard deviation σ the most likely level. With ``prior=True`` it is the most probable one,
+    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+
+    The adversary knows every record wholly, save that of the record under attack it does not know
+    the attribute; how the model is trained, its penalty and its sample weights (which stay as they
+    are in every refit). All records are attacked, each as if all others were known: the guess about
+    a record does not depend on the level it has. The n·K refits are not run: for linear regression
+    they come from rank-two updates of one solution, for other families from two warm Newton steps
+    (more for the rows where these are not enough).
+
+    Parameters
+    ----------
+    attribute
+        What is guessed.
+    model
+        The model that was trained, for its kind and penalty: any of :mod:`seepage.glm` but
+        ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is.
+    prior
+        Whether to weigh the levels by their frequency in the table.
+
+    Attributes
+    ----------
+    model_
+        The model fitted on the table as it is: what would be released, but for the noise.
+    candidates_
+        The candidate models; ``candidates_.differences(slice)`` gives their parameters less those
+        of ``model_``.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.column_stack([rng.integers(0, 2, 300), rng.standard_normal(300)]).astype(float)
+    >>> y = X[:, 0] + X[:, 1] + rng.standard_normal(300)
+    >>> attribute = sp.attacks.NominalAttribute.from_table(X, [0], "level")
+    >>> white = sp.attacks.WhiteBox(attribute, sp.glm.LinearRegression(l2=1e-2)).fit(X, y)
+    >>> for sigma in (1e-5, 1.0):
+    ...     releases = sp.attacks.draw_releases(white.model_, sp.Gaussian(sigma), 100, seed=0)
+    ...     print(round(white.attack(X, y, releases).accuracy, 2))
+    1.0
+    0.49
+    """
+
+    name = "white-box"
+
+    def __init__(self, attribute: NominalAttribute, model: Any, *, prior: bool = False) -> None:
+        super().__init__(attribute)
+        self.model = model
+        self.prior = prior
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, rows: Any = None) -> Self:
+        """Take the training data and compute the candidate models.
+
+        Parameters
+        ----------
+        X, y
+            The whole training table, which shows the attribute, and its labels.
+        sample_weight
+            The weights the model is trained with.
+        rows
+            The positions of the records that will be attacked; all of them where none are given.
+        """
+        table, self._labels, levels = self._read_known(X, y)
+        values = np.asarray(as_numpy(table.values), dtype=float)
+        known = Table(values, table.names, None, "numpy")
+        self._table = values
+        self._rows = _positions(rows, len(values))
+        self.log_prior_ = log_frequencies(levels, len(self.attribute))
+        self.model_ = _trained(self.model, values, self._labels, sample_weight)
+        objective = _objective(self.model_, known, self._labels, sample_weight)
+        theta = _minimiser(self.model_, objective)
+        kind = CandidateModels if objective.family.name == "gaussian" else NewtonModels
+        self.candidates_ = kind(objective, theta, self.attribute, levels, self._rows)
+        return self
+
+    def _prepare(self, release: Any) -> tuple[Any, int]:
+        if isinstance(release, Releases):
+            parameters: np.ndarray = release.parameters
+            noise: Noise | None = release.noise
+        elif release is None:
+            raise InputError(
+                "The white-box adversary needs what was released: pass a model from "
+                "sp.release(model, noise), or many (sp.attacks.draw_releases)."
+            )
+        else:
+            parameters = released_parameters(release)[None, :]
+            noise = getattr(getattr(release, "release_", None), "noise", None)
+        theta = self.candidates_.theta
+        if parameters.shape[1] != len(theta):
+            raise InputError(
+                f"The release has {parameters.shape[1]} parameters, but the model has {len(theta)} "
+                "(an intercept counts)."
+            )
+        prior = np.zeros(len(self.attribute))
+        if self.prior:
+            if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) > 0:
+                raise InputError(
+                    "prior=True weighs the prior against Gaussian noise of one known standard "
+                    "deviation: pass a model from sp.release, or sp.attacks.draw_releases, with "
+                    "noise=sp.Gaussian(sigma)."
+                )
+            prior = 2 * noise.sigma**2 * self.log_prior_
+        return _Seen(parameters - theta, prior), len(parameters)
+
+    def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
+        self._check_known(X, y, rows)
+        # Differences from the known fit: the parameters themselves would drown them in rounding.
+        candidates = self.candidates_.differences(rows)
+        b, K, P = candidates.shape
+        squares = np.einsum("bkp,bkp->bk", candidates, candidates)
+        products = release.noise @ candidates.reshape(b * K, P).T
+        return np.asarray(2 * products.reshape(-1, b, K) - squares + release.prior)
+
+    def _chunk_width(self, d: int, trials: int) -> int:
+        return len(self.attribute) * (3 * trials + 4 * self.candidates_.size)
+
+    def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        table, labels = super()._read_targets(X, y)
+        if len(table) != len(self._rows):
+            raise InputError(
+                f"X has {len(table)} rows, but {len(self._rows)} rows were named in fit to be "
+                "attacked; pass those rows, in that order."
+            )
+        return table, labels
+
+    def _check_known(self, X: np.ndarray, y: np.ndarray, rows: slice) -> None:
+        """Raise unless target rows are rows of the known table, the attribute left aside."""
+        others = self.attribute.others(X.shape[1])
+        known = self._rows[rows]
+        same = np.all(X[:, others] == self._table[np.ix_(known, others)], axis=1)
+        same &= y == self._labels[known]
+        if not np.all(same):
+            row = int(np.argmin(same))
+            raise InputError(
+                f"Row {rows.start + row} of X, or its label, is not row {known[row]} of the table "
+                "given to fit; the white-box adversary attacks training records, in their order."
+            )
+
+
+class _Seen(NamedTuple):
+    """The releases less the known fit, (T, P), and what the prior adds to the score of a level."""
+
+    noise: np.ndarray
+    prior: np.ndarray
+
+
+def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Any:
+    """Return a copy of the model fitted on the table."""
+    from sklearn.base import clone
+
+    if not hasattr(model, "get_params"):
+        raise InputError(
+            f"A {type(model).__name__} cannot be trained again; pass an estimator such as "
+            "sp.glm.LinearRegression(l2=1e-2)."
+        )
+    if sample_weight is None:
+        return clone(model).fit(X, y)
+    return clone(model).fit(X, y, sample_weight=as_numpy(sample_weight))
+
+
+def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> Objective:
+    """Return what the fitted model minimises, if it is a model of one margin."""
+    fit = describe(model, table, y, sample_weight)
+    if not isinstance(fit.family, Family):
+        raise InputError(
+            f"A {type(model).__name__} has a margin for each class, which the white-box attack "
+            "does not support; use a model of one margin, such as LogisticRegression."
+        )
+    return Objective.of(fit, table.values)
+
+
+def _minimiser(model: Any, objective: Objective) -> np.ndarray:
+    """Return where the objective is least, to rounding."""
+    near = released_parameters(model)
+    if isinstance(model, LinearModel):
+        return near
+    # Other libraries stop their iterations early, and what they leave would pass for a level.
+    if objective.family.name == "gaussian":
+        names = tuple(f"x{j}" for j in range(objective.X.shape[1]))
+        return np.asarray(solve_least_squares(objective, names))
+    return np.asarray(minimise(objective, start=near).parameters)
+
+
+def _positions(rows: Any, n: int) -> np.ndarray:
+    """Return the positions of the rows under attack."""
+    if rows is None:
+        return np.arange(n)
+    chosen = as_numpy(rows)
+    if chosen.dtype.kind == "b" and chosen.shape == (n,):
+        chosen = np.flatnonzero(chosen)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(chosen) == 0:
+        raise InputError(f"rows must be positions, or a mask over the {n} rows, and not empty.")
+    if chosen.min() < 0 or chosen.max() >= n:
+        raise InputError(f"rows must lie between 0 and {n - 1}, the positions of the table.")
+    return np.asarray(chosen, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Adversaries who rebuild records from gradients of a network."""

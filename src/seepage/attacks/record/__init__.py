@@ -1,0 +1,1 @@
+"""Adversaries who rebuild a whole record from a released linear model."""

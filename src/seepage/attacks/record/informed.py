@@ -1,0 +1,263 @@
+"""The adversary who knows all records but one, and reads that one off the released model."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from seepage.attacks.record.estimate_slope import slope_sums
+from seepage.attacks.record.informed_margin import MarginAttack
+from seepage.attacks.record.informed_softmax import SoftmaxAttack
+from seepage.attacks.record.parameters import parameters_of
+from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError, NotConvergedWarning
+from seepage.glm.adapters.describe import describe
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.stationarity import check_stationarity
+from seepage.glm.losses.categorical import Categorical
+from seepage.support.chunks import progress, usable_cores
+from seepage.tables.frames import Table, as_numpy, read_table
+
+_CONVERGED = 1e-9  # the step still to go, below which a model is not fitted again
+_CHUNK = 1 << 21  # numbers in the margins of all records under some releases
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Records as an adversary puts them together.
+
+    Parameters
+    ----------
+    features
+        (T, m, d): for each release, each row's columns.
+    labels
+        (T, m): its label as a number (a class by its position among the sorted classes); inferred
+        where the adversary does not know it, and NaN where that failed.
+    rows
+        The rows under attack, (m,).
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    rows: np.ndarray
+
+
+class InformedAdversary:
+    """Reconstructs a record from released parameters and all other records.
+
+    At a minimiser the gradient is zero, so that the known records, and the penalty, say what the
+    unknown record's own gradient is: a multiple of the record itself (Balle, Cherubin and Hayes
+    2022, "Reconstructing training data with informed adversaries"). A column that is known to be
+    constant, such as an intercept's, gives the multiple away, and with it the label; knowledge of
+    the label makes the reconstruction sharper, and possible without such a column. No model is
+    refitted, and all rows are attacked at once, each as if all others were known.
+
+    Parameters
+    ----------
+    model
+        The model that was trained, for its kind and penalty: any linear model of
+        :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is,
+        unless it minimises its objective on the adversary's data already.
+    label
+        ``"known"`` or ``"unknown"`` to the adversary.
+    noise
+        The noise of the release, which the adversary knows: it weighs what it has more than one
+        equation for. Equal on all parameters where not given.
+
+    Attributes
+    ----------
+    model_
+        The model fitted on the table: what would be released, but for the noise.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> from seepage.attacks import InformedAdversary
+    >>> diabetes = sp.data.load_bundled("diabetes")
+    >>> X, y = diabetes.X / diabetes.X.std(axis=0), (diabetes.y - 152) / 77
+    >>> model = sp.glm.LinearRegression(l2=1e-3, fit_intercept=True)
+    >>> adversary = InformedAdversary(model, label="unknown").fit(X, y)
+    >>> found = adversary.reconstruct(adversary.model_, rows=[7])  # released without noise
+    >>> bool(np.allclose(found.features[0, 0], X[7])), bool(np.isclose(found.labels[0, 0], y[7]))
+    (True, True)
+    """
+
+    model_: Any
+
+    def __init__(self, model: Any, *, label: str = "known", noise: Noise | None = None) -> None:
+        if label not in ("known", "unknown"):
+            raise InputError(f"label must be 'known' or 'unknown', not {label!r}.")
+        self.model, self.label, self.noise = model, label, noise
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn everything there is to know: the records, labels and weights, all but one row's."""
+        table = read_table(X)
+        values = as_numpy(table.values)
+        plain = Table(values, table.names, table.index, table.library)
+        self.model_, fit = _trained(self.model, X, y, sample_weight, plain)
+        known = self.label == "known"
+        self._attack: MarginAttack | SoftmaxAttack
+        if isinstance(fit.family, Categorical):
+            self._attack = SoftmaxAttack(fit, values, known)
+        else:
+            self._attack = MarginAttack(fit, values, self.noise, known)
+        self._table = plain
+        return self
+
+    def reconstruct(self, release: Any, rows: Any = None) -> Reconstruction:
+        """Return what releases say about some rows.
+
+        Parameters
+        ----------
+        release
+            A released model, the releases of :func:`seepage.attacks.draw_releases`, or an array of
+            parameters, (P,) or (T, P): features first, the intercept last, the class the fast
+            index.
+        rows
+            The rows under attack; all where not given.
+        """
+        attack, which = self._fitted(), self._rows(rows)
+        theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
+        features, labels = [], []
+        for start in range(0, len(theta), self._step()):
+            some = theta[start : start + self._step()]
+            if isinstance(attack, SoftmaxAttack):
+                classes = attack.solve(some, which)
+                features.append(attack.features(which, classes))
+                labels.append(np.array(classes.labels, dtype=float))
+            else:
+                found = attack.solve(some, which)
+                features.append(attack.features(which, found))
+                labels.append(attack.labels(some, which, found).T)
+        return Reconstruction(np.concatenate(features), np.concatenate(labels), which)
+
+    def errors(
+        self, noise: Noise, trials: int = 100, *, rows: Any = None, seed: int | None = None
+    ) -> ReconstructionErrors:
+        """Return how far the reconstructions are off, over many releases with fresh noise.
+
+        For a model with one margin no reconstruction is ever written out: a trial over all n rows
+        costs four products of the table with a vector.
+
+        Parameters
+        ----------
+        noise
+            What is added to the parameters.
+        trials
+            How many releases are attacked.
+        rows
+            The rows under attack; all where not given.
+        seed
+            Makes the draws repeatable.
+        """
+        attack, which = self._fitted(), self._rows(rows)
+        theta = self._draw(noise, trials, seed)
+        unknown = self._unknown()
+        size = int(unknown.sum())
+
+        def one(start: int) -> tuple[np.ndarray, np.ndarray]:
+            some = theta[start : start + self._step()]
+            if isinstance(attack, SoftmaxAttack):
+                off = attack.features(which, attack.solve(some, which)) - attack.X[which]
+                squared, offset = np.sum(off[..., unknown] ** 2, axis=2).T, off.sum(axis=0)
+            else:
+                squared, offset = attack.errors(which, attack.solve(some, which))
+            squared /= size
+            return squared, offset if size == len(unknown) else offset[:, unknown]
+
+        tally = ErrorTally(self._names(which), size)
+        starts, cores = range(0, trials, self._step()), usable_cores()
+        # Releases are spread over the cores, so that elementwise work is shared out as well; a
+        # product of matrices that wants all cores for itself would be in the way.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:
+            for k in progress(range(0, len(starts), cores), "attacking"):
+                for squared, offset in pool.map(one, starts[k : k + cores]):
+                    tally.add(squared, offset)
+        return tally.result()
+
+    def slopes(
+        self, noise: Gaussian, trials: int = 100, *, rows: Any = None, seed: int | None = None
+    ) -> np.ndarray:
+        """Return how far the mean reconstruction of each row follows the row itself, (m,).
+
+        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one that returns the
+        same whatever the record. By paper 004's theorem 2 the mean squared error is at least
+        ``γ²/η̄²``, which is why a biased adversary can lie below the bound ``1/η̄²`` of unbiased
+        ones. For models with one margin, and Gaussian noise. Parameters are those of
+        :meth:`errors`.
+        """
+        attack, which = self._fitted(), self._rows(rows)
+        if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
+            raise InputError("Slopes are for models with one margin and Gaussian noise.")
+        theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
+        for start in progress(range(0, trials, self._step()), "following"):
+            total += slope_sums(attack, theta[start : start + self._step()], which, noise)
+        return total / (trials * int(self._unknown().sum()))
+
+    def _draw(self, noise: Noise, trials: int, seed: int | None) -> np.ndarray:
+        if trials < 1:
+            raise InputError(f"At least one release must be attacked, not {trials}.")
+        base = np.asarray(self._fitted().fit.parameters).reshape(-1)
+        return np.asarray(base + noise.draw((trials, len(base)), seed))
+
+    def _unknown(self) -> np.ndarray:
+        """Return which columns are sought: all but one that is constant, and known to be."""
+        attack = self._fitted()
+        unknown = np.ones(attack.X.shape[1], dtype=bool)
+        if attack.column is not None and attack.column < len(unknown):
+            unknown[attack.column] = False
+        return unknown
+
+    def _fitted(self) -> MarginAttack | SoftmaxAttack:
+        if not hasattr(self, "_attack"):
+            raise InputError("This adversary knows nothing yet: call fit(X, y) first.")
+        return self._attack
+
+    def _rows(self, rows: Any) -> np.ndarray:
+        n = len(self._table)
+        if rows is None:
+            return np.arange(n)
+        which = np.atleast_1d(as_numpy(rows))
+        if which.dtype == bool and which.shape == (n,):
+            which = np.flatnonzero(which)
+        if which.dtype.kind not in "iu" or which.ndim != 1 or which.size == 0:
+            raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
+        outside = which[(which < -n) | (which >= n)]
+        if outside.size:
+            raise InputError(f"There is no row {outside[0]}: the table has {n} rows.")
+        return np.asarray(which % n)
+
+    def _names(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self._table.index is None else np.asarray(self._table.index[rows])
+
+    def _step(self) -> int:
+        """Return how many releases are worked on at a time."""
+        attack = self._fitted()
+        outputs = attack.fit.parameters.shape[1] if isinstance(attack, SoftmaxAttack) else 1
+        return max(1, _CHUNK // (len(self._table) * outputs))
+
+
+def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:
+    """Return the model trained on the data, and what it minimises; as it is where it is trained."""
+    from sklearn.base import clone
+
+    labels = as_numpy(y)
+    if hasattr(model, "coef_"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                fit = describe(model, table, labels, sample_weight)
+                if check_stationarity(fit, table.values) <= _CONVERGED:
+                    return model, fit
+        except InputError:  # trained on other data, or released with noise
+            pass
+    weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+    fresh = clone(model).fit(X, y, **weights)
+    return fresh, describe(fresh, table, labels, sample_weight)

@@ -1,0 +1,300 @@
+"""The informed adversary's algebra for models with one margin, over rows and releases at once.
+
+At released parameters ``θ`` let ``g = ∇F(θ)`` be the gradient over all records: zero at the
+minimiser, noise at a release. Without row i, which the adversary does not know, it is ``g − s x̃``
+with ``s = ω ∂ℓ/∂m`` of that row. The known records therefore give the adversary::
+
+    B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
+
+which is ``ρ x̃`` for the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser, but for noise. One number is
+left to find: ``x = B/ρ``.
+
+*A coordinate that is known*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``, with
+no use of the label: a ratio of Gaussians, heavy-tailed where ρ is no larger than its noise.
+
+*The label, too.* Then ``ρ`` is a function of the margin m alone, and so is ``v = θ_Fᵀ(ρ x)
+= ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ what κ adds to the margin: two noisy equations
+for m, weighted by their covariance under the release's noise (that of ``g`` is ``HΣH``). What the
+weighted residual e tells of the noise in the other coordinates is taken off: ``x = (B − Γe)/ρ``.
+To first order in the noise this attains the Cramér–Rao bound. Where the noise leaves the margin
+open, it is drawn towards the other records' margins: as if it came from a Gaussian with their mean
+and deviation.
+
+*Only the label.* ``B`` gives the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ θᵀB/‖B‖)
+= ± ‖B‖/ℓ``. Of several solutions, the one whose length is nearest the records' usual one is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from seepage.attacks.record.known_coordinate import known_coordinate
+from seepage.attacks.record.noise_covariance import covariance_times
+from seepage.attacks.record.record_length import nearest_length
+from seepage.core.noise import Noise
+from seepage.errors import InputError
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.losses.families import Family
+from seepage.support.chunks import by_rows
+
+_GRID = 33  # margins tried before the iteration
+_REACH = 6.0  # how far they go from the other records' mean margin, in deviations
+_STEPS = 12
+_PIECE = 1 << 15  # numbers in a piece of elementwise work
+
+
+class Solved(NamedTuple):
+    """What a chunk of T releases says about m rows: ``x = (s x̃ − g − Γe)/ρ``."""
+
+    s: np.ndarray  # (m, T)
+    g: np.ndarray  # (P, T)
+    rho: np.ndarray  # (m, T)
+    e: np.ndarray | None  # (2, m, T)
+    labels: np.ndarray | None  # (m, T): those that were inferred
+
+
+class MarginAttack:
+    """Solves for the unknown row of a model with one margin.
+
+    Parameters
+    ----------
+    fit, X
+        The model on all records, in NumPy.
+    noise
+        The release's noise, for the weights of the equations. Where ``None`` it is taken to be
+        equal on all parameters and next to nothing.
+    label_known
+        Whether the adversary knows the row's label.
+    """
+
+    def __init__(
+        self, fit: FittedGLM, X: np.ndarray, noise: Noise | None, label_known: bool
+    ) -> None:
+        assert isinstance(fit.family, Family)  # noqa: S101 - told to the type checker
+        self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
+        self.objective = Objective.of(fit, X)
+        self.column, self.value = known_coordinate(fit, X)
+        self.theta = np.asarray(fit.parameters)
+        self.margins = self.objective.margins(self.theta)
+        self.squares = np.einsum("ij,ij->i", X, X)
+        self.usual = float(np.sqrt(self.squares.mean()))
+        self.centre, self.spread = float(self.margins.mean()), float(self.margins.std())
+        self.drawn = 0.0 if noise is None else self.spread**-2.0
+        self.gain = self.precision = np.empty(0)
+        if label_known and self.column is not None:
+            self._weigh(noise)
+        if not label_known and self.column is None and self.family.name != "bernoulli":
+            raise InputError(
+                f"Without an intercept, a constant column or the label, a {self.family.name} model "
+                "tells a record's direction but not its length; give the label."
+            )
+
+    def solve(self, theta: np.ndarray, rows: np.ndarray) -> Solved:
+        """Solve for some rows, given releases ``theta``, (T, P)."""
+        d = self.X.shape[1]
+        M = self.X @ theta[:, :d].T
+        if self.objective.intercept:
+            M += theta[:, d]
+        weights, y = self.weights(np.arange(len(self.X))), self.fit.target[:, None]
+        S = _in_cache(lambda piece: weights[piece] * self.family.slope(M[piece], y[piece]), M.shape)
+        g = np.empty((theta.shape[1], len(theta)))
+        g[:d] = self.X.T @ S
+        g[:d] += self.fit.ridge * theta[:, :d].T
+        if self.objective.intercept:
+            g[d] = S.sum(axis=0)
+        if not self._is_all(rows):
+            M, S = M[rows], S[rows]
+        if self.column is None:
+            return self._by_length(theta, rows, M, S, g)
+        if not self.label_known:
+            return Solved(S, g, S - g[self.column] / self.value, None, None)
+        found = _in_cache(
+            lambda piece: self._by_both(theta, rows[piece], M[piece], S[piece], g), M.shape
+        )
+        return Solved(S, g, found[:, 0], np.moveaxis(found[:, 1:], 1, 0), None)
+
+    def labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
+        """Return the labels, (m, T), that go with the rows found: known, tried, or solved for."""
+        if found.labels is not None:
+            return found.labels
+        if self.label_known:
+            return np.asarray(self.fit.target[rows, None] + np.zeros_like(found.rho))
+        d = self.X.shape[1]
+        offset = theta[:, self.column] * self.value
+        M = self.picked(rows) @ theta[:, :d].T + (theta[:, d] if self.objective.intercept else 0.0)
+        with np.errstate(all="ignore"):
+            margin = self._along(theta, M, found.s, found.g) / found.rho + offset
+            wanted = found.rho / self.weights(rows)
+            label = np.full_like(margin, float(self.fit.target.mean()))
+            for _ in range(20):  # one step where the slope is linear in the label
+                gap = self.family.slope(margin, label) - wanted
+                label = label - gap / self.family.label_slope(margin, label)
+            close = np.abs(self.family.slope(margin, label) - wanted) <= 1e-9 * (1 + np.abs(wanted))
+        return np.where(close, label, np.nan)
+
+    def _along(self, theta: np.ndarray, M: np.ndarray, S: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """Return ``θ_FᵀB_F``, (m, T)."""
+        inside = np.einsum("tp,pt->t", theta, g)
+        if self.column is None:
+            return np.asarray(S * M - inside)
+        offset = theta[:, self.column] * self.value
+        inside -= theta[:, self.column] * g[self.column]
+        return np.asarray(S * (M - offset) - inside)
+
+    def _weigh(self, noise: Noise | None) -> None:
+        """Prepare ``K⁻¹``, the precision of the two equations, and ``Γ``, (P, 2)."""
+        H = self.objective.hessian(self.margins)
+        others = np.array(self.theta)
+        others[self.column] = 0.0
+        pair = np.stack([np.eye(len(H))[self.column], others], axis=1)
+        towards = H @ covariance_times(noise, H @ pair)
+        both = pair.T @ towards
+        size = np.sqrt(np.diagonal(both))
+        size = np.where(size > 0, size, 1.0)  # parameters that are all zero make no equation
+        self.precision = np.linalg.pinv(both / np.outer(size, size), hermitian=True)
+        self.precision /= np.outer(size, size)
+        self.gain = towards @ self.precision
+
+    def _by_both(
+        self, theta: np.ndarray, rows: np.ndarray, M: np.ndarray, S: np.ndarray, g: np.ndarray
+    ) -> np.ndarray:
+        """Return ρ and both parts of e, (m, 3, T)."""
+        assert self.column is not None  # noqa: S101 - told to the type checker
+        c, (p00, p01, p11) = self.value, (self.precision[i] for i in ((0, 0), (0, 1), (1, 1)))
+        y, weight = self.fit.target[rows, None], self.weights(rows)
+        offset = theta[:, self.column] * c
+        first, second = S * c - g[self.column], self._along(theta, M, S, g)
+        low, step = self.centre - _REACH * self.spread, 2 * _REACH * self.spread / (_GRID - 1)
+        best = np.full_like(first, np.inf)
+        margin = np.zeros_like(first)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = np.where(first != 0, second * c / first + offset, self.centre)
+            for k in range(_GRID + 1):
+                # What the known coordinate alone says comes last: exact where there is no noise.
+                tried = ratio if k == _GRID else np.full((1, 1), low + k * step)
+                rho = weight * self.family.slope(tried, y)
+                e0, e1 = first - c * rho, second - rho * (tried - offset)
+                cost = e0 * (p00 * e0 + 2 * p01 * e1) + p11 * e1 * e1
+                cost += self.drawn * (tried - self.centre) ** 2
+                better = cost < best
+                best, margin = np.where(better, cost, best), np.where(better, tried, margin)
+        below, above = margin - step, margin + step
+        for _ in range(_STEPS):
+            rho = weight * self.family.slope(margin, y)
+            bend = weight * self.family.curvature(margin, y)
+            e0, e1 = first - c * rho, second - rho * (margin - offset)
+            d0, d1 = c * bend, bend * (margin - offset) + rho
+            top = d0 * (p00 * e0 + p01 * e1) + d1 * (p01 * e0 + p11 * e1)
+            top -= self.drawn * (margin - self.centre)
+            bottom = d0 * (p00 * d0 + 2 * p01 * d1) + p11 * d1 * d1 + self.drawn
+            # Between the neighbours on the grid: a Gauss–Newton step, or half-way where it leaves.
+            below, above = np.where(top > 0, margin, below), np.where(top > 0, above, margin)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                nearer = margin + top / bottom
+            inside = (nearer >= below) & (nearer <= above)
+            margin = np.where(inside, nearer, (below + above) / 2)
+        rho = weight * self.family.slope(margin, y)
+        return np.stack([rho, first - c * rho, second - rho * (margin - offset)], axis=1)
+
+    def _by_length(
+        self, theta: np.ndarray, rows: np.ndarray, M: np.ndarray, S: np.ndarray, g: np.ndarray
+    ) -> Solved:
+        along = self._along(theta, M, S, g)
+        inside = self.picked(rows) @ g[: self.X.shape[1]]
+        size = S * S * self.squares[rows, None] - 2 * S * inside + np.einsum("pt,pt->t", g, g)
+        size = np.sqrt(np.maximum(size, 1e-300))
+        weight = self.weights(rows)
+        if self.label_known:
+            y = self.fit.target[rows, None]
+            rho, _ = self._length(along / size, size, y, weight)
+            return Solved(S, g, rho, None, None)
+        # The classes are few: try both, and keep what looks most like the other records.
+        mean = self.X.mean(axis=0)
+        towards = S * (self.picked(rows) @ mean)[:, None] - mean @ g[: self.X.shape[1]]
+        cosine = towards / (size * np.linalg.norm(mean))
+        options = []
+        for y in (0.0, 1.0):
+            rho, off = self._length(along / size, size, np.full((1, 1), y), weight)
+            options.append((rho, off**2 + 2 - 2 * np.sign(rho) * cosine))
+        second = options[1][1] < options[0][1]
+        rho = np.where(second, options[1][0], options[0][0])
+        return Solved(S, g, rho, None, second.astype(float))
+
+    def _length(
+        self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ρ, (m, T), and how far the length is from the usual one, in logarithms."""
+
+        def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
+            margin = sign * length * slope
+            return np.asarray(weight * self.family.slope(margin, y) * length / size - sign)
+
+        length, sign = nearest_length(gap, size.shape, self.usual, (1.0, -1.0))
+        return sign * size / length, np.abs(np.log(length / self.usual))
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sample weights of some rows, (m, 1)."""
+        weight = self.fit.sample_weight
+        return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
+
+    def picked(self, rows: np.ndarray) -> np.ndarray:
+        """Return some rows of the table."""
+        return self.X if self._is_all(rows) else self.X[rows]
+
+    def _is_all(self, rows: np.ndarray) -> bool:
+        """Whether the rows are all there are, in order: then nothing need be copied."""
+        return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
+
+    # What is made of the solution ---------------------------------------------------------------
+
+    def features(self, rows: np.ndarray, found: Solved) -> np.ndarray:
+        """Return the reconstructions, (T, m, d)."""
+        d = self.X.shape[1]
+        B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
+        if found.e is not None:
+            B -= np.einsum("pk,kmt->tmp", self.gain[:d], found.e)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(B / found.rho.T[:, :, None])
+
+    def errors(self, rows: np.ndarray, found: Solved) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``‖x̂ − x‖²`` of every row and trial, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
+
+        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never written out: its square needs inner products
+        only, and the sum one product of matrices.
+        """
+        X, g = self.picked(rows), found.g[: self.X.shape[1]]
+        squared, lengths = X @ g, np.einsum("pt,pt->t", g, g)
+        inverse, own = np.empty_like(squared), self.squares[rows, None]
+        e = np.zeros((0, *squared.shape)) if found.e is None else found.e
+        gain = self.gain[: self.X.shape[1]] if len(e) else np.zeros((len(g), 0))
+        G, along_x, along_g = gain.T @ gain, X @ gain, gain.T @ g
+
+        def one(piece: slice) -> np.ndarray:
+            """Put ``‖x̂ − x‖²`` in the place of ``xᵀg``, and ``1/ρ`` in its own; sum (s − ρ)/ρ."""
+            with np.errstate(divide="ignore", invalid="ignore"):
+                over = np.divide(1.0, found.rho[piece], out=inverse[piece])
+                off = (found.s[piece] - found.rho[piece]) * over
+                total = (off * own[piece] - 2 * squared[piece] * over) * off
+                total += lengths * (over * over)
+                for j, part in enumerate(e):
+                    noise = part[piece] * over
+                    total += noise * (2 * along_g[j] * over - 2 * off * along_x[piece, j, None])
+                    for k, other in enumerate(e):
+                        total += G[j, k] * noise * (other[piece] * over)
+            squared[piece] = np.maximum(total, 0.0)
+            return np.asarray(off.sum(axis=1))
+
+        scale = _in_cache(one, squared.shape)
+        offset = scale[:, None] * X - inverse @ g.T
+        for j, part in enumerate(e):
+            offset -= np.einsum("mt,mt->m", part, inverse)[:, None] * gain[:, j]
+        return squared, offset
+
+
+def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
+    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))

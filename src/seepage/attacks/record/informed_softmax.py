@@ -1,0 +1,124 @@
+"""The informed adversary's algebra for softmax models, over rows and releases at once.
+
+As in :mod:`seepage.attacks.record.informed_margin`, but with a column for each of K classes: the known
+records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` but for noise, with
+``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector for all classes changes no loss, so what B has in
+that direction is noise and is taken off.
+
+*A coordinate that is known*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``; then
+``x = B ρ/‖ρ‖²`` by least squares. The label is the one class whose entry in ρ is negative.
+
+*Only the label.* ρ is parallel to the leading right singular vector v of B, with ``v_y < 0``; the
+length of x solves ``ω (softmax_y − 1) = ρ_y``. Of several solutions, the one whose length is
+nearest the records' usual one is taken.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from seepage.attacks.record.known_coordinate import known_coordinate
+from seepage.attacks.record.record_length import nearest_length
+from seepage.errors import InputError
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.losses.categorical import Categorical
+
+
+class SolvedClasses(NamedTuple):
+    """What a chunk of T releases says about m rows: ``x = (x (s·d) − G d)·scale``."""
+
+    s: np.ndarray  # (T, m, K)
+    G: np.ndarray  # (T, P, K)
+    direction: np.ndarray  # (T, m, K): that of ρ
+    scale: np.ndarray  # (T, m)
+    labels: np.ndarray  # (T, m): the class
+
+
+class SoftmaxAttack:
+    """Solves for the unknown row of a softmax model.
+
+    Parameters
+    ----------
+    fit, X
+        The model on all records, in NumPy.
+    label_known
+        Whether the adversary knows the row's label.
+    """
+
+    def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
+        assert isinstance(fit.family, Categorical)  # noqa: S101 - told to the type checker
+        self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
+        self.objective = Objective.of(fit, X)
+        self.column, self.value = known_coordinate(fit, X)
+        self.classes = np.argmax(fit.target, axis=1)
+        self.usual = float(np.sqrt(np.mean(np.sum(X * X, axis=1))))
+        if not label_known and self.column is None and fit.family.outputs == 2:
+            raise InputError(
+                "Without an intercept or a constant column, two classes cannot be told apart with "
+                "the record unknown; give the label."
+            )
+
+    def solve(self, theta: np.ndarray, rows: np.ndarray) -> SolvedClasses:
+        """Solve for some rows, given releases ``theta``, (T, P·K), the class the fast index."""
+        K, d = self.family.outputs, self.X.shape[1]
+        W = theta.reshape(len(theta), -1, K)
+        S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
+        for t, parameters in enumerate(W):
+            slopes = self.objective.slopes(self.objective.margins(parameters))
+            S[t], G[t] = slopes[rows], self.objective.gradient(parameters, slopes)
+        G = G - G.mean(axis=2, keepdims=True)
+        if self.column is not None:
+            rho = S - G[:, None, self.column, :] / self.value
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scale = 1 / np.sum(rho * rho, axis=2)
+            label = self.classes[rows] if self.label_known else np.argmin(rho, axis=2)
+            return SolvedClasses(S, G, rho, scale, np.broadcast_to(label, scale.shape))
+        X, inner = self.X[rows], G[:, :d]
+        mixed = np.einsum("md,tdk->tmk", X, inner)
+        gram = S[..., :, None] * S[..., None, :] * np.sum(X * X, axis=1)[:, None, None]
+        cross = S[..., :, None] * mixed[..., None, :]
+        gram -= cross + np.swapaxes(cross, -1, -2)
+        gram += np.einsum("tdj,tdk->tjk", inner, inner)[:, None]
+        values, vectors = np.linalg.eigh(gram)
+        v, size = vectors[..., -1], np.sqrt(np.maximum(values[..., -1], 1e-300))
+        label = self._label(v, rows)
+        own = np.take_along_axis(v, label[..., None], axis=2)[..., 0]
+        v = np.where(own[..., None] > 0, -v, v)
+        # Wᵀ of the unit vector along B v, with which margins grow as the length does.
+        margins = np.einsum("tdk,md->tmk", W[:, :d], X) * np.sum(S * v, axis=2)[..., None]
+        margins -= np.einsum("tdk,tdj,tmj->tmk", W[:, :d], inner, v)
+        length = self._length(margins / size[..., None], label, -np.abs(own) * size, rows)
+        return SolvedClasses(S, G, v, length / size, label)
+
+    def _label(self, v: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if self.label_known:
+            return np.broadcast_to(self.classes[rows], v.shape[:2])
+        # The entries sum to zero and one is negative, so that one is the largest in size.
+        return np.asarray(np.argmax(np.abs(v), axis=2))
+
+    def _length(
+        self, slope: np.ndarray, label: np.ndarray, pull: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
+        """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the usual one."""
+        weight = np.ones(len(rows))
+        if self.fit.sample_weight is not None:
+            weight = np.asarray(self.fit.sample_weight)[rows]
+        K = self.family.outputs
+
+        def gap(length: np.ndarray, _: np.ndarray) -> np.ndarray:
+            P = self.family.mean((length[..., None] * slope).reshape(-1, K)).reshape(slope.shape)
+            others = 1 - np.take_along_axis(P, label[..., None], axis=2)[..., 0]
+            return np.asarray(-weight * others * length / pull - 1)
+
+        return nearest_length(gap, pull.shape, self.usual)[0]
+
+    def features(self, rows: np.ndarray, found: SolvedClasses) -> np.ndarray:
+        """Return the reconstructions, (T, m, d)."""
+        d = self.X.shape[1]
+        along = np.sum(found.s * found.direction, axis=2)
+        B = along[..., None] * self.X[rows]
+        B -= np.einsum("tdk,tmk->tmd", found.G[:, :d], found.direction)
+        return np.asarray(B * found.scale[..., None])

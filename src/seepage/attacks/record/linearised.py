@@ -1,0 +1,172 @@
+"""The adversary who knows a prior: the best guess at a record under the linearised release.
+
+Near a record ``z₀`` that the adversary expects, the release is about linear in what it does not
+know, ``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
+record's place. Under Gaussian noise, whitened to variance one (``J̃``, ``h̃``):
+
+* a Gaussian prior of mean ``z₀`` and covariance C has the posterior mean, which is also the most
+  probable record, ``z₀ + (J̃ᵀJ̃ + C⁻¹)⁻¹ J̃ᵀ (h̃ − w̃*)``;
+* an empirical prior of records ``z_k`` with probabilities ``p_k`` has posterior probabilities
+  proportional to ``p_k exp(−½‖h̃ − w̃* − J̃(z_k − z₀)‖²)``, with ``z₀`` their mean;
+* without a prior the estimate is ``z₀ + (J̃ᵀJ̃)⁻¹J̃ᵀ(h̃ − w̃*)``: where the release is linear, as it is
+  in the label of a linear regression, unbiased and efficient, attaining the Cramér–Rao bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from seepage.attacks.record.parameters import parameters_of
+from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
+from seepage.bounds.refitting import refits_of
+from seepage.core.leakage import Columns, Leakage
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError
+from seepage.glm.losses.categorical import Categorical
+
+_BLOCK = 1 << 22  # numbers held at a time: trials times records of an empirical prior
+
+
+class LinearisedAdversary:
+    """Reconstructs unknown columns, or the label, of one record from releases and a prior.
+
+    Everything else is known to it: the other records, the record's other columns, how the model is
+    trained, and the noise.
+
+    Parameters
+    ----------
+    prior
+        What is known of the unknowns beforehand: a :class:`~seepage.bounds.GaussianPrior` or an
+        :class:`~seepage.bounds.EmpiricalPrior`; nothing where not given.
+    guess
+        ``"mean"``, the posterior mean, which has the least mean squared error; or ``"map"``, the
+        most probable record.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> from seepage.attacks import LinearisedAdversary
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((40, 2))
+    >>> y = X @ [1.0, -1.0] + rng.standard_normal(40)
+    >>> model = sp.glm.LinearRegression(l2=0.1).fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(1e-3))
+    >>> adversary = LinearisedAdversary(sp.bounds.GaussianPrior(std=1.0)).fit(leak, row=3)
+    >>> adversary.reconstruct(sp.release(model, sp.Gaussian(1e-3))).shape
+    (1, 2)
+    """
+
+    def __init__(
+        self, prior: GaussianPrior | EmpiricalPrior | None = None, *, guess: str = "mean"
+    ) -> None:
+        if prior is not None and not isinstance(prior, GaussianPrior | EmpiricalPrior):
+            raise InputError("prior must be a GaussianPrior, an EmpiricalPrior or None.")
+        if guess not in ("mean", "map"):
+            raise InputError(f"guess must be 'mean' or 'map', not {guess!r}.")
+        self.prior, self.guess = prior, guess
+
+    def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
+        """Learn what is known when one row's columns (all, or the named ones) are sought.
+
+        Parameters
+        ----------
+        leak
+            The leakage of one release with Gaussian noise.
+        row
+            The row under attack.
+        columns
+            What is sought of it; ``[]`` with ``label=True`` seeks the label alone.
+        label
+            Whether the label is sought too, as the last unknown (models with one output).
+        """
+        refits, noise = refits_of(leak)
+        if not isinstance(noise, Gaussian):
+            raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
+        if label and isinstance(refits.fit.family, Categorical):
+            raise InputError("The label of a softmax model is no single number; seek the columns.")
+        unknowns, _ = leak.unknowns(columns, label)
+        which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns
+        position = int(leak.row_positions([row])[0])
+        size = len(which) + label
+        self.centre_ = self._centre(refits.X, refits.fit.target, position, list(which), label, size)
+        features, target = refits.X[position].copy(), refits.fit.target[position, ...]
+        features[list(which)] = self.centre_[: len(which)]
+        if label:
+            target = self.centre_[-1]
+        theta = refits.parameters(position, features, np.asarray(target)[None, ...])[0]
+        if not np.all(np.isfinite(theta)):
+            raise InputError("The model has no minimiser with the expected record in place.")
+        jacobian = refits.jacobian(position, features, target, theta, noise)
+        # The package's Jacobian is that of −H⁻¹G with its sign left out.
+        self._J = -np.stack(
+            [jacobian.forward(unit[None, :], unknowns, np.arange(1)) for unit in np.eye(size)],
+            axis=1,
+        )
+        self._root = _root(noise, theta.size)
+        self._base = theta.reshape(-1)
+        return self
+
+    def reconstruct(self, release: Any) -> np.ndarray:
+        """Return the guesses, (T, q): the unknown columns in order, then the label if it is sought.
+
+        ``release`` is a released model, the releases of
+        :func:`seepage.attacks.draw_releases`, or an array of parameters, (P,) or (T, P).
+        """
+        if not hasattr(self, "_J"):
+            raise InputError("This adversary knows nothing yet: call fit(leak, row) first.")
+        seen = (parameters_of(release, self._base.size) - self._base) @ self._root.T
+        if isinstance(self.prior, EmpiricalPrior):
+            return self._among_records(seen)
+        information = self._J.T @ self._J
+        if self.prior is not None:
+            information += np.linalg.inv(self.prior.covariance(len(information)))
+        try:
+            gain = np.linalg.solve(information, self._J.T)
+        except np.linalg.LinAlgError:
+            raise InputError(
+                "The release does not determine the unknowns; give a prior, or seek fewer."
+            ) from None
+        return np.asarray(self.centre_ + seen @ gain.T)
+
+    def _among_records(self, seen: np.ndarray) -> np.ndarray:
+        assert isinstance(self.prior, EmpiricalPrior)  # noqa: S101 - told to the type checker
+        records, probabilities = self.prior.records(self._J.shape[1])
+        expected = (records - self.centre_) @ self._J.T
+        with np.errstate(divide="ignore"):
+            offset = np.log(probabilities) - 0.5 * np.sum(expected**2, axis=1)
+        out = np.empty((len(seen), records.shape[1]))
+        step = max(1, _BLOCK // len(records))
+        for start in range(0, len(seen), step):
+            piece = slice(start, start + step)
+            logarithms = seen[piece] @ expected.T + offset
+            if self.guess == "map":
+                out[piece] = records[np.argmax(logarithms, axis=1)]
+            else:
+                weights = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
+                out[piece] = weights @ records / weights.sum(axis=1, keepdims=True)
+        return out
+
+    def _centre(
+        self, X: np.ndarray, y: np.ndarray, row: int, which: list[int], label: bool, size: int
+    ) -> np.ndarray:
+        """Return what the adversary expects of the unknowns: the prior's mean, or the others'."""
+        if isinstance(self.prior, GaussianPrior):
+            return np.array(self.prior.centre(size))
+        if isinstance(self.prior, EmpiricalPrior):
+            records, probabilities = self.prior.records(size)
+            return np.asarray(probabilities @ records)
+        others = np.arange(len(X)) != row
+        if not others.any():
+            raise InputError("With a single record there is nothing to expect: give a prior.")
+        mean = X[others][:, which].mean(axis=0)
+        return np.append(mean, y[others].mean()) if label else mean
+
+
+def _root(noise: Gaussian, size: int) -> np.ndarray:
+    """Return a square root of the noise's information, ``R`` with ``RᵀR = Σ⁻¹``."""
+    information = noise.information(size)
+    if information.ndim == 2:
+        return np.asarray(np.linalg.cholesky(information).T)
+    return np.asarray(np.sqrt(information) * np.eye(size))

@@ -1,0 +1,200 @@
+"""How far a reconstruction is off: in the data's own terms, and why.
+
+The mean squared error of an estimate is its variance and the square of its bias. Bounds for
+unbiased adversaries say nothing about a biased one, so a point below such a bound is explained by
+its bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or by a mean that too few
+trials cannot tell (heavy tails: compare the median).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import as_numpy, build_frame
+
+
+@dataclass(frozen=True, eq=False)
+class ReconstructionErrors:
+    """The errors of an attack on each of some records, over many trials.
+
+    Parameters
+    ----------
+    rows
+        The records.
+    mse
+        The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
+    standard_error
+        Of that mean, which is over finitely many trials.
+    median
+        The median over the trials of the same.
+    bias_squared, variance
+        What the mean is made of: ``‖E ẑ − z‖²/d``, freed of the share that the finite number of
+        trials puts there, and ``E‖ẑ − E ẑ‖²/d``.
+    trials
+        How many releases were attacked.
+    kind
+        Always ``attack``.
+    """
+
+    rows: np.ndarray
+    mse: np.ndarray
+    standard_error: np.ndarray
+    median: np.ndarray
+    bias_squared: np.ndarray
+    variance: np.ndarray
+    trials: int
+    kind: str = "attack"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with a line for every record."""
+        columns = {
+            "row": self.rows,
+            "mse": self.mse,
+            "standard_error": self.standard_error,
+            "median": self.median,
+            "bias_squared": self.bias_squared,
+            "variance": self.variance,
+        }
+        return build_frame(columns, library)
+
+    def __repr__(self) -> str:
+        return (
+            f"<attack on {len(self)} record{'s' if len(self) != 1 else ''}, {self.trials} trials: "
+            f"mean squared error, median {np.median(self.mse):.4g}, smallest "
+            f"{np.min(self.mse):.4g} at {self.rows[int(np.argmin(self.mse))]!s}>"
+        )
+
+
+class ErrorTally:
+    """Adds up errors over chunks of trials, so that no reconstruction need be kept.
+
+    Parameters
+    ----------
+    rows
+        What the records under attack are called.
+    size
+        The number of unknowns in a record.
+    """
+
+    def __init__(self, rows: np.ndarray, size: int) -> None:
+        self.rows, self.size = rows, size
+        self._seen = 0
+        self._total, self._squares = np.zeros(len(rows)), np.zeros(len(rows))
+        self._offset = np.zeros((len(rows), size))
+        self._each: list[np.ndarray] = []
+
+    def add(self, squared: np.ndarray, offset: np.ndarray) -> None:
+        """Take in a chunk: ``‖ẑ − z‖²/d`` of every trial, (m, t), and ``Σ_t (ẑ − z)``, (m, d)."""
+        self._each.append(squared.astype(np.float32))  # single precision is plenty for a median
+        self._total += squared.sum(axis=1)
+        self._squares += np.einsum("mt,mt->m", squared, squared)
+        self._offset += offset
+        self._seen += squared.shape[1]
+
+    def result(self) -> ReconstructionErrors:
+        """Return the errors over all trials taken in."""
+        trials = self._seen
+        freedom = max(trials - 1, 1)
+        mse = self._total / trials
+        spread = np.maximum(self._squares / trials - mse**2, 0.0) / freedom
+        offset = self._offset / trials
+        variance = np.maximum(mse - np.sum(offset**2, axis=1) / self.size, 0.0) * (trials / freedom)
+        median = np.empty(len(self.rows))
+        for rows in row_slices(len(median), trials):  # np.median copies what it is given
+            each = np.concatenate([chunk[rows] for chunk in self._each], axis=1)
+            median[rows] = np.median(each, axis=1, overwrite_input=True)
+        return ReconstructionErrors(
+            rows=self.rows,
+            mse=mse,
+            standard_error=np.sqrt(spread),
+            median=median,
+            bias_squared=np.maximum(mse - variance, 0.0),
+            variance=variance,
+            trials=trials,
+        )
+
+
+def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> ReconstructionErrors:
+    """Return how far reconstructions are off, with bias and variance apart.
+
+    Parameters
+    ----------
+    estimates
+        The reconstructions: (trials, m, d) for m records, or (trials, d) for one.
+    truth
+        The records, (m, d) or (d,).
+    rows
+        What the records are called; their positions where not given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks import reconstruction_errors
+    >>> found = reconstruction_errors([[[1.0, 0.0]], [[3.0, 0.0]]], [[0.0, 0.0]])
+    >>> found.mse.tolist(), found.variance.tolist(), found.bias_squared.tolist()
+    ([2.5], [1.0], [1.5])
+    """
+    guesses, records = as_numpy(estimates).astype(float), as_numpy(truth).astype(float)
+    if records.ndim == 1:
+        records = records[None, :]
+    if guesses.ndim == 2:
+        guesses = guesses[:, None, :]
+    if guesses.ndim != 3 or guesses.shape[1:] != records.shape or len(guesses) == 0:
+        raise InputError(
+            f"estimates must be (trials, records, unknowns) for records of shape {records.shape}, "
+            f"not {guesses.shape}."
+        )
+    names = np.arange(len(records)) if rows is None else as_numpy(rows)
+    off = guesses - records
+    tally = ErrorTally(names, records.shape[1])
+    tally.add(np.mean(off**2, axis=2).T, off.sum(axis=0))
+    return tally.result()
+
+
+def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
+    """Return how often the level nearest a reconstruction is the true one, for each record.
+
+    Parameters
+    ----------
+    estimates, truth
+        As for :func:`reconstruction_errors`, restricted to the columns of the attribute.
+    codes
+        What stands in these columns for each level, (K, t), as in
+        :class:`seepage.attacks.NominalAttribute`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks import categorical_accuracy
+    >>> guesses = np.array([[[0.9, 0.2]], [[0.1, 0.2]]])  # two trials, one record
+    >>> categorical_accuracy(guesses, [[1, 0]], codes=[[1, 0], [0, 1], [0, 0]])
+    array([0.5])
+    """
+    guesses, levels = as_numpy(estimates).astype(float), as_numpy(codes).astype(float)
+    records = np.atleast_2d(as_numpy(truth).astype(float))
+    if guesses.ndim == 2:
+        guesses = guesses[:, None, :]
+    if guesses.ndim != 3 or guesses.shape[1:] != records.shape:
+        raise InputError(
+            f"estimates must be (trials, records, columns) for records of shape {records.shape}, "
+            f"not {guesses.shape}."
+        )
+    if levels.ndim != 2 or levels.shape[1] != records.shape[1]:
+        raise InputError(
+            f"codes must have {records.shape[1]} columns, one for each of the attribute's, not "
+            f"shape {levels.shape}."
+        )
+    return np.asarray(np.mean(_nearest(guesses, levels) == _nearest(records, levels), axis=0))
+
+
+def _nearest(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    lengths = np.sum(levels**2, axis=1)
+    return np.asarray(np.argmin(lengths - 2 * (values @ levels.T), axis=-1))

@@ -1,0 +1,35 @@
+"""The first thing a newcomer runs: an audit of the breast-cancer data that scikit-learn ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.auditing.command import tell_people
+from seepage.auditing.intake.columns import plan_columns
+from seepage.auditing.intake.encoding import encode
+from seepage.auditing.measures.assess import assess
+from seepage.auditing.measures.findings import Audit
+from seepage.auditing.report import write_report
+from seepage.data import load_bundled
+
+L2 = 1e-2
+SIGMA = 0.1
+
+
+def run(out: Path) -> None:
+    """Audit a logistic regression on 569 patients; print what leaks; write the report."""
+    audit = measure()
+    tell_people(audit, write_report(audit, out))
+
+
+def measure() -> Audit:
+    """Fit the model and measure what its release tells about the patients."""
+    patients = load_bundled("breast_cancer")
+    columns = {name: patients.X[:, j] for j, name in enumerate(patients.names)}
+    diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")
+    table = pa.table({**columns, "diagnosis": diagnosis})
+    plan = plan_columns(table, "diagnosis", sensitive=["worst area"], groups=["diagnosis"])
+    return assess(encode(table, plan), source="breast_cancer", l2=L2, sigma=SIGMA)

@@ -1,0 +1,1 @@
+"""What comes in: files, recipes and fitted models, read and checked."""

@@ -1,0 +1,1 @@
+"""From a clean table to findings: what is measured, judged and advised."""

@@ -1,0 +1,262 @@
+"""The figures of the report: who leaks, which columns, which groups, and what privacy costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.measures.findings import Findings, GroupingFinding
+from seepage.auditing.report.canvas import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    VERMILLION,
+    Drawing,
+    render,
+    word_ticks,
+)
+from seepage.auditing.report.exposure import count_over, find_limit, most_exposed, relative_error
+from seepage.auditing.report.wording import count, counted, number, short
+
+SHOWN_ATTRIBUTES = 15
+SHOWN_GROUPS = 12
+SHOWN_GROUPINGS = 6
+
+
+def draw_histogram(audit: Findings) -> Drawing:
+    """Draw how many records leak how much, with the limit."""
+    limit, over, records = find_limit(audit), count_over(audit), audit.records
+    shown = records.span()
+    # Far below the rest nothing is told; a few such records must not squeeze all the others.
+    top = max(shown[1], limit.eta) * 1.15 if shown else limit.eta * 2
+    low = max(shown[0], top * 1e-5) if shown else limit.eta / 10
+    # The limit is the edge of a bin: no bar is partly above it.
+    step = np.log(top / min(low, limit.eta / 1.5)) / 45
+    first = np.floor(np.log(min(low, limit.eta / 1.5) / limit.eta) / step)
+    edges = limit.eta * np.exp(step * np.arange(first, np.ceil(np.log(top / limit.eta) / step) + 1))
+    counts = records.histogram(edges)
+    centres = np.sqrt(edges[1:] * edges[:-1])
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        colours = [VERMILLION if centre > limit.eta else BLUE for centre in centres]
+        axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, lw=0)
+        axes.set_xscale("log")
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(0, max(counts.max(), 1) * 1.22)
+        axes.axvline(limit.eta, color=INK, lw=1.4, ls=(0, (4, 3)))
+        at_right = np.log(limit.eta / edges[0]) > 0.5 * np.log(edges[-1] / edges[0])
+        axes.annotate(
+            f"{limit.words}: η = {number(limit.eta)}\n{count(over)} above",
+            (limit.eta, 0.985),
+            (-7 if at_right else 7, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="right" if at_right else "left",
+            va="top",
+        )
+        axes.grid(axis="x", visible=False)
+        axes.set_xlabel(
+            "leakage η of a record" + ("" if narrow else " (further right: more exposed)")
+        )
+        axes.set_ylabel("number of records")
+        word_ticks(axes.xaxis)
+
+    median, worst = records.median(), records.largest("eta")
+    caption = (
+        f"Half of the {counted(records.count, 'record')} leak at most η = {number(median)}, the "
+        f"most exposed one η = {number(worst)}."
+    )
+    alternative = (
+        f"Histogram of the leakage of {counted(records.count, 'record')} on a logarithmic axis: "
+        f"median {number(median)}, largest {number(worst)}; {count(over)} are above {limit.words} "
+        f"of {number(limit.eta)}."
+    )
+    return render("leakage", alternative, caption, draw, (3.7, 3.4))
+
+
+def draw_attributes(audit: Findings) -> Drawing | None:
+    """Draw the least error of attacks on each column, or nothing where no attack exists."""
+    ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
+    ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:SHOWN_ATTRIBUTES]
+    if not ranked:
+        return None
+    least = np.array([relative_error(a, a.smallest_error) for a in ranked])
+    middle = np.array([relative_error(a, a.median_error) for a in ranked])
+    finite = np.isfinite(middle)
+    places = np.arange(len(ranked))
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        axes.hlines(places[finite], least[finite], middle[finite], color=MUTED, lw=1.5)
+        axes.scatter(least, places, s=46, color=VERMILLION, zorder=3, label="easiest record")
+        axes.scatter(
+            middle[finite],
+            places[finite],
+            s=46,
+            color=BLUE,
+            marker="s",
+            zorder=3,
+            label="median record",
+        )
+        axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
+        axes.set_xscale("log")
+        axes.set_xlim(min(least.min(), 1) / 1.6, max(middle[finite].max(initial=1), 1) * 1.6)
+        axes.set_ylim(len(ranked) - 0.4, -0.6)
+        width = 16 if narrow else 34
+        names = [short(a.name, width) + (" *" if a.sensitive else "") for a in ranked]
+        axes.set_yticks(places, names)
+        axes.tick_params(axis="y", colors=INK, length=0)
+        axes.set_xlabel(
+            "least error ÷ spread of the column"
+            if narrow
+            else "least error of an attack ÷ spread of the column (1: no better than the spread)"
+        )
+        word_ticks(axes.xaxis)
+        figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
+
+    most = ranked[0]
+    caption = (
+        "The further left, the more precisely the column can be read out of the release. At the "
+        "dashed line an attacker's error is as large as the column's own spread (for a category: "
+        "a whole level)."
+        + (" * marks the columns you called sensitive." if any(a.sensitive for a in ranked) else "")
+    )
+    alternative = (
+        f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
+        f"column's spread: from {number(float(least.min()))} for {short(most.name)} to "
+        f"{number(float(least.max()))} for {short(ranked[-1].name)}, each for its easiest record."
+    )
+    height = 1.25 + 0.31 * len(ranked)
+    return render("attributes", alternative, caption, draw, (height, height))
+
+
+def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
+    """Draw the mean and the worst leakage of every group of one column."""
+    ranked = sorted(grouping.groups, key=lambda group: -group.mean_eta)
+    if len(ranked) > SHOWN_GROUPS:
+        half = SHOWN_GROUPS // 2
+        ranked = ranked[:half] + ranked[-half:]
+    means = np.array([group.mean_eta for group in ranked])
+    worst = np.array([group.worst_eta for group in ranked])
+    places = np.arange(len(ranked))
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        axes.barh(places, means, 0.6, color=BLUE, label="mean of the group")
+        axes.scatter(worst, places, s=46, color=VERMILLION, zorder=3, label="most exposed record")
+        axes.set_xlim(0, max(float(worst.max(initial=0)), 1e-300) * 1.08)
+        axes.set_ylim(len(ranked) - 0.4, -0.6)
+        width = 16 if narrow else 34
+        axes.set_yticks(places, [short(group.label, width) for group in ranked])
+        axes.tick_params(axis="y", colors=INK, length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("leakage η of a record in the group")
+        axes.xaxis.set_major_locator(_few_ticks(5 if narrow else 8))
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(
+            handles[::-1], labels[::-1], loc="outside upper left", ncols=2, columnspacing=1.2
+        )
+
+    caption = ""
+    if len(grouping.groups) > len(ranked):
+        caption = f"The {len(ranked)} groups with the largest and smallest means."
+    alternative = f"Mean and largest leakage by {short(grouping.column)}: " + "; ".join(
+        f"{short(g.label, 24)} {number(g.mean_eta)} and {number(g.worst_eta)}" for g in ranked
+    )
+    height = 1.25 + 0.36 * len(ranked)
+    return render(f"groups-{place}", alternative, caption, draw, (height, height))
+
+
+def draw_curve(audit: Findings) -> Drawing | None:
+    """Draw test error and leakage against the noise, or nothing where there is no curve."""
+    curve, limit = audit.curve, find_limit(audit)
+    sigma = np.asarray(curve.sigma, float)
+    usable = sigma > 0
+    if usable.sum() < 2:
+        return None
+    sigma, error = sigma[usable], np.asarray(curve.error, float)[usable]
+    median = np.asarray(curve.median_eta, float)[usable]
+    worst = np.asarray(curve.worst_eta, float)[usable]
+    marks: list[tuple[float, str, str, Any]] = [(audit.sigma, "this release", INK, "-")]
+    if audit.calibrated_sigma and not np.isclose(audit.calibrated_sigma, audit.sigma, rtol=1e-3):
+        marks.append((audit.calibrated_sigma, "meets the target", GREEN, (0, (4, 3))))
+    scales = np.array([*sigma, *(mark[0] for mark in marks if mark[0] > 0)])
+
+    error_name = short(curve.error_name, 80)
+    lowest = min(curve.noiseless_error, float(error.min()))
+    # Noise can make the error of a regression explode: beyond twice a constant's it is no use.
+    highest = min(max(curve.trivial_error, float(error.max())), 2 * curve.trivial_error - lowest)
+    highest = max(highest, curve.trivial_error, lowest * 1.01)
+
+    def draw(figure: Any, narrow: bool) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        upper.axhline(curve.trivial_error, color=MUTED, lw=1.2, ls=":")
+        upper.axhline(curve.noiseless_error, color=MUTED, lw=1.2, ls="--")
+        upper.plot(sigma, error, "o-", color=BLUE, ms=4.5, lw=2)
+        room = 0.16 * (highest - lowest)
+        upper.set_ylim(lowest - 1.8 * room, highest + 1.8 * room)
+        end = scales.max() * 1.1
+        start = scales.min() / 1.1
+        _write(upper, start, curve.trivial_error, "always the same answer", "left", above=True)
+        _write(upper, end, curve.noiseless_error, "without noise", "right", above=False)
+        upper.set_title(f"Usefulness: {short(error_name, 34 if narrow else 80)}")
+        lower.plot(sigma, worst, "o-", color=VERMILLION, ms=4.5, lw=2, label="most exposed record")
+        lower.plot(sigma, median, "s-", color=ORANGE, ms=4.5, lw=2, label="median record")
+        lower.axhline(limit.eta, color=MUTED, lw=1.2, ls="--")
+        _write(lower, end, limit.eta, limit.words, "right", above=True)
+        lower.set_yscale("log")
+        lower.set_xscale("log")
+        lower.set_xlim(start, end)
+        lower.set_title("Privacy: leakage η (lower is better)")
+        lower.set_xlabel("noise σ on every released number (more to the right)")
+        for axes in (upper, lower):
+            for scale, _, colour, style in marks:
+                axes.axvline(scale, color=colour, lw=1.6, ls=style)
+        for scale, words, colour, style in marks:
+            lower.plot(
+                [], [], color=colour, lw=1.6, ls=style, label=f"{words}: σ = {number(scale)}"
+            )
+        word_ticks(lower.xaxis)
+        word_ticks(lower.yaxis)
+        figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
+
+    caption = (
+        "Read it downwards: a noise scale on the horizontal axis costs the error above and buys "
+        "the leakage below. Both belong to a model fitted to part of the records; the error is "
+        "measured on the rest."
+    )
+    if error.max() > highest:
+        caption += " Where the upper curve leaves the figure, the model is worse than useless."
+    alternative = (
+        f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
+        f"{error_name} goes from {number(error[0])} to {number(error[-1])}, the leakage of "
+        f"the most exposed record from {number(worst[0])} to {number(worst[-1])}. This release "
+        f"has σ = {number(audit.sigma)}."
+    )
+    return render("curve", alternative, caption, draw, (5.4, 6.2))
+
+
+def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) -> None:
+    """Write beside a horizontal line, on paper of its own so that no curve crosses the words."""
+    axes.annotate(
+        words,
+        (x, y),
+        (5 if side == "left" else -5, 4 if above else -4),
+        textcoords="offset points",
+        color=MUTED,
+        fontsize=10,
+        ha=side,
+        va="bottom" if above else "top",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
+    )
+
+
+def _few_ticks(most: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(most)

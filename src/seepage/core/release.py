@@ -1,0 +1,104 @@
+"""The model that may leave: a copy of a fitted model with noise on everything it releases."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.core.noise import Noise
+from seepage.errors import InputError
+from seepage.tables.frames import as_numpy
+
+# What a released model keeps besides its noisy coefficients: what it needs to predict.
+_HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """What was done to a released model.
+
+    Parameters
+    ----------
+    noise
+        The noise that was added.
+    seeded
+        Whether it came from a fixed seed: then the model is an experiment, not a release.
+    """
+
+    noise: Noise
+    seeded: bool
+
+
+def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
+    """Return a copy of a fitted model with noise added to its coefficients and its intercept.
+
+    The copy carries the attribute ``release_`` (a :class:`ReleaseRecord`) and is otherwise a model
+    like the original: it predicts, but from the noisy coefficients. Nothing else that was fitted
+    goes along but the names of the columns and classes (scikit-learn's ``LinearRegression``, for
+    one, also remembers the singular values of the training table). Keep the original to yourself.
+
+    Parameters
+    ----------
+    model
+        A fitted model with ``coef_`` and, where it has one, ``intercept_``.
+    noise
+        :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
+    seed
+        For experiments only: who knows the seed can subtract the noise.
+    """
+    if not isinstance(noise, Noise):
+        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if type(model).__module__.startswith("statsmodels"):
+        raise InputError(
+            "The results of statsmodels cannot be released, for they hold the data themselves; add "
+            "noise.draw(len(results.params)) to results.params and pass on the sum alone."
+        )
+    if not hasattr(model, "coef_"):
+        raise InputError("Only a fitted model with coef_ can be released; fit it first.")
+    if hasattr(model, "release_"):
+        raise InputError(
+            "This model has been released already; release the original once more instead, and "
+            "account for both with sp.compose."
+        )
+    if seed is not None:
+        warnings.warn(
+            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=2
+        )
+    from sklearn.base import clone
+
+    released = clone(model)
+    for name in _HARMLESS:
+        if hasattr(model, name):
+            setattr(released, name, getattr(model, name))
+    coef = as_numpy(model.coef_)
+    intercept = as_numpy(model.intercept_) if _has_intercept(model) else None
+    draw = noise.draw(coef.size + (0 if intercept is None else intercept.size), seed)
+    # Released numbers are ordered by feature, then by output; scikit-learn stores (outputs, d).
+    outputs = coef.shape[0] if coef.ndim == 2 else 1
+    by_feature = draw.reshape(-1, outputs)
+    features = coef.shape[-1]
+    on_coef = by_feature[:features].T.reshape(coef.shape)
+    released.coef_ = _added(model.coef_, on_coef)
+    if intercept is None:
+        released.intercept_ = getattr(model, "intercept_", 0.0)  # zero, by construction
+    else:
+        released.intercept_ = _added(
+            model.intercept_, by_feature[features:].reshape(intercept.shape)
+        )
+    released.release_ = ReleaseRecord(noise, seed is not None)
+    return released
+
+
+def _has_intercept(model: Any) -> bool:
+    return bool(getattr(model, "fit_intercept", True)) and hasattr(model, "intercept_")
+
+
+def _added(original: Any, noise: np.ndarray) -> Any:
+    if np.ndim(original) == 0:
+        return float(original) + float(noise)
+    xp = array_namespace(original)
+    return original + xp.asarray(noise, dtype=original.dtype, device=original.device)

@@ -1,0 +1,214 @@
+"""The result people hold in their hands: numbers with an index, a kind, and what they imply."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from seepage.core.noise import Noise
+from seepage.errors import InputError
+from seepage.tables.frames import as_numpy, build_frame
+
+Array = Any
+
+NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
+
+UNBIASED = (
+    "The adversary's estimate is unbiased.",
+    "Everything outside the view is known to the adversary.",
+    "The release is the minimiser plus the stated noise, and nothing else leaves.",
+)
+
+_SYMBOLS = {
+    "fil": "FIL η",
+    "dfil": "dFIL η̄",
+    "jacsens": "JacSens",
+    "plis": "PLIS",
+    "mse": "mean squared error",
+    "std": "standard error",
+}
+_UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups": "groups"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(NDArrayOperatorsMixin):
+    """One number per record, cell, attribute or group, or one for a whole block.
+
+    ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.rows() > 1``);
+    ``values`` gives them in the library of the table (a tensor for a tensor).
+
+    Parameters
+    ----------
+    values
+        The numbers.
+    view
+        What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``subset``, ``dataset``.
+    measure
+        What they are: ``fil``, ``dfil``, or, for a bound, ``mse`` or ``std``.
+    kind
+        ``exact``, ``estimate``, ``bound`` or ``attack``.
+    about
+        The unknowns, in words.
+    index
+        What each entry (of the first axis) belongs to: row labels, attributes, group labels.
+    names
+        For cells, the column names.
+    assumptions
+        For a bound, what must hold for it to bind.
+    library
+        The library of the caller's table.
+    noise
+        The noise of the release or releases that it was measured at.
+    """
+
+    values: Array
+    view: str
+    measure: str
+    kind: str = "exact"
+    about: str = ""
+    index: np.ndarray | None = None
+    names: tuple[str, ...] | None = None
+    assumptions: tuple[str, ...] = ()
+    library: str = "numpy"
+    noise: tuple[Noise, ...] = ()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = (np.asarray(i) if isinstance(i, Result) else i for i in inputs)
+        return getattr(ufunc, method)(*plain, **options)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("this result is a single number; use float(result)")
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> Any:
+        return self.values[which]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(as_numpy(self.values))
+
+    def __float__(self) -> float:
+        return float(self.values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the numbers."""
+        return tuple(self.values.shape)
+
+    @property
+    def less_is_worse(self) -> bool:
+        """Whether small numbers are the worst: bounds on an adversary's error, not on leakage."""
+        return self.kind == "bound" and self.measure in ("mse", "std")
+
+    def labels(self) -> np.ndarray:
+        """Return what each entry belongs to: the index, or positions where there is none."""
+        return np.arange(len(self)) if self.index is None else self.index
+
+    def top(self, count: int = 10) -> Result:
+        """Return the ``count`` entries with the most leakage, the worst first.
+
+        Of a bound on an error, these are the entries with the smallest bound. Cells count by their
+        row's worst.
+        """
+        numbers = np.asarray(self)
+        less = self.less_is_worse
+        if numbers.ndim == 2:
+            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
+        order = np.argsort(numbers if less else -numbers, kind="stable")[:count]
+        xp = array_namespace(self.values)
+        where = xp.asarray(order)
+        picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
+        return replace(self, values=picked, index=self.labels()[order])
+
+    def mse_bound(self) -> Result:
+        """Return the least mean squared error per unknown that the leakage allows.
+
+        ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
+        variance (paper 001, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the whole view
+        has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
+        leaks.
+        """
+        if self.measure in ("plis", "jacsens"):
+            raise InputError(
+                f"{_SYMBOLS[self.measure]} bounds no adversary's error; take the FIL or dFIL."
+            )
+        if self.measure not in ("fil", "dfil"):
+            raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
+        xp = array_namespace(self.values)
+        squared = self.values * self.values
+        safe = xp.where(squared > 0, squared, xp.ones_like(squared))
+        bound = xp.where(squared > 0, 1 / safe, xp.full_like(squared, float("inf")))
+        return replace(self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED)
+
+    def std_bound(self) -> Result:
+        """Return the square root of :meth:`mse_bound`, in the units of the data."""
+        bound = self if self.measure == "mse" else self.mse_bound()
+        return replace(
+            bound, values=array_namespace(bound.values).sqrt(bound.values), measure="std"
+        )
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame of the caller's own library (pyarrow for arrays and tensors).
+
+        ``library`` asks for another one: ``pandas``, ``polars`` or ``pyarrow``.
+        """
+        numbers = np.asarray(self)
+        columns: dict[str, Any]
+        if not self.shape:
+            columns = {"view": [self.view], self.measure: [float(self)]}
+        elif numbers.ndim == 1:
+            columns = {_singular(self.view): self.labels(), self.measure: numbers}
+        else:
+            columns = {_singular("rows"): self.labels()}
+            for j, name in enumerate(self.names or ()):
+                columns[name if name not in columns else f"{name} ({j})"] = numbers[:, j]
+        return build_frame(columns, library or self.library)
+
+    def __repr__(self) -> str:
+        what = f"{_SYMBOLS[self.measure]}, {self.kind}"
+        link = "on" if self.less_is_worse else "about"
+        about = f" {link} {self.about}" if self.about else ""
+        if not self.shape:
+            return f"<{self.view}: {what}{about}: {float(self):.4g}>"
+        numbers = np.asarray(self)
+        unit = _UNITS[self.view] if numbers.size != 1 else _UNITS[self.view].removesuffix("s")
+        size = "×".join(map(str, numbers.shape))
+        worst = self.top(1)
+        value = np.asarray(worst).min() if self.less_is_worse else np.asarray(worst).max()
+        return (
+            f"<{size} {unit}: {what}{about}: median {np.median(numbers):.4g}, "
+            f"worst {value:.4g} at {worst.labels()[0]!s}>"
+        )
+
+    def _repr_html_(self) -> str:
+        head = f"<p><strong>{html.escape(repr(self)[1:-1])}</strong></p>"
+        if not self.shape:
+            return head
+        worst = self.top(10)
+        names = list(self.names or ()) if len(self.shape) == 2 else [_SYMBOLS[self.measure]]
+        titles = "".join(f"<th>{html.escape(str(n))}</th>" for n in ["", *names[:12]])
+        lines = []
+        for label, numbers in zip(
+            worst.labels(), np.atleast_2d(np.asarray(worst).T).T, strict=True
+        ):
+            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers[:12])
+            lines.append(f"<tr><th>{html.escape(str(label))}</th>{cells}</tr>")
+        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
+        assumed = f"<p>Assuming:</p><ul>{notes}</ul>" if notes else ""
+        return (
+            f"{head}<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+            f"{assumed}<p><em>{NOTICE}</em></p>"
+        )
+
+
+def _singular(view: str) -> str:
+    return {"rows": "row", "columns": "attribute", "groups": "group"}.get(view, view)

@@ -1,0 +1,1 @@
+"""One file per data set, and how papers prepare them."""

@@ -1,0 +1,1 @@
+"""How fitted models of other libraries are read."""

@@ -1,0 +1,105 @@
+"""Turn a fitted model, ours or another library's, into one description of its objective."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from seepage.errors import InputError
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
+from seepage.glm.adapters.sklearn import describe_sklearn
+from seepage.glm.adapters.statsmodels import describe_statsmodels
+from seepage.glm.estimators.base import LinearModel
+from seepage.glm.estimators.inputs import place_like, read_penalty, read_response, read_weights
+from seepage.glm.estimators.logistic import LogisticRegression
+from seepage.glm.estimators.regression import GLMRegressor
+from seepage.glm.estimators.softmax import SoftmaxRegression
+from seepage.glm.losses.families import bernoulli
+from seepage.tables.frames import Table
+
+Array = Any  # any array of the array API standard
+
+SUPPORTED = (
+    "seepage.glm's LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression and "
+    "GeneralizedLinearRegression, scikit-learn's LinearRegression, Ridge, LogisticRegression and "
+    "PoissonRegressor, and statsmodels' GLM results"
+)
+
+
+def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
+    """Return the family, parameters, penalty, weights and labels of a fitted model.
+
+    Parameters
+    ----------
+    model
+        A fitted model of one of the kinds listed in ``SUPPORTED``.
+    table
+        The table it was fitted on.
+    y
+        The labels it was fitted on, as the model knows them (classes may be strings).
+    sample_weight
+        The sample weights it was fitted with, if any.
+
+    Raises
+    ------
+    InputError
+        For a model that is not supported, not fitted, of other columns than the table's, or whose
+        objective is not an L2-penalised GLM with a free intercept.
+    """
+    if getattr(model, "release_", None) is not None:
+        raise InputError(
+            "This model has been released: its coefficients carry noise and minimise nothing; pass "
+            "the original model."
+        )
+    table = _in_double(table)
+    library = type(model).__module__.partition(".")[0]
+    if isinstance(model, LinearModel):
+        return _describe_own(model, table, y, sample_weight)
+    if library == "sklearn":
+        found = describe_sklearn(model, table, y, sample_weight)
+    elif library == "statsmodels":
+        found = describe_statsmodels(model, table, y, sample_weight)
+    else:
+        found = None
+    if found is None:
+        raise InputError(
+            f"A {type(model).__name__} of {library} is not supported; supported are {SUPPORTED}."
+        )
+    return found
+
+
+def _in_double(table: Table) -> Table:
+    """Return a stand-in for the table, of its shape, library and device but in float64.
+
+    Nothing here looks at the values, and coefficients, labels and weights are not to be rounded to
+    the type of a table in single precision.
+    """
+    xp = array_namespace(table.values)
+    zero = xp.zeros((1, 1), dtype=xp.float64, device=device(table.values))
+    return replace(table, values=xp.broadcast_to(zero, table.values.shape))
+
+
+def _describe_own(model: LinearModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    check_columns(model, table)
+    weights = read_weights(sample_weight, table)
+    if model.weighted_ and sample_weight is None:
+        raise InputError(
+            f"This {type(model).__name__} was fitted with sample weights: pass the same ones as "
+            "sample_weight=."
+        )
+    ridge = read_penalty(model.l2, len(table))
+    intercept = model.intercept_ if model.fit_intercept else None
+    if isinstance(model, SoftmaxRegression):
+        target = one_hot(known_classes(y, model.classes_, table), model.classes_.shape[0], table)
+        return description(table, target, model.coef_.T, intercept, ridge, weights)
+    if isinstance(model, LogisticRegression):
+        target = place_like(known_classes(y, model.classes_, table), table.values)
+        return description(table, target, model.coef_, intercept, ridge, weights, bernoulli)
+    if isinstance(model, GLMRegressor):
+        family = model._family()
+        target = read_response(y, table)
+        return description(table, target, model.coef_, intercept, ridge, weights, family)
+    raise InputError(f"A {type(model).__name__} is not supported; supported are {SUPPORTED}.")

@@ -1,0 +1,151 @@
+"""Describe scikit-learn's fitted linear models, with their penalties mapped exactly.
+
+======================  ==============================================  ==================
+model                   its objective                                   ridge = nλ
+======================  ==============================================  ==================
+``LinearRegression``    Σ ω (wᵀx − y)²                                  0
+``Ridge``               Σ ω (wᵀx − y)² + α‖w‖²                          α
+``LogisticRegression``  C Σ ω ℓ + ½‖w‖²                                 1/C
+``PoissonRegressor``    Σ ω ℓ / Σ ω + (α/2)‖w‖²                         α Σ ω
+======================  ==============================================  ==================
+
+Models are known by the name of their class, so that scikit-learn's solvers need not be imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError
+from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
+from seepage.glm.estimators.inputs import place_like, read_response, read_weights
+from seepage.glm.losses.families import bernoulli, gaussian, poisson
+from seepage.tables.frames import Table, as_numpy
+
+Array = Any  # any array of the array API standard
+
+
+def describe_sklearn(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM | None:
+    """Return the description of a scikit-learn model, or ``None`` for one that has none."""
+    kind = type(model).__name__
+    if kind == "Pipeline":
+        raise InputError(
+            "A Pipeline also leaks through its transformers: pass its final estimator and the "
+            "transformed table (pipeline[-1] and pipeline[:-1].transform(X))."
+        )
+    readers: dict[str, Callable[[Any, Table, Any, Array | None], FittedGLM]] = {
+        "LinearRegression": _linear,
+        "Ridge": _ridge,
+        "LogisticRegression": _logistic,
+        "PoissonRegressor": _poisson,
+    }
+    if kind not in readers:
+        return None
+    check_columns(model, table)
+    return readers[kind](model, table, y, read_weights(sample_weight, table))
+
+
+def _refuse(model: Any, what: str, instead: str) -> None:
+    raise InputError(f"A {type(model).__name__} with {what} is not supported; {instead}.")
+
+
+def _intercept(model: Any) -> Any:
+    return model.intercept_ if model.fit_intercept else None
+
+
+def _one_output(model: Any) -> None:
+    if model.coef_.ndim == 2 and model.coef_.shape[0] > 1:
+        _refuse(model, f"{model.coef_.shape[0]} outputs", "fit one model for each output")
+    if model.positive:
+        _refuse(model, "positive=True", "its coefficients are constrained: fit with positive=False")
+
+
+def _linear(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
+    _one_output(model)
+    target = read_response(y, table)
+    return description(table, target, model.coef_, _intercept(model), 0.0, weights, gaussian)
+
+
+def _ridge(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
+    _one_output(model)
+    alpha = np.unique(np.asarray(model.alpha, dtype=float))
+    if alpha.shape[0] != 1:
+        _refuse(model, "several values of alpha", "fit one model for each output")
+    target = read_response(y, table)
+    ridge = float(alpha[0])
+    return description(table, target, model.coef_, _intercept(model), ridge, weights, gaussian)
+
+
+def _poisson(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
+    target = read_response(y, table)
+    xp = array_namespace(table.values)
+    total = len(table) if weights is None else float(xp.sum(weights))
+    ridge = float(model.alpha) * total
+    return description(table, target, model.coef_, _intercept(model), ridge, weights, poisson)
+
+
+def _logistic(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
+    classes = as_numpy(model.classes_)
+    ridge = _logistic_ridge(model)
+    _check_logistic_form(model, classes.shape[0])
+    positions = known_classes(y, classes, table)
+    weights = _with_class_weights(model, positions, weights, table)
+    if classes.shape[0] == 2:
+        target = place_like(positions, table.values)
+        return description(table, target, model.coef_, _intercept(model), ridge, weights, bernoulli)
+    target = one_hot(positions, classes.shape[0], table)
+    return description(table, target, model.coef_.T, _intercept(model), ridge, weights)
+
+
+def _logistic_ridge(model: Any) -> float:
+    """Return 1/C; scikit-learn before 1.8 says ``penalty``, since then ``l1_ratio`` and ``C``."""
+    penalty = getattr(model, "penalty", "deprecated")
+    ratio = getattr(model, "l1_ratio", None) or 0.0
+    absolute = ratio > 0 if penalty == "deprecated" else penalty == "l1"
+    mixed = penalty == "elasticnet" and ratio > 0
+    if absolute or mixed:
+        _refuse(model, "an L1 penalty", "its objective has no second derivative: fit with L2 only")
+    return 0.0 if penalty is None else 1.0 / float(model.C)
+
+
+def _check_logistic_form(model: Any, classes: int) -> None:
+    scheme = getattr(model, "multi_class", "deprecated")
+    if classes > 2 and (scheme == "ovr" or model.solver == "liblinear"):
+        _refuse(
+            model,
+            "one model per class (one-vs-rest)",
+            "fit the multinomial model, or audit each binary model by itself",
+        )
+    if classes == 2 and scheme == "multinomial":
+        _refuse(model, "multi_class='multinomial' and two classes", "leave multi_class out")
+    if model.solver == "liblinear" and model.fit_intercept:
+        _refuse(
+            model,
+            "solver='liblinear' and an intercept",
+            "liblinear penalises the intercept: fit with solver='lbfgs' or 'newton-cholesky'",
+        )
+
+
+def _with_class_weights(
+    model: Any, positions: np.ndarray, weights: Array | None, table: Table
+) -> Array | None:
+    """Return the sample weights times the weight of each row's class, as scikit-learn takes it."""
+    if model.class_weight is None:
+        return weights
+    from sklearn.utils.class_weight import compute_class_weight
+
+    classes = as_numpy(model.classes_)
+    # Since 1.7 balanced weights count the sample weights; follow the version that fitted the model.
+    counted = "sample_weight" in inspect.signature(compute_class_weight).parameters
+    extra = {} if weights is None or not counted else {"sample_weight": as_numpy(weights)}
+    of_class = compute_class_weight(
+        model.class_weight, classes=classes, y=classes[positions], **extra
+    )
+    per_row = place_like(of_class[positions], table.values)
+    return per_row if weights is None else per_row * weights

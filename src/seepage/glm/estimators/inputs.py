@@ -1,0 +1,119 @@
+"""Read what scikit-learn's callers hand to an estimator: tables, labels and sample weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from array_api_compat import array_namespace, device, is_torch_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from seepage.errors import InputError
+from seepage.tables.frames import Table, as_numpy, check_length, read_table, read_vector
+
+Array = Any  # any array of the array API standard
+
+
+def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
+    """Read ``X`` and remember (or compare with) its number of columns and their names."""
+    if scipy.sparse.issparse(X):
+        raise TypeError(
+            "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
+        )
+    if not (is_torch_array(X) or hasattr(X, "columns") or hasattr(X, "column_names")):
+        X = _numbers(X)
+    validate_data(estimator, X, reset=fitting, skip_check_array=True)
+    return read_table(X)
+
+
+def _numbers(X: Any) -> np.ndarray:
+    """Return lists and arrays as an array of numbers; scikit-learn's callers may box them."""
+    values = np.asarray(X)
+    if values.ndim == 1:
+        raise InputError(
+            "X must be a table with rows and columns, but it is one-dimensional. Reshape your data "
+            "with X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if it is one row."
+        )
+    if values.ndim == 2 and values.shape[1] == 0:
+        raise InputError(
+            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+        )
+    if values.dtype.kind != "O" or values.ndim != 2:
+        return values
+    columns = []
+    for j in range(values.shape[1]):
+        try:
+            columns.append(values[:, j].astype(float))
+        except ValueError:
+            raise InputError(
+                f"Column 'x{j}' of X holds objects that are not numbers; encode it first (for "
+                "example one-hot), or leave it out."
+            ) from None
+    return np.stack(columns, axis=1)
+
+
+def read_response(y: Any, table: Table) -> Array:
+    """Read the numeric target of a regression, (n,)."""
+    if y is None:
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
+    if is_torch_array(y):
+        return read_vector(y, table, "y")
+    values = column_or_1d(as_numpy(y), warn=True)
+    try:
+        values = values.astype(float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Unknown label type: y must hold numbers for a regression, but it holds "
+            f"{values.dtype} values."
+        ) from None
+    return read_vector(values, table, "y")
+
+
+def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Read the labels of a classification: the sorted classes and the position of each label."""
+    if y is None:
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
+    labels = column_or_1d(as_numpy(y), warn=True)
+    check_length(labels, table, "y")
+    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+        raise InputError("y contains NaN or infinity; drop those rows or fill the gaps.")
+    check_classification_targets(labels)
+    classes, positions = np.unique(labels, return_inverse=True)
+    return classes, positions.reshape(-1)
+
+
+def read_weights(sample_weight: Any, table: Table) -> Array | None:
+    """Read non-negative sample weights, (n,), not all zero; ``None`` where all are one."""
+    if sample_weight is None:
+        return None
+    weights = read_vector(sample_weight, table, "sample_weight")
+    xp = array_namespace(weights)
+    if bool(xp.any(weights < 0)):
+        worst = int(xp.argmin(weights))
+        raise InputError(
+            f"sample_weight must not be negative, but row {worst} has {float(weights[worst]):g}."
+        )
+    if not bool(xp.any(weights > 0)):
+        raise InputError("sample_weight is zero for every row, so there is nothing to fit.")
+    return None if bool(xp.all(weights == 1)) else weights
+
+
+def read_penalty(l2: Any, n: int) -> float:
+    """Return ``nλ`` for a finite, non-negative ``l2``."""
+    if not isinstance(l2, (int, float, np.integer, np.floating)) or isinstance(l2, bool):
+        raise InputError(f"l2 must be a number, not {l2!r}.")
+    if not 0 <= l2 < float("inf"):
+        raise InputError(f"l2 must be finite and not negative, but it is {l2!r}.")
+    return n * float(l2)
+
+
+def place_like(values: Any, like: Array) -> Array:
+    """Return values as an array in the library, on the device and of the type of another."""
+    xp = array_namespace(like)
+    if is_torch_array(values) and is_torch_array(like):
+        return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
+    # A copy, because a read-only array makes torch warn.
+    host = np.array(as_numpy(values), dtype=float)
+    return xp.asarray(host, dtype=like.dtype, device=device(like))

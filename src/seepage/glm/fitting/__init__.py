@@ -1,0 +1,1 @@
+"""Minimising the objective, and telling why that cannot be done."""

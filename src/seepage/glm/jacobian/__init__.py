@@ -1,0 +1,1 @@
+"""The Jacobian of a minimiser with respect to its data, in closed form."""

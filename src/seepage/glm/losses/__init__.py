@@ -1,0 +1,1 @@
+"""The losses of generalised linear models and their derivatives."""

@@ -1,0 +1,192 @@
+"""The loss families of generalized linear models, each given by its loss and three derivatives.
+
+With the margin ``m = wᵀx`` and the loss ``ℓ(m, y)``, everything seepage computes about a
+single-output model needs three numbers per record::
+
+    r = ∂ℓ/∂m        the slope       (the residual, for the canonical links here)
+    a = ∂²ℓ/∂m²      the curvature
+    b = ∂²ℓ/∂m∂y     the label slope
+
+A family of your own is a :class:`Family` with these four functions, registered by
+:func:`register_family`, which checks the derivatives before it believes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.errors import InputError, nearest
+
+Array = Any  # any array of the array API standard
+Elementwise = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A convex, twice differentiable loss of one margin and one label.
+
+    Parameters
+    ----------
+    name
+        What people type.
+    loss, slope, curvature, label_slope
+        ``ℓ(m, y)``, ``∂ℓ/∂m``, ``∂²ℓ/∂m²`` and ``∂²ℓ/∂m∂y``, elementwise, written against the
+        array API standard so that they run wherever the data live.
+    mean
+        The prediction ``E[y | m]``, elementwise.
+    problem_with
+        Given the labels, one clause saying why they cannot belong to this family, or ``None``.
+    probe
+        Margins and labels at which the derivatives are checked on registration.
+    curvature_slope, curvature_label_slope, label_curvature
+        ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
+        :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
+    """
+
+    name: str
+    loss: Elementwise
+    slope: Elementwise
+    curvature: Elementwise
+    label_slope: Elementwise
+    mean: Callable[[Array], Array]
+    problem_with: Callable[[Array], str | None] = lambda y: None
+    probe: tuple[tuple[float, ...], tuple[float, ...]] = (
+        (-2.0, -0.3, 0.4, 1.7),
+        (0.0, 1.0, 0.3, 2.0),
+    )
+    curvature_slope: Elementwise | None = None
+    curvature_label_slope: Elementwise | None = None
+    label_curvature: Elementwise | None = None
+
+
+def _zero(m: Array, y: Array) -> Array:
+    return array_namespace(m).zeros_like(m)
+
+
+def _sigmoid(m: Array) -> Array:
+    xp = array_namespace(m)
+    # exp is only ever taken of a non-positive number, so it cannot overflow.
+    small = xp.exp(-xp.abs(m))
+    return xp.where(m >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
+
+
+def _softplus(m: Array) -> Array:
+    xp = array_namespace(m)
+    return xp.where(m > 0, m, xp.zeros_like(m)) + xp.log1p(xp.exp(-xp.abs(m)))
+
+
+def _bernoulli_curvature(m: Array, y: Array) -> Array:
+    xp = array_namespace(m)
+    small = xp.exp(-xp.abs(m))
+    return small / (1.0 + small) ** 2
+
+
+def _outside_unit_interval(y: Array) -> str | None:
+    xp = array_namespace(y)
+    if bool(xp.any((y < 0) | (y > 1))):
+        return "a logistic label must lie between 0 and 1"
+    return None
+
+
+def _negative_counts(y: Array) -> str | None:
+    xp = array_namespace(y)
+    if bool(xp.any(y < 0)):
+        return f"{int(xp.sum(xp.astype(y < 0, xp.int64)))} of the counts are negative"
+    return None
+
+
+gaussian = Family(
+    name="gaussian",
+    loss=lambda m, y: 0.5 * (m - y) ** 2,
+    slope=lambda m, y: m - y,
+    curvature=lambda m, y: array_namespace(m).ones_like(m),
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=lambda m: m,
+    curvature_slope=_zero,
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+)
+
+bernoulli = Family(
+    name="bernoulli",
+    loss=lambda m, y: _softplus(m) - y * m,
+    # s(m) − y, in a form that keeps its digits where a row is fitted well.
+    slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
+    curvature=_bernoulli_curvature,
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=_sigmoid,
+    problem_with=_outside_unit_interval,
+    probe=((-2.0, -0.3, 0.4, 1.7), (0.0, 1.0, 0.3, 1.0)),
+    # a (1 − 2s)
+    curvature_slope=lambda m, y: -_bernoulli_curvature(m, y) * array_namespace(m).tanh(m / 2),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+)
+
+poisson = Family(
+    name="poisson",
+    loss=lambda m, y: array_namespace(m).exp(m) - y * m,
+    slope=lambda m, y: array_namespace(m).exp(m) - y,
+    curvature=lambda m, y: array_namespace(m).exp(m),
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=lambda m: array_namespace(m).exp(m),
+    problem_with=_negative_counts,
+    curvature_slope=lambda m, y: array_namespace(m).exp(m),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+)
+
+_registry = {family.name: family for family in (gaussian, bernoulli, poisson)}
+
+
+def get_family(name: str | Family) -> Family:
+    """Return the family of that name (a :class:`Family` is returned as it is)."""
+    if isinstance(name, Family):
+        return name
+    if name not in _registry:
+        raise InputError(
+            f"There is no family {name!r}{nearest(name, _registry)}; "
+            f"known families: {', '.join(sorted(_registry))}."
+        )
+    return _registry[name]
+
+
+def register_family(family: Family) -> Family:
+    """Make a family known by its name, after checking its derivatives.
+
+    ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
+    compared at ``family.probe`` with automatic differentiation of ``loss`` (by torch where it is
+    installed, else by extrapolated central differences), and the curvature must not be negative:
+    the loss is to be convex.
+
+    Examples
+    --------
+    >>> from seepage.glm.losses.families import Family, register_family
+    >>> from array_api_compat import array_namespace
+    >>> def sqrt1(m, y):
+    ...     return array_namespace(m).sqrt(1 + (m - y) ** 2)
+    >>> _ = register_family(Family(
+    ...     "pseudo-huber",
+    ...     loss=lambda m, y: sqrt1(m, y) - 1,
+    ...     slope=lambda m, y: (m - y) / sqrt1(m, y),
+    ...     curvature=lambda m, y: sqrt1(m, y) ** -3,
+    ...     label_slope=lambda m, y: -(sqrt1(m, y) ** -3),
+    ...     mean=lambda m: m,
+    ... ))
+    """
+    from seepage.glm.losses.derivative_check import check_derivatives
+
+    check_derivatives(family)
+    _registry[family.name] = family
+    return family
+
+
+def probe_points(family: Family) -> tuple[np.ndarray, np.ndarray]:
+    """Return every pair of a probe margin and a probe label as two float64 vectors."""
+    margins, labels = np.meshgrid(*(np.asarray(side, dtype=float) for side in family.probe))
+    return margins.ravel(), labels.ravel()

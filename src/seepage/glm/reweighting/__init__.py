@@ -1,0 +1,1 @@
+"""Iteratively reweighted Fisher information loss (paper 001, algorithm 1)."""

@@ -1,0 +1,1 @@
+"""Federated rounds: simulated, recorded, or run with Flower."""

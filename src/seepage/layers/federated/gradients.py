@@ -1,0 +1,229 @@
+"""Recorded gradients, layer by layer: what an observer of federated rounds holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from seepage.errors import InputError, nearest
+from seepage.layers.federated.hashed_projection import Sketch
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import as_numpy
+
+WIDTH = 4096  # numbers kept of a layer's gradient
+JOINED = "all layers"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerGradients:
+    """One row per recorded gradient, one block of columns per layer, projected where too wide.
+
+    Parameters
+    ----------
+    blocks
+        For every layer its columns, ``(n, width)``.
+    sizes
+        How many numbers the gradient of each layer really has.
+    norms
+        The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
+    variances
+        For every layer, the variance that unit noise on the gradient has in each column.
+    projections
+        For every layer that was projected, the number that identifies its projection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.layers import LayerGradients
+    >>> found = LayerGradients.of({"fc1": np.ones((5, 3)), "fc2": np.zeros((5, 9000))})
+    >>> found
+    <5 gradients of 2 layers; fc2 projected from 9,000 to 4,096 numbers>
+    >>> found.without("fc2").layers
+    ('fc1',)
+    """
+
+    blocks: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+    norms: np.ndarray
+    variances: Mapping[str, np.ndarray]
+    projections: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for layer in self.blocks:
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
+                    f"strings; call it {str(layer)!r}."
+                )
+        if JOINED in self.blocks:
+            raise InputError(
+                f"A layer is named {JOINED!r}, which stands for all layers taken together; give it "
+                "another name."
+            )
+
+    @staticmethod
+    def of(
+        blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
+    ) -> LayerGradients:
+        """Return gradients by layer, ``{name: (n, size)}``, as one object, the wide ones projected.
+
+        Arrays are gone through in chunks, so that they may be memory-mapped.
+        """
+        if isinstance(blocks, LayerGradients):
+            return blocks
+        if width < 1:
+            raise InputError(f"width must be at least 1, not {width}.")
+        if not blocks:
+            raise InputError("There are no layers: give a mapping of names to arrays.")
+        kept, norms, sizes, variances, projections = {}, [], {}, {}, {}
+        for layer, given in blocks.items():
+            values = given if hasattr(given, "shape") else _array(given, layer)
+            if len(values.shape) != 2 or values.shape[0] == 0 or values.shape[1] == 0:
+                raise InputError(
+                    f"The gradients of layer {layer!r} must have one row per gradient, but their "
+                    f"shape is {tuple(values.shape)}."
+                )
+            sketch = Sketch(values.shape[1], width, seed, layer)
+            rows, squares = [], []
+            for piece in row_slices(*values.shape):
+                part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
+                rows.append(sketch.apply(part).numpy())
+                squares.append(part.double().square().sum(1).numpy())
+            kept[layer] = _finite(np.concatenate(rows), layer)
+            norms.append(np.sqrt(np.concatenate(squares)))
+            sizes[layer], variances[layer] = values.shape[1], sketch.counts()
+            if sketch.projects:
+                projections[layer] = sketch.key
+        counts = {len(rows) for rows in kept.values()}
+        if len(counts) > 1:
+            raise InputError(f"The layers have different numbers of gradients: {sorted(counts)}.")
+        return LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers, in the order of the network."""
+        return tuple(self.blocks)
+
+    @property
+    def projected(self) -> tuple[str, ...]:
+        """The layers whose gradients were projected."""
+        return tuple(k for k, block in self.blocks.items() if block.shape[1] < self.sizes[k])
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    def __getitem__(self, layer: str) -> np.ndarray:
+        if layer == JOINED and layer not in self.blocks:
+            return np.concatenate(list(self.blocks.values()), axis=1)
+        if layer not in self.blocks:
+            raise InputError(
+                f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
+                f"{', '.join(self.layers)}, and {JOINED!r}."
+            )
+        return self.blocks[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def rows(self, which: Any) -> LayerGradients:
+        """Return some of the gradients."""
+        blocks = {layer: block[which] for layer, block in self.blocks.items()}
+        return replace(self, blocks=blocks, norms=self.norms[which])
+
+    def without(self, *layers: str) -> LayerGradients:
+        """Return what is left when these layers are not sent."""
+        for layer in layers:
+            self[layer]  # raises for a name that is not there
+        left = [k for k in self.layers if k not in layers]
+        if not left:
+            raise InputError("Nothing is left when every layer is dropped.")
+        places = [self.layers.index(k) for k in left]
+        return LayerGradients(
+            {k: self.blocks[k] for k in left},
+            {k: self.sizes[k] for k in left},
+            self.norms[:, places],
+            {k: self.variances[k] for k in left},
+            {k: key for k, key in self.projections.items() if k in left},
+        )
+
+    def check_same_projection(self, other: LayerGradients) -> None:
+        """Raise unless columns of the other recording mean the same: same layers, same projection.
+
+        ``gradients.rows(slice(0))`` is all that need be kept of a recording to ask this later.
+        """
+        if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
+            raise InputError("The recordings are not of the same layers.")
+        for layer in self.layers:
+            alike = self.blocks[layer].shape[1] == other.blocks[layer].shape[1]
+            if not alike or self.projections.get(layer) != other.projections.get(layer):
+                raise InputError(
+                    f"The recordings of layer {layer!r} were projected differently, so that their "
+                    "numbers do not belong together; record with the same width and seed."
+                )
+
+    def clipped(self, max_norm: float) -> LayerGradients:
+        """Return every gradient scaled down to that norm over all layers where it exceeds it."""
+        if not max_norm > 0:
+            raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
+        factor = np.minimum(1.0, max_norm / np.maximum(self.total_norms(), 1e-300))[:, None]
+        blocks = {k: (block * factor).astype(block.dtype) for k, block in self.blocks.items()}
+        return replace(self, blocks=blocks, norms=self.norms * factor)
+
+    def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
+        """Return the gradients with Gaussian noise of that deviation on every entry.
+
+        Noise on projected layers is drawn after the projection, with the law it would have. The
+        norms stay those of the gradients without noise.
+        """
+        if not 0 <= scale < np.inf:
+            raise InputError(f"The noise cannot have the deviation {scale!r}.")
+        draw = np.random.default_rng(seed)
+        blocks = {}
+        for layer, block in self.blocks.items():
+            noise = draw.standard_normal(block.shape) * (scale * np.sqrt(self.variances[layer]))
+            blocks[layer] = (block + noise).astype(block.dtype)
+        return replace(self, blocks=blocks)
+
+    def total_norms(self) -> np.ndarray:
+        """Return the norm of every gradient over all layers, ``(n,)``."""
+        return np.asarray(np.sqrt(np.sum(self.norms**2, axis=1)))
+
+    def __repr__(self) -> str:
+        text = ", ".join(
+            f"{k} projected from {self.sizes[k]:,} to {self.blocks[k].shape[1]:,} numbers"
+            for k in self.projected
+        )
+        return (
+            f"<{len(self):,} gradients of {len(self.blocks)} layers{'; ' + text if text else ''}>"
+        )
+
+
+def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
+    """Return several recordings with the same layers and projection as one."""
+    first = parts[0]
+    for part in parts[1:]:
+        first.check_same_projection(part)
+    blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
+    return replace(first, blocks=blocks, norms=np.concatenate([part.norms for part in parts]))
+
+
+def _array(values: Any, layer: object) -> np.ndarray:
+    try:
+        return np.array(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
+            "row per gradient."
+        ) from None
+
+
+def _finite(block: np.ndarray, layer: str) -> np.ndarray:
+    if not np.isfinite(block).all():
+        raise InputError(
+            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
+        )
+    return block

@@ -1,0 +1,288 @@
+"""A simulation of federated rounds: FedSGD and FedAvg, with clipping, noise, secure aggregation."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.layers.federated.examples import check_classes, is_finite, read_inputs, read_targets
+from seepage.layers.federated.update import (
+    Update,
+    aggregate,
+    clip_update,
+    groups_of,
+    noise_update,
+    share_of_noise,
+)
+from seepage.nn.gradients.network_checks import unwrapped
+from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.problem.losses import Loss, per_example
+from seepage.nn.problem.views import Inputs, call, rows_of
+from seepage.nn.problem.views import batch_size as size_of
+from seepage.support.chunks import progress
+
+Client = tuple[Inputs, Tensor]
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedRun:
+    """What a simulated training leaves behind.
+
+    Parameters
+    ----------
+    net
+        The global model after the last round (a copy; the one handed in stays as it was).
+    snapshots
+        By round, the global model's parameters and buffers before that round: what every
+        participant received.
+    """
+
+    net: nn.Module
+    snapshots: Mapping[int, State]
+
+    def models(self) -> Iterator[tuple[int, nn.Module]]:
+        """Yield every snapshot's round with a network of its own that has its parameters."""
+        for number, state in self.snapshots.items():
+            net = copy.deepcopy(self.net)
+            net.load_state_dict(state)
+            yield number, net
+
+
+def simulate(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    clients: Sequence[Client],
+    *,
+    rounds: int,
+    method: str = "fedsgd",
+    batch_size: int = 32,
+    lr: float = 0.01,
+    local_steps: int = 1,
+    per_round: int | None = None,
+    max_norm: float | None = None,
+    noise_multiplier: float = 0.0,
+    together: int = 1,
+    snapshots: Collection[int] = (),
+    observe: Callable[[Update], object] | None = None,
+    seed: int = 0,
+) -> FederatedRun:
+    """Train a network in federated rounds and let an observer see what the server sees.
+
+    In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
+    ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
+    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients.
+
+    Parameters
+    ----------
+    net, loss
+        The network, and its loss as for :class:`seepage.nn.Engine`.
+    clients
+        The data of every client: inputs and targets, tensors or NumPy arrays.
+    rounds
+        How many rounds.
+    method
+        ``"fedsgd"`` or ``"fedavg"``.
+    batch_size, lr
+        Of every local step; plain SGD.
+    local_steps
+        Local steps of FedAvg.
+    per_round
+        How many clients, drawn at random, take part in a round; by default all.
+    max_norm
+        Updates are scaled down to this norm before they leave.
+    noise_multiplier
+        The sum of the updates that the server sees carries Gaussian noise of this times
+        ``max_norm``, to which every client adds its share.
+    together
+        With secure aggregation, the number of clients of whose updates only the mean is seen;
+        those left over join the last group.
+    snapshots
+        Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
+    observe
+        Called with every :class:`Update` that reaches the server.
+    seed
+        Of batches, clients and noise.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> net = torch.nn.Linear(3, 2)
+    >>> clients = [(torch.randn(50, 3), torch.randint(0, 2, (50,))) for _ in range(4)]
+    >>> seen = []
+    >>> run = sp.layers.simulate(
+    ...     net, "cross_entropy", clients, rounds=5, together=2, observe=seen.append
+    ... )
+    >>> len(seen), seen[0].clients
+    (10, (0, 1))
+    """
+    server = _Server(
+        copy.deepcopy(unwrapped(net)),
+        loss,
+        list(clients),
+        method,
+        batch_size,
+        lr,
+        local_steps,
+        per_round,
+        max_norm,
+        noise_multiplier,
+        together,
+        seed,
+    )
+    if rounds < 0:
+        raise InputError(f"rounds must not be negative, but is {rounds}.")
+    wanted = set(snapshots)
+    beyond = [number for number in wanted if not 0 <= number <= rounds]
+    if beyond:
+        raise InputError(
+            f"snapshots asks for the model before round {beyond[0]}, but the rounds are numbered "
+            f"from 0, and {rounds} stands for the end."
+        )
+    kept: dict[int, State] = {}
+    for number in progress(range(rounds), method):
+        if number in wanted:
+            kept[number] = server.state()
+        for update in server.round(number):
+            if observe is not None:
+                observe(update)
+    if rounds in wanted:
+        kept[rounds] = server.state()
+    return FederatedRun(server.net, kept)
+
+
+@dataclass
+class _Server:
+    """The global model and the rules of a round."""
+
+    net: nn.Module
+    loss: str | nn.Module | Loss
+    clients: list[Client]
+    method: str
+    batch_size: int
+    lr: float
+    local_steps: int
+    per_round: int | None
+    max_norm: float | None
+    noise_multiplier: float
+    together: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.method not in ("fedsgd", "fedavg"):
+            raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
+        if self.method == "fedsgd" and self.local_steps != 1:
+            raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
+        self._losses = per_example(self.loss)
+        self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
+        if not self.clients:
+            raise InputError("There are no clients: give a pair of inputs and targets for each.")
+        if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
+            raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise InputError(
+                f"noise_multiplier must be a number from zero up, not {self.noise_multiplier!r}."
+            )
+        if self.noise_multiplier and self.max_norm is None:
+            raise InputError("Noise needs max_norm to be measured by.")
+        if self.max_norm is not None and not 0 < self.max_norm < math.inf:
+            raise InputError(f"max_norm must be above zero and finite, not {self.max_norm!r}.")
+        taking = len(self.clients) if self.per_round is None else self.per_round
+        if not 1 <= self.together <= taking <= len(self.clients):
+            raise InputError(
+                f"Of {len(self.clients)} clients {taking} take part in a round, {self.together} of "
+                "them aggregated: each number must be at least the next, and none below 1."
+            )
+        self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        if not self._trained:
+            raise InputError("The network has no parameter with requires_grad to be trained.")
+        self._checked: set[int] = set()  # clients whose labels were compared with the output
+
+    def _read(self, place: int, client: Any) -> Client:
+        if not isinstance(client, tuple | list) or len(client) != 2:
+            raise InputError(
+                f"Client {place} must be a pair of inputs and targets, but is "
+                f"{type(client).__name__}."
+            )
+        x, y = read_inputs(client[0], self.net), read_targets(client[1], self.net, self.loss)
+        if len(y) == 0 or size_of(x) != len(y):
+            raise InputError(
+                "Every client needs inputs and as many targets, at least one, but client "
+                f"{place} has {size_of(x)} and {len(y)}."
+            )
+        if not is_finite((x, y)):
+            raise InputError(
+                f"The data of client {place} contain NaN or infinity; drop those records."
+            )
+        return x, y
+
+    def state(self) -> State:
+        """Return a copy of the global model's parameters and buffers."""
+        return {name: value.detach().clone() for name, value in self.net.state_dict().items()}
+
+    def round(self, number: int) -> list[Update]:
+        """Run one round, and return what the server sees."""
+        draw = torch.Generator().manual_seed(key_of(self.seed, number, "round") % (1 << 63))
+        taking = list(range(len(self.clients)))
+        if self.per_round is not None:
+            order = torch.randperm(len(self.clients), generator=draw)[: self.per_round]
+            taking = sorted(order.tolist())
+        seen = []
+        for group in groups_of(taking, self.together):
+            sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
+            seen.append(aggregate(number, group, sent))
+        if not is_finite([update.values for update in seen]):
+            raise InputError(
+                f"The updates of round {number} are not finite: the training has diverged; use a "
+                "smaller lr, or max_norm."
+            )
+        weights = [len(update.clients) / len(taking) for update in seen]
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                for update, weight in zip(seen, weights, strict=True):
+                    parameter -= self.lr * weight * update.values[name]
+        return seen
+
+    def _update(self, client: int, draw: torch.Generator) -> State:
+        if self.method == "fedsgd":
+            return self._gradient(client, draw)
+        start = {name: p.detach().clone() for name, p in self._trained.items()}
+        for _ in range(self.local_steps):
+            gradient = self._gradient(client, draw)
+            with torch.no_grad():
+                for name, parameter in self._trained.items():
+                    parameter -= self.lr * gradient[name]
+        found = {}
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                found[name] = (start[name] - parameter) / self.lr
+                parameter.copy_(start[name])
+        return found
+
+    def _gradient(self, client: int, draw: torch.Generator) -> State:
+        x, y = self.clients[client]
+        rows: Any = torch.randperm(len(y), generator=draw)[: self.batch_size].to(y.device)
+        with torch.enable_grad():
+            output = call(self.net, rows_of(x, rows))
+            if client not in self._checked:
+                check_classes(self.loss, output, y, f"Client {client}")
+                self._checked.add(client)
+            total = self._losses(output, y[rows]).mean()
+        found = torch.autograd.grad(total, list(self._trained.values()), materialize_grads=True)
+        return dict(zip(self._trained, found, strict=True))
+
+    def _leaving(self, update: State, together: int, draw: torch.Generator) -> State:
+        if self.max_norm is None:
+            return update
+        update = clip_update(update, self.max_norm)
+        if not self.noise_multiplier:
+            return update
+        share = share_of_noise(self.noise_multiplier, self.max_norm, together)
+        return noise_update(update, share, draw)

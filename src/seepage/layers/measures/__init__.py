@@ -1,0 +1,1 @@
+"""What is measured of each layer: sensitivity and V-information."""

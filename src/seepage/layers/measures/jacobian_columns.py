@@ -1,0 +1,264 @@
+"""How every layer's gradient changes along directions of the target or the input.
+
+``J_l v`` for a direction ``v`` of one example's soft target ``ŷ`` is the layer's gradient of
+``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so that nothing is
+differentiated twice); for a direction of the input it is the tangent of the layer's gradient. Both
+serve all layers and all examples of a batch at once, without a gradient per example.
+
+With cross-entropy of two classes, the columns and the gradient itself are all multiples of the
+gradient of the difference of the two outputs: one backward pass gives everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from seepage.layers.measures.convolution_gradients import quick_geometry, weight_gradients
+from seepage.nn.gradients.contributions import (
+    Contribution,
+    Key,
+    ParameterGradient,
+    grouped,
+    value_of,
+)
+from seepage.nn.gradients.recording import Layers
+from seepage.nn.jacobian.tangents import tangents
+from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Batch
+
+Gradients = Iterator[tuple[Key, ParameterGradient]]
+Changes = Iterator[tuple[int, Key, ParameterGradient]]
+
+# What of a gradient points elsewhere is rounding below this share of it, or of the largest one of
+# the example: a gradient may be the small difference of numbers like those.
+_FLAT, _LOST = 1e-9, 1e-14
+
+
+class OutputKeeper:
+    """A loss that keeps what it was given, for a look at how the output enters the loss."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.output: Any = None
+        self.target: Any = None
+
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
+        """Return the losses, and keep output and target."""
+        self.output, self.target = output, target
+        return self.loss(output, target)
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """What holds where all columns, and the gradient, are multiples of one gradient.
+
+    Parameters
+    ----------
+    direction
+        The gradient at the network's output of which they are multiples, ``(B, …)``.
+    columns
+        The factors of the columns, ``(B, K)``.
+    own
+        The factor of the gradient itself, ``(B,)``.
+    """
+
+    direction: Tensor
+    columns: Tensor
+    own: Tensor
+
+
+class TargetColumns:
+    """One forward pass of a batch, from which the gradient and any number of columns follow.
+
+    Parameters
+    ----------
+    layers
+        The network under a plan whose view is the label, and whose loss is an
+        :class:`OutputKeeper`.
+    batch
+        The examples.
+    """
+
+    def __init__(self, layers: Layers, batch: Batch) -> None:
+        self._zeros = layers.zeros(batch)
+        self._edges: list[Any] = []
+
+        def tap(output: Tensor) -> Tensor:
+            if not output.requires_grad:  # a copy: what follows may write into it
+                output = output.detach().requires_grad_().clone()
+            self._edges.append(get_gradient_edge(output))
+            return output
+
+        with torch.enable_grad():
+            z = batch.z.detach().requires_grad_()
+            self._recording = layers.record(layers.problem.detached(), batch, z, tap)
+            self._total = self._recording.losses.sum()
+            (self._slopes,) = torch.autograd.grad(
+                self._total, z, create_graph=True, materialize_grads=True
+            )
+        self._keeper = layers.problem.loss
+
+    def multiples(self) -> Multiples | None:
+        """Return how all columns are multiples of one gradient, or ``None`` where they are not."""
+        keeper, batch = self._keeper, len(self._slopes)
+        if not (isinstance(keeper, OutputKeeper) and isinstance(keeper.output, Tensor)):
+            return None
+        if not self._slopes.requires_grad or keeper.output.numel() > 4 * batch:
+            return None
+        try:
+            rows = _output_gradients(keeper).reshape(batch, -1, keeper.output[0].numel())
+        except RuntimeError:  # a loss with numbers of its own in another precision
+            return None
+        if not bool(rows.isfinite().all()):  # told to the user once the layer is known
+            return None
+        sizes = rows.norm(dim=-1)
+        most, where = sizes.max(dim=1, keepdim=True)
+        direction = rows.take_along_dim(where[:, :, None], 1).squeeze(1)
+        direction = direction / most.clamp(min=torch.finfo(rows.dtype).tiny)
+        factors = (rows * direction[:, None]).sum(-1)
+        aside = (rows - factors[:, :, None] * direction[:, None]).norm(dim=-1)
+        if bool((aside > _FLAT * sizes + _LOST * most).any()):
+            return None
+        factors = factors.to(keeper.output.dtype)
+        direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)
+        return Multiples(direction, factors[:, 1:], factors[:, 0])
+
+    def of_output(self, direction: Tensor) -> Gradients:
+        """Yield every parameter's gradient of ``direction·output``."""
+        assert isinstance(self._keeper, OutputKeeper)  # noqa: S101  called after multiples only
+        with torch.enable_grad():
+            scalar = (self._keeper.output * direction).sum()
+        yield from self._of(scalar)
+
+    def gradients(self) -> Gradients:
+        """Yield the gradient of every parameter."""
+        yield from self._of(self._total)
+
+    def along(self, directions: Tensor) -> Changes:
+        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
+        if not self._slopes.requires_grad:  # the target does not reach the gradient at all
+            return
+        for k, direction in enumerate(directions):
+            with torch.enable_grad():
+                scalar = (self._slopes * direction).sum()
+            for key, gradient in self._of(scalar):
+                yield k, key, gradient
+
+    def _of(self, scalar: Tensor) -> Gradients:
+        found = torch.autograd.grad(scalar, self._edges, retain_graph=True, allow_unused=True)
+        deltas = [
+            zero if delta is None else delta for delta, zero in zip(found, self._zeros, strict=True)
+        ]
+        with torch.no_grad():
+            contributions = self._recording.contributions(deltas)
+            for key, members in grouped(contributions).items():
+                yield key, _gradient([contributions[k] for k in members])
+
+
+class InputColumns:
+    """The gradient of a batch, and its changes along directions of the input.
+
+    Parameters are those of :class:`TargetColumns`, with a plan whose view is the input.
+    """
+
+    def __init__(self, layers: Layers, batch: Batch) -> None:
+        self._layers, self._batch = layers, batch
+
+    def gradients(self) -> Gradients:
+        """Yield the gradient of every parameter."""
+        _, contributions = self._layers.contributions(self._batch)
+        for key, members in grouped(contributions).items():
+            with torch.no_grad():
+                yield key, _gradient([contributions[k] for k in members])
+
+    def along(self, directions: Tensor) -> Changes:
+        """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
+        seen = tangents(self._layers, self._batch, directions)
+        for key, members in grouped(seen.contributions).items():
+            uses = [seen.contributions[m] for m in members]
+            for k in range(len(directions)):
+                changes = [[tensor[k] for tensor in seen.changes[m]] for m in members]
+                with torch.no_grad():
+                    yield k, key, _change(uses, changes)
+
+    def rows(self, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield, layer by layer, all rows of the Jacobian of small layers, ``(B, size, …)``.
+
+        ``names`` says to which layer a parameter belongs; others are left out.
+        """
+        z = self._batch.z.detach().requires_grad_()
+        _, contributions = self._layers.differentiable(self._batch, z)
+        groups = grouped(contributions)
+        for layer in dict.fromkeys(names.values()):
+            rows = []
+            for (name, _), members in groups.items():
+                if names.get(name) == layer:
+                    with torch.enable_grad():
+                        dense = _dense([contributions[k] for k in members])
+                    rows += [_pull(dense[:, j], z) for j in range(dense.shape[1])]
+            if rows:
+                yield layer, torch.stack(rows, 1)
+
+
+def _output_gradients(keeper: OutputKeeper) -> Tensor:
+    """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
+
+    In double precision: ``1 − p`` of a class that the network is sure of, to which the gradient is
+    proportional, would be rounding in single.
+    """
+    with torch.enable_grad():
+        output = keeper.output.detach().double().requires_grad_()
+        target = keeper.target.detach().double().requires_grad_()
+        total = keeper.loss(output, target).sum()
+        (slopes,) = torch.autograd.grad(total, target, create_graph=True, materialize_grads=True)
+        parts = [total, *slopes.reshape(len(output), -1).sum(0)]
+        rows = [
+            torch.autograd.grad(part, output, retain_graph=True, materialize_grads=True)[0]
+            for part in parts
+        ]
+    return torch.stack(rows, 1)
+
+
+def _gradient(uses: list[Contribution]) -> ParameterGradient:
+    """Return the gradient of one parameter."""
+    geometry = quick_geometry(uses)
+    if geometry is None:
+        return value_of(uses)
+    delta, inputs = uses[0].tensors
+    return ParameterGradient([], weight_gradients(delta, inputs, geometry))
+
+
+def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterGradient:
+    """Return the change of one parameter's gradient, given those of the tensors it is made of."""
+    geometry = quick_geometry(uses)
+    if geometry is None:
+        parts = []
+        for use, change in zip(uses, changes, strict=True):
+            parts += use.change(use.expanded(), change)
+        return ParameterGradient.of(parts)
+    (delta, inputs), (moved_delta, moved_inputs) = uses[0].tensors, changes[0]
+    first = weight_gradients(moved_delta, inputs, geometry)
+    return ParameterGradient([], first + weight_gradients(delta, moved_inputs, geometry))
+
+
+def _dense(contributions: list[Contribution]) -> Tensor:
+    total: Tensor | None = None
+    for contribution in contributions:
+        part = contribution.join(*contribution.expanded())
+        value = part.reshape(len(part), -1) if isinstance(part, Tensor) else part.written_out()
+        total = value if total is None else total + value
+    assert total is not None  # noqa: S101  a parameter is grouped for at least one use
+    return total
+
+
+def _pull(entries: Tensor, z: Tensor) -> Tensor:
+    if not entries.requires_grad:
+        return torch.zeros_like(z)
+    (row,) = torch.autograd.grad(entries.sum(), z, retain_graph=True, materialize_grads=True)
+    return row.detach()

@@ -1,0 +1,211 @@
+"""Norms of every layer's Jacobian, whole or estimated, and the extremes of its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.layers.measures.entries import extremes, measure_norm
+from seepage.layers.measures.jacobian_columns import InputColumns, Multiples, TargetColumns
+from seepage.nn.gradients.recording import Layers
+from seepage.nn.jacobian.random_signs import key_of, row_signs
+from seepage.nn.problem.problem import Batch
+from seepage.support.chunks import progress
+
+Source = TargetColumns | InputColumns
+_TOGETHER = 4  # directions at once; more win nothing
+
+
+@dataclass
+class Tally:
+    """The norm, its squared standard error, and the extremes of every layer's gradient."""
+
+    norm: dict[str, Tensor]
+    variance: dict[str, Tensor]
+    low: dict[str, Tensor]
+    high: dict[str, Tensor]
+
+    def widen(self, layer: str, low: Tensor, high: Tensor) -> None:
+        """Take the extremes of one more parameter of a layer into account."""
+        self.low[layer] = torch.minimum(self.low.get(layer, low), low)
+        self.high[layer] = torch.maximum(self.high.get(layer, high), high)
+
+
+@dataclass(frozen=True)
+class JacobianNorms:
+    """Takes the norms of the layers' Jacobians over the target or the input.
+
+    Parameters
+    ----------
+    wrt, norm
+        As for :func:`seepage.layers.sensitivity`.
+    sizes
+        The layers, with the number of entries of their gradients.
+    home
+        To which layer a parameter belongs.
+    exact, directions, seed
+        As for :func:`seepage.layers.sensitivity`.
+    """
+
+    wrt: str
+    norm: str | int
+    sizes: dict[str, int]
+    home: dict[str, str]
+    exact: int
+    directions: int
+    seed: int
+
+    def of(self, plan: Layers, batch: Batch, places: Tensor) -> Tally:
+        """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
+        source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
+        columns = batch.z[0].numel()
+        exact = columns <= self.exact
+        one = source.multiples() if exact and isinstance(source, TargetColumns) else None
+        if one is not None and isinstance(source, TargetColumns):
+            tally = self._multiples(source, one)
+        else:
+            tally = self._range(source)
+            if exact:
+                tally.norm = self._whole(source, batch, columns)
+            else:
+                self._mixed(source, batch, places, columns, tally)
+        zero = torch.zeros(len(batch), dtype=batch.z.dtype, device=batch.z.device)
+        for layer in self.sizes:
+            for part in (tally.norm, tally.variance, tally.low, tally.high):
+                part.setdefault(layer, zero)  # the loss does not depend on this layer
+        return tally
+
+    def _range(self, source: Source) -> Tally:
+        """Return the extremes of every layer's gradient."""
+        tally = Tally({}, {}, {}, {})
+        for (name, _), gradient in source.gradients():
+            if name in self.home:
+                tally.widen(self.home[name], *extremes(gradient))
+        return tally
+
+    def _multiples(self, source: TargetColumns, one: Multiples) -> Tally:
+        """Return norms and extremes from the one gradient of which all others are multiples."""
+        tally = Tally({}, {}, {}, {})
+        for (name, _), gradient in source.of_output(one.direction):
+            if name in self.home:
+                layer = self.home[name]
+                norm = measure_norm(gradient, self.norm)
+                tally.norm[layer] = _join(self.norm, tally.norm.get(layer), norm)
+                low, high = (end * one.own for end in extremes(gradient))
+                tally.widen(layer, torch.minimum(low, high), torch.maximum(low, high))
+        if self.norm == "fro":
+            tally.norm = {layer: value.sqrt() for layer, value in tally.norm.items()}
+        factor = _row_norm(one.columns, self.norm)
+        tally.norm = {layer: value * factor for layer, value in tally.norm.items()}
+        return tally
+
+    def _mixed(
+        self,
+        source: Source,
+        batch: Batch,
+        places: Tensor,
+        columns: int,
+        tally: Tally,
+    ) -> None:
+        """Take small layers whole, by their rows, and estimate the others."""
+        small = self._small() if isinstance(source, InputColumns) else {}
+        if small and isinstance(source, InputColumns):
+            for layer, rows in source.rows(small):
+                tally.norm[layer] = _row_norm(rows.flatten(1), self.norm)
+        if len(set(small.values())) < len(self.sizes):
+            self._estimate(source, batch, places, columns, set(small.values()), tally)
+
+    def _small(self) -> dict[str, str]:
+        return {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
+
+    def _whole(self, source: Source, batch: Batch, columns: int) -> dict[str, Tensor]:
+        """Return the norm of every layer's Jacobian from all its columns."""
+        totals: dict[str, Tensor] = {}
+        for some in _few_at_a_time(columns):
+            places = [torch.full((len(batch),), k, device=batch.z.device) for k in some]
+            directions = torch.stack([_unit_vectors(batch.z, place) for place in places])
+            for column in self._columns(source, directions):
+                for layer, part in column.items():
+                    totals[layer] = _join(self.norm, totals.get(layer), part)
+        return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
+
+    def _estimate(
+        self,
+        source: Source,
+        batch: Batch,
+        places: Tensor,
+        columns: int,
+        done: set[str],
+        tally: Tally,
+    ) -> None:
+        if self.norm == "inf":
+            raise InputError(
+                f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
+                f"from a few; take norm='fro' or 1, or exact={columns} to go through all of them."
+            )
+        found: dict[str, list[Tensor]] = {}
+        scale = 1.0 if self.norm == "fro" else float(columns)
+        for some in progress(_few_at_a_time(self.directions), "sensitivity"):
+            directions = torch.stack([self._direction(k, places, batch.z) for k in some])
+            for column in self._columns(source, directions):
+                for layer, part in column.items():
+                    found.setdefault(layer, []).append(scale * part)
+        for layer, parts in found.items():
+            if layer in done:
+                continue
+            each = torch.stack(parts)
+            mean, variance = each.mean(0), each.var(0) / len(parts)
+            if self.norm == "fro":  # the norm is the root of what was estimated without bias
+                variance = torch.where(mean > 0, variance / (4 * mean), torch.zeros_like(mean))
+                mean = mean.sqrt()
+            tally.norm[layer], tally.variance[layer] = mean, variance
+
+    def _direction(self, number: int, places: Tensor, z: Tensor) -> Tensor:
+        key = key_of(self.seed, "sensitivity", number)
+        if self.norm == "fro":
+            return row_signs(key, places, tuple(z.shape[1:]), z)
+        return _drawn_columns(key, places, z)
+
+    def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
+        """Return, for every direction, what each layer's change adds to the norm."""
+        out: list[dict[str, Tensor]] = [{} for _ in directions]
+        for k, (name, _), gradient in source.along(directions):
+            if name in self.home:
+                layer, part = self.home[name], measure_norm(gradient, self.norm)
+                out[k][layer] = _join(self.norm, out[k].get(layer), part)
+        return out
+
+
+def _few_at_a_time(count: int) -> list[range]:
+    """Return the numbers below ``count``, a few at a time, which share what is not their own."""
+    return [range(k, min(k + _TOGETHER, count)) for k in range(0, count, _TOGETHER)]
+
+
+def _join(norm: object, total: Tensor | None, part: Tensor) -> Tensor:
+    if total is None:
+        return part
+    return torch.maximum(total, part) if norm == "inf" else total + part
+
+
+def _row_norm(entries: Tensor, norm: object) -> Tensor:
+    if norm == "fro":
+        return entries.square().sum(1).sqrt()
+    return entries.abs().sum(1) if norm == 1 else entries.abs().amax(1)
+
+
+def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
+    """Return a unit vector per example, its place drawn from the key and the example's number."""
+    bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
+    powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
+    uniform = ((bits + 1) / 2 * powers).sum(1)
+    column = (uniform * z[0].numel()).long().clamp(max=z[0].numel() - 1)
+    return _unit_vectors(z, column)
+
+
+def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
+    """Return for every example the direction of one entry of its variable."""
+    flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
+    return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)

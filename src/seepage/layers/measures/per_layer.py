@@ -1,0 +1,146 @@
+"""One number per layer with its interval: the result that all per-layer measures return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError, nearest
+from seepage.tables.frames import build_frame
+
+NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PerLayer:
+    """A measure of every layer, with a confidence interval, a table and a figure.
+
+    ``numpy.asarray`` gives the numbers; ``result["fc1"]`` that of one layer.
+
+    Parameters
+    ----------
+    measure
+        What was measured, in words.
+    layers
+        The names of the layers, in the order of the network.
+    values
+        One number per layer.
+    low, high
+        The ends of the 95 % confidence intervals.
+    sizes
+        How many numbers each layer's gradient has.
+    kind
+        ``exact``, ``estimate`` or ``attack``.
+    unit
+        Of the numbers; empty where they have none.
+    columns
+        Further columns of the table.
+    notes
+        What must be known to read the numbers right.
+    samples
+        The numbers of every sample, ``(n, layers)``, where the measure is a mean over samples.
+    errors
+        For estimates, the standard error of every entry of ``samples``; zero where it is exact.
+    """
+
+    measure: str
+    layers: tuple[str, ...]
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    sizes: tuple[int, ...]
+    kind: str = "estimate"
+    unit: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    samples: np.ndarray | None = None
+    errors: np.ndarray | None = None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: str) -> float:
+        if layer not in self.layers:
+            raise InputError(
+                f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
+                f"{', '.join(self.layers)}."
+            )
+        return float(self.values[self.layers.index(layer)])
+
+    def ranking(self) -> list[str]:
+        """Return the layers, the one that gives most away first; those without a number last."""
+        known = np.where(np.isnan(self.values), -np.inf, self.values)
+        return [self.layers[k] for k in np.argsort(-known, kind="stable")]
+
+    def foremost(self) -> list[str]:
+        """Return the first layer of the ranking, and those whose interval reaches its own."""
+        first = self.layers.index(self.ranking()[0])
+        return [name for name in self.ranking() if self._high(name) >= self.low[first]]
+
+    def relative(self) -> np.ndarray:
+        """Return the numbers divided by the largest of them (Figure 3 of paper 003)."""
+        return np.asarray(self.values / np.nanmax(self.values))
+
+    def correlation(self, other: PerLayer | np.ndarray) -> tuple[float, float]:
+        """Return Pearson's correlation with another measure over the layers, and its p-value."""
+        from scipy.stats import pearsonr
+
+        if isinstance(other, PerLayer) and other.layers != self.layers:
+            raise InputError("The two results are not about the same layers.")
+        found = pearsonr(self.values, np.asarray(other))
+        return float(found.statistic), float(found.pvalue)
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one row per layer: ``pandas``, ``polars`` or ``pyarrow``."""
+        columns = {
+            "layer": list(self.layers),
+            "size": list(self.sizes),
+            "value": self.values,
+            "low": self.low,
+            "high": self.high,
+        }
+        return build_frame(columns | dict(self.columns), library)
+
+    def figure(self) -> Any:
+        """Return a matplotlib figure: a bar for every layer, with its interval."""
+        from seepage.layers.measures.figure import draw_layers
+
+        return draw_layers([self])
+
+    def _high(self, layer: str) -> float:
+        return float(self.high[self.layers.index(layer)])
+
+    def __repr__(self) -> str:
+        first = self.ranking()[0]
+        place = self.layers.index(first)
+        unit = f" {self.unit}" if self.unit else ""
+        count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
+        return (
+            f"<{count}: {self.measure}, {self.kind}: highest at {first}, "
+            f"{self.values[place]:.4g}{unit} "
+            f"(95 % interval {self.low[place]:.4g} to {self.high[place]:.4g})>"
+        )
+
+
+def mean_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean over the first axis with the ends of Student's 95 % interval.
+
+    A single sample has no interval: its ends are nan. Entries that are nan are left out.
+    """
+    from scipy.special import stdtrit
+
+    counts = np.sum(~np.isnan(samples), axis=0)
+    filled = np.where(np.isnan(samples), 0.0, samples)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = filled.sum(axis=0) / counts
+        spread = np.where(np.isnan(samples), 0.0, (samples - mean) ** 2).sum(axis=0)
+        deviation = np.sqrt(spread / (counts - 1) / counts)
+        reach = stdtrit(np.maximum(counts - 1, 1), 0.975) * deviation
+    reach = np.where(counts > 1, reach, np.nan)
+    return mean, mean - reach, mean + reach

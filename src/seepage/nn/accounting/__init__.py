@@ -1,0 +1,1 @@
+"""The accountant that runs beside a training loop."""

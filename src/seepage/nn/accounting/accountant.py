@@ -1,0 +1,298 @@
+"""The accountant of private SGD: what every step gives away about every record of its batch.
+
+Theorem 3 of paper 004: the information of a whole run about a record is at most the expectation of
+the sum of the steps' informations, and whatever is computed from the noisy gradients (momentum,
+averages, the model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
+``J̃ = ∂g̃/∂z`` and κ for what hidden batches hide (``subsampling``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError, nearest
+from seepage.nn.accounting.measurement import describe_measurement
+from seepage.nn.accounting.run_record import RunRecord
+from seepage.nn.accounting.sharing import world_size
+from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
+from seepage.nn.jacobian.engine import Engine, Step
+from seepage.nn.privacy.ledger import Entry
+from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.views import Input, View
+from seepage.nn.sampling.amplification import Amplification
+from seepage.nn.sampling.batch_index import check_apart, checked_index
+from seepage.nn.sampling.sampler_check import SamplerCheck
+from seepage.nn.sampling.subsampling import POISSON, SAMPLERS, check_rate
+from seepage.nn.sampling.theorem4 import FailureBudget
+from seepage.support.number_check import check_noise
+
+_CLIPS = {"hard": HardClip, "smooth": SmoothClip}
+
+
+class FisherAccountant(RunRecord):
+    """Accounts for the leakage of a training run, record by record.
+
+    Call :meth:`observe` with every batch before the update is made. Reading is cheap and possible
+    at any time: :meth:`rows`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``.
+
+    Parameters
+    ----------
+    net
+        The network under training; its parameters with ``requires_grad`` are what leaves.
+    loss
+        ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
+        that returns one loss per example.
+    n
+        How many records the training data has.
+    batch_size, sample_rate
+        The (mean) size of a batch, or the probability that a record is in it: one of the two.
+    noise_multiplier
+        σ: the noise added to the *sum* of clipped gradients has the standard deviation σC. It may
+        be changed between steps.
+    max_grad_norm
+        C, the clipping threshold.
+    clip
+        ``"hard"``, as most loops have it, ``"smooth"`` as in paper 004, ``"none"``, or a clip of
+        :mod:`seepage.nn.problem.clipping`.
+    sampler
+        How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or
+        ``"other"`` (shuffled epochs, for instance), for which nothing is claimed from sampling.
+    amplification
+        Which factor κ: ``"mixture"``, ``"theorem4"``, or ``"none"``; see
+        :mod:`seepage.nn.sampling.subsampling`.
+    delta, steps
+        For ``"theorem4"``: the probability with which its factor may fail over the whole run (by
+        default ``1/n``), and the number of steps it is spread over, if that is known.
+    view
+        What the question is about; by default the whole input.
+    probes
+        Random probes per step. Two give standard errors that do not depend on other steps.
+    clipping
+        ``"exact"``, or ``"conservative"``: a cheaper upper bound.
+    individual
+        Whether to keep the differential privacy of every record by itself.
+    sketch, sketch_records
+        How many leading directions of the information to keep, and for which records, to learn
+        their FIL over the run.
+    chunk_size
+        How many examples to work on at once; ``"auto"`` finds out.
+    seed
+        Fixes the probes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import seepage as sp
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <...>
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    >>> x, y = torch.randn(60, 4), torch.randint(3, (60,))
+    >>> accountant = sp.nn.FisherAccountant(
+    ...     net, "cross_entropy", n=60, batch_size=30, noise_multiplier=2.0, max_grad_norm=1.0
+    ... )
+    >>> for step in range(5):
+    ...     index = torch.nonzero(torch.rand(60) < 0.5).flatten()  # Poisson batches of rate 1/2
+    ...     seen = accountant.observe(index, x[index], y[index])  # then clip, add noise, update
+    >>> accountant.rows().shape, accountant.steps
+    ((60,), 5)
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        loss: str | nn.Module | Loss,
+        *,
+        n: int,
+        batch_size: float | None = None,
+        sample_rate: float | None = None,
+        noise_multiplier: float,
+        max_grad_norm: float = 1.0,
+        clip: str | Clip = "hard",
+        sampler: str = POISSON,
+        amplification: str = "mixture",
+        delta: float | None = None,
+        steps: int | None = None,
+        view: View | None = None,
+        probes: int = 2,
+        clipping: str = "exact",
+        individual: bool = True,
+        sketch: int = 0,
+        sketch_records: Sequence[int] | None = None,
+        chunk_size: int | str = "auto",
+        seed: int = 0,
+    ) -> None:
+        if n < 1:
+            raise InputError(f"n must be the number of training records, not {n}.")
+        if probes < 1:
+            raise InputError(f"probes must be at least one, not {probes}.")
+        if sketch and probes < 2:
+            raise InputError(
+                f"A sketch needs at least two probes a step, not {probes}; give probes=2, or leave "
+                "sketch out."
+            )
+        if sampler not in SAMPLERS:
+            raise InputError(
+                f"sampler must be one of {', '.join(SAMPLERS)}, not "
+                f"{sampler!r}{nearest(sampler, SAMPLERS)}."
+            )
+        check_noise(noise_multiplier)
+        view = Input() if view is None else view
+        followed = range(n) if sketch_records is None else sketch_records
+        made = make_clip(clip, max_grad_norm)
+        self.sampler = sampler
+        self.sample_rate = _rate(n, batch_size, sample_rate)
+        self.noise_multiplier = noise_multiplier
+        self.engine = Engine(
+            net, loss, clip=made, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+        )
+        budget = _budget(n, delta, steps)
+        self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
+        super().__init__(
+            int(n),
+            int(probes),
+            view.describe(),
+            individual=individual,
+            sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
+            measurement=describe_measurement(view, made, clipping, self.amplification),
+        )
+        share = n / world_size()
+        self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
+        self._open = torch.zeros(0, dtype=torch.int64)  # records of a step that is not complete
+        self._repeats = 0
+
+    @property
+    def clip(self) -> Clip:
+        """The clip of the gradients."""
+        return self.engine.clip
+
+    def observe(
+        self,
+        index: Sequence[int] | Tensor | Any,
+        x: Any,
+        y: Tensor,
+        *,
+        update: bool = False,
+        more: bool = False,
+    ) -> Step:
+        """Account for a batch, before the update that it is used for.
+
+        Parameters
+        ----------
+        index
+            Which records of the training data these are, ``(B,)``; may be empty.
+        x, y
+            Their inputs and targets, as the network and the loss take them.
+        update
+            Whether to return the sum of clipped gradients too (``.gradient``), so that the loop
+            need not compute it again.
+        more
+            Whether more of the same step's batch follows (a large batch in several parts).
+
+        Returns
+        -------
+        Step
+            Losses, gradient norms and traces of the batch.
+        """
+        chosen = checked_index(index, len(y), self.records)
+        check_apart(chosen, self._open)
+        noise = self._noise()
+        step = self.engine.step(
+            x,
+            y,
+            probes=self.probes,
+            key=self.steps,
+            update=update,
+            pulls=self.sketch is not None and len(chosen) > 0,
+            index=chosen,
+        )
+        if len(chosen):
+            self._account(chosen.to(step.norms.device), step, noise)
+            if not self.unknowns:
+                self.unknowns = self.engine.unknowns(x, y)
+        self._open = torch.cat((self._open, chosen))
+        if not more:
+            self.close_step()
+        return step
+
+    def close_step(self) -> None:
+        """Count the step whose batch was observed as taken."""
+        self._count_step()
+        self.check.step(len(self._open), self._repeats)
+        self._open = self._open[:0]
+
+    def _count_step(self) -> None:
+        clip = self.clip
+        self.ledger.add(
+            Entry(
+                1,
+                self.sampler,
+                self.sample_rate,
+                float(self.noise_multiplier),
+                float(clip.max_grad_norm),
+                float(clip.sensitivity),
+                self.records,
+            )
+        )
+
+    def _account(self, chosen: Tensor, step: Step, noise: float) -> None:
+        if self.tally.uses.device != chosen.device:
+            self.to(chosen.device)
+        if self.check.watching:  # only then: the sum waits for an accelerator
+            self._repeats += int((self.tally.uses[chosen] > 0).sum())
+        lengths = step.norms * self.clip.factor(step.norms)
+        factors = self.amplification.factors(lengths, noise, self.clip.sensitivity, self.steps + 1)
+        self.tally.add(chosen, step.traces, factors, noise)
+        clipped = self.clip.sensitivity < math.inf
+        if self.individual is not None and self.sampler == POISSON and clipped:
+            self.individual.add(chosen, self.sample_rate, lengths / noise)
+        if self.sketch is not None and step.pulls is not None:
+            self.sketch.add(chosen, step.pulls, factors, noise)
+
+    def _noise(self) -> float:
+        check_noise(self.noise_multiplier)
+        return float(self.noise_multiplier) * self.clip.max_grad_norm
+
+    def _facts(self) -> dict[str, Any]:
+        return super()._facts() | {"check": self.check.facts(), "repeats": self._repeats}
+
+    def _take(self, facts: Mapping[str, Any]) -> None:
+        super()._take(facts)
+        self.check.take(facts["check"])
+        self._repeats = facts["repeats"]
+        self._open = self._open[:0]
+
+
+def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
+    """Return the clip of that name and threshold; a ready one is returned as it is."""
+    if isinstance(clip, Clip):
+        return clip
+    if clip == "none":
+        return NoClip()
+    if clip not in _CLIPS:
+        names = (*_CLIPS, "none")
+        raise InputError(
+            f"clip must be one of {', '.join(names)}, not {clip!r}{nearest(clip, names)}."
+        )
+    return _CLIPS[clip](max_grad_norm)
+
+
+def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
+    if (batch_size is None) == (sample_rate is None):
+        raise InputError("Give either batch_size or sample_rate.")
+    rate = batch_size / n if batch_size is not None else sample_rate
+    assert rate is not None  # noqa: S101 - one of the two was given
+    check_rate(rate)
+    return float(rate)
+
+
+def _budget(n: int, delta: float | None, steps: int | None) -> FailureBudget | None:
+    """Return the failure probability of theorem 4; by default 1/n, which one record has not."""
+    if delta is None and n == 1:
+        return None
+    return FailureBudget(1 / n if delta is None else delta, steps)

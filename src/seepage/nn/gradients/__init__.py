@@ -1,0 +1,1 @@
+"""Per-record gradients of a network, layer by layer."""

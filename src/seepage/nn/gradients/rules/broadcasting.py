@@ -1,0 +1,87 @@
+"""Per-example gradients of parameters that are added to, multiplied with, or repeated for records.
+
+Position embeddings, class tokens, layer scales and hand-written normalising layers use parameters
+in this way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from seepage.nn.gradients.contributions import Contribution
+from seepage.nn.gradients.taps import Bound, Call, Layout, Rule
+
+
+class _Elementwise(Rule):
+    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+        """Return the two operands; the parameter is found out by name."""
+        if kwargs or len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
+            return None
+        return Bound(None, {"first": args[0], "second": args[1]})
+
+    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the parameters are the same along the examples' axis."""
+        if layout.axis is None or layout.multiple != 1:
+            return False
+        place = layout.axis - len(shape)
+        small = [t for t in bound.parameters.values() if t is not None and _flat(t, place)]
+        return len(small) == 1
+
+
+class Addition(_Elementwise):
+    """``x + p``: the gradient is ``δ``, summed to the shape of ``p``."""
+
+    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
+        """Sum ``δ`` of each example."""
+        return [_summed(call, role, delta) for role in call.names]
+
+
+class Multiplication(_Elementwise):
+    """``x · p``: the gradient is ``δ·x``, summed to the shape of ``p``."""
+
+    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
+        """Sum ``δ·x`` of each example."""
+        other = {"first": "second", "second": "first"}
+        operands = call.bound.parameters
+        return [_summed(call, role, delta * operands[other[role]]) for role in call.names]
+
+
+class Repetition(Rule):
+    """``p.expand(batch, …)``: the gradient is ``δ``, summed to the shape of ``p``."""
+
+    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+        """Return the parameter."""
+        return None if kwargs else Bound(None, {"first": args[0]})
+
+    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the new axis holds the examples."""
+        parameter = bound.parameters["first"]
+        if layout.axis is None or layout.multiple != 1 or parameter is None:
+            return False
+        return _flat(parameter, layout.axis - len(shape))
+
+    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
+        """Sum ``δ`` of each example."""
+        return [_summed(call, role, delta) for role in call.names]
+
+
+def _flat(tensor: Tensor, axis: int) -> bool:
+    """Return whether a tensor is the same along an axis counted from the end."""
+    return bool(-axis > tensor.dim() or tensor.shape[axis] == 1)
+
+
+def _summed(call: Call, role: str, value: Tensor) -> Contribution:
+    parameter = call.bound.parameters[role]
+    assert parameter is not None  # noqa: S101 - it has a name
+    examples = value.movedim(call.layout.axis or 0, 0)  # the parameter is flat along that axis
+    place = (call.layout.axis or 0) - value.dim()
+    shape = list(parameter.shape)
+    if -place <= len(shape):
+        del shape[place]
+    lead = examples.dim() - 1 - len(shape)
+    rest = examples.flatten(1, lead).sum(1) if lead > 0 else examples
+    axes = [1 + k for k, size in enumerate(shape) if size == 1 and rest.shape[1 + k] != 1]
+    reduced = rest.sum(axes, keepdim=True) if axes else rest
+    return Contribution(call.names[role], (reduced,))

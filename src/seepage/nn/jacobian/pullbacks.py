@@ -1,0 +1,85 @@
+"""Pulls back to the record, ``Jᵀw``, for directions that differ from example to example.
+
+The direction is given in the same factors as the gradients themselves, so that ``g(z)·w`` needs no
+gradient per example; one more backward pass differentiates it. With ``w = g`` this is
+``Jᵀg = ½∇_z‖g‖²``, which exact clipping needs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seepage.nn.gradients.contributions import Key, ParameterGradient, grouped, sum_of, value_of
+from seepage.nn.gradients.norms import squared_norms
+from seepage.nn.gradients.outer_products import Grams, Outer
+from seepage.nn.gradients.recording import Layers
+from seepage.nn.jacobian.tangents import Tangents, tangents
+from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.problem import Batch
+
+RadialPull = tuple[Tensor, Tensor, Tensor]  # Jᵀg, norms, losses
+
+
+def radial_pull(layers: Layers, batch: Batch) -> RadialPull:
+    """Return ``Jᵀg``, the norms of the gradients and the losses."""
+    z = batch.z.detach().requires_grad_()
+    losses, contributions = layers.differentiable(batch, z)
+    with torch.enable_grad():
+        squared = squared_norms(contributions)
+        (pull,) = torch.autograd.grad(squared.sum() / 2, z, materialize_grads=True)
+    return pull, squared.detach().sqrt(), losses.detach()
+
+
+def information_product(layers: Layers, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
+    """Return ``J̃ᵀJ̃v`` of every example: a tangent pass, then a pull.
+
+    With ``∂g = Jv``, ``J̃ᵀJ̃v = Jᵀw`` for ``w = (∂g − (1 − ρ²) ĝ ĝᵀ∂g)/φ²`` (see ``clipping``).
+    """
+    seen = tangents(layers, batch, v[None])
+    with torch.no_grad():
+        w = _clipped_twice(seen, clip)
+    z = batch.z.detach().requires_grad_()
+    _, again = layers.differentiable(batch, z)
+    with torch.enable_grad():
+        total = torch.zeros((), dtype=z.dtype, device=z.device)
+        for key, members in grouped(again).items():
+            gradient = value_of([again[k] for k in members])
+            total = total + gradient.dot(w[key], Grams()).sum()
+        (pull,) = torch.autograd.grad(total, z, materialize_grads=True)
+    return pull
+
+
+def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
+    """Return ``w`` for every parameter, given the gradients and their changes."""
+    gg = torch.zeros_like(seen.losses)
+    gd = torch.zeros_like(seen.losses)
+    found = {}
+    for key, members in grouped(seen.contributions).items():
+        value, (change,) = found[key] = seen.gradients(members)
+        grams = Grams()
+        gg += value.dot(value, grams)
+        gd += value.dot(change, grams)
+    norms = gg.sqrt()
+    inside = 1 / clip.phi(norms) ** 2
+    along = torch.where(gg > 0, gd / torch.where(gg > 0, gg, 1.0), 0.0)
+    back = (clip.radial(norms) ** 2 - 1) * along * inside
+    return {
+        key: ParameterGradient(
+            _scaled(change.outers, inside) + _scaled(value.outers, back),
+            _weighted(change.plain, inside, value.plain, back),
+        )
+        for key, (value, (change,)) in found.items()
+    }
+
+
+def _scaled(outers: list[Outer], by: Tensor) -> list[Outer]:
+    """Return outer products with every example multiplied by a number of its own."""
+    return [Outer(outer.left, outer.right * by[:, None, None, None]) for outer in outers]
+
+
+def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:
+    """Return ``by·a + times·b``, where there is anything to add."""
+    pairs = ((a, by), (b, times))
+    parts = [value * factor[:, None] for value, factor in pairs if value is not None]
+    return sum_of(parts) if parts else None

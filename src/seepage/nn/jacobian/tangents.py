@@ -1,0 +1,145 @@
+"""Engine 2, tangents on the record's side: exact clipped norms from three scalars per example.
+
+For a direction ``v`` of the record, ``∂g = (∂g/∂z)v`` follows from the tangents of the layers'
+inputs and output gradients (one forward-over-reverse pass for the whole batch), and with it
+``g·g``, ``g·∂g`` and ``∂g·∂g`` without a gradient per example.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp, vmap
+
+from seepage.nn.gradients.backends import differentiable_backends
+from seepage.nn.gradients.contributions import Contribution, Key, ParameterGradient, Part, grouped
+from seepage.nn.gradients.outer_products import Grams
+from seepage.nn.gradients.recording import Layers, Recording
+from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.problem import Batch
+
+Pieces = list[tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """What clipping K changes of the gradient needs, and what came along.
+
+    ``gg`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
+    """
+
+    gg: Tensor
+    gd: Tensor
+    dd: Tensor
+    losses: Tensor
+    gradients: dict[Key, ParameterGradient]
+
+    @property
+    def norms(self) -> Tensor:
+        """The norms of the gradients."""
+        return self.gg.sqrt()
+
+    def clipped(self, clip: Clip) -> Tensor:
+        """Return ``‖(∂g̃/∂z)v‖²`` of every example and direction, ``(K, B)``."""
+        return clip.squared(self.norms, self.gg, self.gd, self.dd)
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """The contributions to a batch's gradients, and how they change along K directions.
+
+    Parameters
+    ----------
+    losses
+        ``(B,)``.
+    contributions
+        The contributions as they are.
+    changes
+        For each contribution, the tangents of its tensors, stacked along a first axis of length K.
+    directions
+        K.
+    """
+
+    losses: Tensor
+    contributions: list[Contribution]
+    changes: list[tuple[Tensor, ...]]
+    directions: int
+
+    def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
+        """Return a parameter's gradient, and its change along every direction."""
+        uses = [(self.contributions[m], self.contributions[m].expanded()) for m in members]
+        value = ParameterGradient.of([use.join(*expanded) for use, expanded in uses])
+        changes = []
+        for k in range(self.directions):
+            parts: list[Part] = []
+            for member, (use, expanded) in zip(members, uses, strict=True):
+                parts += use.change(expanded, [tensor[k] for tensor in self.changes[member]])
+            changes.append(ParameterGradient.of(parts))
+        return value, changes
+
+
+def tangents(layers: Layers, batch: Batch, directions: Tensor) -> Tangents:
+    """Return the changes of all contributions along directions of the records, ``(K, B, …)``."""
+    made: list[Contribution] = []
+    parameters = layers.problem.detached()
+
+    def pieces(z: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        recordings: list[Recording] = []
+
+        def total(shifts: list[Tensor]) -> tuple[Tensor, Tensor]:
+            each = iter(shifts)
+            recording = layers.record(
+                parameters, batch, z, lambda output: output + next(each), versions=False
+            )
+            recordings.append(recording)
+            return recording.losses.sum(), recording.losses
+
+        value, pull, losses = vjp(total, layers.zeros(batch), has_aux=True)
+        (deltas,) = pull(torch.ones_like(value))
+        made[:] = recordings[0].contributions(deltas)
+        return losses, [contribution.tensors for contribution in made]
+
+    def one(direction: Tensor) -> tuple[tuple[Tensor, Pieces], Pieces]:
+        primal, (_, changes) = jvp(pieces, (batch.z,), (direction,))
+        return primal, changes
+
+    with differentiable_backends(layers.problem.net):
+        if len(directions) == 1:
+            (losses, values), changes = one(directions[0])
+            changes = [tuple(t[None] for t in tensors) for tensors in changes]
+        else:
+            # The primal values do not depend on the direction: vmap computes them once.
+            (losses, values), changes = vmap(one, out_dims=(None, 0))(directions)
+    contributions = [
+        replace(contribution, tensors=tensors)
+        for contribution, tensors in zip(made, values, strict=True)
+    ]
+    return Tangents(losses, contributions, changes, len(directions))
+
+
+def scalars(layers: Layers, batch: Batch, directions: Tensor, keep: bool = False) -> Scalars:
+    """Return ``g·g``, ``g·∂g`` and ``∂g·∂g`` for the changes of every record along directions.
+
+    With ``keep`` the gradients come along, for the sum that is released.
+    """
+    seen = tangents(layers, batch, directions)
+    gg = torch.zeros_like(seen.losses)
+    gd = torch.zeros(len(directions), len(gg), dtype=gg.dtype, device=gg.device)
+    dd = torch.zeros_like(gd)
+    gradients: dict[Key, ParameterGradient] = {}
+    with torch.no_grad():
+        for key, members in grouped(seen.contributions).items():
+            value, changes = seen.gradients(members)
+            grams = Grams()
+            gg += value.dot(value, grams)
+            for k, change in enumerate(changes):
+                gd[k] += value.dot(change, grams)
+                dd[k] += change.dot(change, grams)
+            if keep:
+                gradients[key] = value
+            for k in members:  # a layer is freed once its scalars are taken
+                seen.changes[k] = ()
+                seen.contributions[k] = replace(seen.contributions[k], tensors=())
+    return Scalars(gg, gd, dd, seen.losses, gradients)

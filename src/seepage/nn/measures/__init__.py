@@ -1,0 +1,1 @@
+"""The leakage of one batch of gradients."""

@@ -1,0 +1,315 @@
+"""What one noisy gradient of a network tells about each of its records.
+
+The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
+``I = J̃ᵀJ̃/(σC)²`` (paper 004, section 6), from which come
+
+    FIL    η = √λ_max(I)               the most that any direction of the unknowns leaks
+    dFIL   η̄ = √(Tr(I)/d)              the average over the d unknowns
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.estimate import Estimate
+from seepage.nn.measures.nystrom import Sketch, nystrom
+from seepage.nn.measures.spectral import Spectral, lanczos
+from seepage.nn.measures.traces import (
+    Trace,
+    check_probes,
+    exact,
+    exact_diagonal,
+    hutchpp,
+    rademacher,
+)
+from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.views import Input, Inputs, View, batch_size
+
+_CLIPS = {"smooth": SmoothClip, "hard": HardClip}
+CONDITIONS = (
+    "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
+)
+_FROM_ABOVE = (
+    "Changes along a record's own gradient count in full, as if the clip did not hold them back: "
+    "the numbers estimate a bound from above on the leakage."
+)
+
+
+def leakage(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Inputs,
+    y: Tensor,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float | None = None,
+    clip: str = "smooth",
+    view: View | None = None,
+    clipping: str = "exact",
+    chunk_size: int | str = "auto",
+    seed: int = 0,
+) -> GradientLeakage:
+    """Measure what releasing the noisy gradient of a batch tells about its records.
+
+    Parameters
+    ----------
+    net, loss
+        The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
+        function of output and target that returns one loss per example.
+    x, y
+        The batch, examples along the first axis.
+    noise_multiplier
+        ``σ``: the noise on the sum has the standard deviation ``σC``, or ``σ`` without clipping.
+    max_grad_norm
+        The clipping threshold ``C``; ``None`` leaves the gradients as they are.
+    clip
+        ``"smooth"`` (paper 004's GELU) or ``"hard"``.
+    view
+        What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
+        ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+    clipping
+        ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
+        random signs (rows, cells and parts) bounds the leakage from above, and says ``bound`` for
+        its kind; everything else clips exactly all the same.
+    chunk_size
+        Examples worked on at a time; ``"auto"`` finds what fits.
+    seed
+        Of the probes.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch...>
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
+    >>> leak = sp.nn.leakage(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> leak.rows(method="exact").shape
+    (10,)
+    >>> leak.cells(probes=16).shape
+    (10, 4)
+    """
+    if not (np.isfinite(noise_multiplier) and noise_multiplier > 0):
+        raise InputError(
+            f"noise_multiplier must be a finite number above zero, not {noise_multiplier!r}."
+        )
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
+            f"sp.nn.Embedding('module')), not {view!r}."
+        )
+    chosen: Clip = NoClip()
+    if max_grad_norm is not None:
+        if clip not in _CLIPS:
+            raise InputError(f"clip must be 'smooth' or 'hard', not {clip!r}.")
+        chosen = _CLIPS[clip](max_grad_norm)
+    engine = Engine(
+        net, loss, clip=chosen, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+    )
+    return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
+
+
+class GradientLeakage:
+    """The leakage of one noisy gradient about the records of its batch.
+
+    Parameters
+    ----------
+    engine
+        What measures the Jacobian.
+    x, y
+        The batch.
+    noise
+        The standard deviation of the noise on the sum of the clipped gradients.
+    """
+
+    def __init__(self, engine: Engine, x: Inputs, y: Tensor, noise: float) -> None:
+        self.engine, self.x, self.y, self.noise = engine, x, y, noise
+        if batch_size(x) != len(y):
+            raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+        if not len(y):
+            raise InputError("The batch holds no record; give at least one.")
+
+    def rows(self, measure: str = "dfil", method: str = "rademacher", probes: int = 32) -> Estimate:
+        """Return the leakage about each record.
+
+        Parameters
+        ----------
+        measure
+            ``"dfil"``, or ``"fil"``, which iterates. Cut off before it settles, its kind is
+            ``estimate``, the value is from below, and the error reaches to the bound above.
+        method
+            For the dFIL: ``"rademacher"`` (random signs), ``"hutch++"``, or ``"exact"``.
+        probes
+            How many probes to spend, at least 2.
+        """
+        if measure == "fil":
+            return self._fil()
+        if measure != "dfil":
+            raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
+        trace = self._trace(method, probes)
+        unknowns = self.engine.unknowns(self.x, self.y)
+        exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
+        return self._rooted(
+            self._whitened(trace.values / unknowns),
+            self._whitened(trace.standard_errors / unknowns),
+            "dfil",
+            exactly_clipped.get(method) or self._probed_kind(),
+            degrees=trace.degrees,
+        )
+
+    def cells(self, probes: int = 64, method: str = "rademacher") -> Estimate:
+        """Return the leakage about each number of each record alone, the rest of it known.
+
+        One line per record, in the order of its flattened variable (pixels, features); zero where
+        the view holds an entry as known. Every probe estimates all of them at once.
+        """
+        if method == "exact":
+            squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
+            return self._rooted(squared, torch.zeros_like(squared), "fil", "exact", "cells")
+        if method != "rademacher":
+            raise InputError(f"There is no method {method!r}; choose 'rademacher' or 'exact'.")
+        squares = self._whitened(self._pulls(probes).flatten(2).square())
+        return self._averaged(squares, "fil", "cells")
+
+    def parts(self, masks: Mapping[str, Any], probes: int = 64) -> dict[str, Estimate]:
+        """Return the dFIL about named parts of each record, from one set of probes.
+
+        Parameters
+        ----------
+        masks
+            For each part, a boolean array of the shape of one record's variable. Entries that the
+            view holds as known do not count, and a part without any other is refused.
+        probes
+            How many probes to spend, at least 2.
+        """
+        pulls = self._pulls(probes)
+        out = {}
+        unknown = self.engine.view.mask_for(pulls[:, 0])
+        for name, mask in masks.items():
+            part = Input(mask).mask_for(pulls[:, 0])
+            assert part is not None  # noqa: S101 - a mask was given
+            part = part if unknown is None else part & unknown
+            if not bool(part.any()):
+                raise InputError(
+                    f"The part {name!r} has no entry that the view leaves unknown; leave it out."
+                )
+            squares = (pulls * part).flatten(2).square().sum(2) / int(part.sum())
+            out[name] = self._averaged(self._whitened(squares), "dfil", "rows", name)
+        return out
+
+    def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> Spectral:
+        """Return ``λ_max(I)`` of every record with bounds on either side; ``η`` is its root."""
+        count, like = batch_size(self.x), self.engine.variable(self.x, self.y)
+        shape = (count, *like.shape[1:])
+        # Independent of the data, uniform over all directions, and the same on every device.
+        generator = torch.Generator().manual_seed(self.engine.seed)
+        start = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        start = self.engine.masked(start.expand(shape))
+
+        def apply(v: Tensor) -> Tensor:
+            product = self.engine.information_product(self.x, self.y, v.reshape(shape))
+            return self._whitened(product.flatten(1))
+
+        return lanczos(apply, start.flatten(1), tolerance, max_steps)
+
+    def sketch(self, rank: int = 8) -> Sketch:
+        """Return a low-rank sketch of every record's information matrix.
+
+        Up to rounding it is never above the matrix, and it is the matrix itself where ``rank`` is
+        the number of unknowns, or more.
+        """
+        found = nystrom(self.engine, self.x, self.y, rank)
+        return Sketch(found.factor / self.noise, found.shape)
+
+    def norms(self) -> Tensor:
+        """Return the norm of every record's gradient before clipping."""
+        return self.engine.norms(self.x, self.y)
+
+    def _fil(self) -> Estimate:
+        found = self.spectrum()
+        result = self._rooted(found.lower, torch.zeros_like(found.lower), "fil", "exact")
+        if bool(found.settled.all()):
+            return result
+        gap = found.upper.sqrt() - found.lower.sqrt()
+        return replace(
+            result,
+            kind="estimate",
+            standard_errors=torch.where(found.settled, 0.0, gap),
+            conditions=(*result.conditions, found.remark()),
+        )
+
+    def _trace(self, method: str, probes: int) -> Trace:
+        if method == "rademacher":
+            return rademacher(self.engine, self.x, self.y, probes)
+        if method == "hutch++":
+            return hutchpp(self.engine, self.x, self.y, probes)
+        if method == "exact":
+            return exact(self.engine, self.x, self.y)
+        raise InputError(
+            f"There is no method {method!r}; choose 'rademacher', 'hutch++' or 'exact'."
+        )
+
+    def _pulls(self, probes: int) -> Tensor:
+        check_probes(probes)
+        pulls = self.engine.step(self.x, self.y, probes=probes, key="cells", pulls=True).pulls
+        assert pulls is not None  # noqa: S101 - they were asked for
+        return pulls
+
+    def _probed_kind(self) -> str:
+        """Return the kind of what is estimated from random signs."""
+        safe = self.engine.clipping == "conservative" and not isinstance(self.engine.clip, NoClip)
+        return "bound" if safe else "estimate"
+
+    def _averaged(
+        self, squares: Tensor, measure: str, view: str, about: str | None = None
+    ) -> Estimate:
+        """Return the roots of means over the probes of information, ``(B, probes, …)``."""
+        probes = squares.shape[1]
+        spread = squares.std(1, correction=1) / probes**0.5
+        kind = self._probed_kind()
+        return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
+
+    def _whitened(self, squares: Tensor) -> Tensor:
+        """Return information: squares of Jacobians over the variance of the noise."""
+        return squares / self.noise**2
+
+    def _rooted(
+        self,
+        information: Tensor,
+        errors: Tensor,
+        measure: str,
+        kind: str,
+        view: str = "rows",
+        about: str | None = None,
+        degrees: float = math.inf,
+    ) -> Estimate:
+        """Return the roots of information, with standard errors to first order."""
+        values = information.clamp(min=0).sqrt()
+        spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
+        names = None
+        if view == "cells":
+            names = tuple(f"x{j}" for j in range(values.shape[1]))
+        return Estimate(
+            values,
+            view,
+            measure,
+            kind=kind,
+            about=about or self.engine.view.describe(),
+            names=names,
+            library="torch",
+            noise=(Gaussian(self.noise),),
+            standard_errors=spread,
+            conditions=(*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS,
+            degrees=degrees,
+        )

@@ -1,0 +1,134 @@
+"""Estimates of the trace of every record's information: by random signs, Hutch++, or exactly.
+
+For ``A = J̃ᵀJ̃`` of d unknowns: a probe of random signs has the variance
+``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of paper 004 ``dΣA_ii² − tr²``, which is far larger.
+Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first takes out a subspace that holds most of ``A``,
+exactly, and estimates only the rest; d unit vectors give the trace itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.random_signs import key_of, row_signs
+from seepage.nn.problem.views import Inputs, batch_size
+from seepage.support.chunks import progress
+
+_AT_A_TIME = 4  # directions that share one pass
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
+
+    ``degrees`` is how many degrees of freedom the standard error has.
+    """
+
+    values: Tensor
+    standard_errors: Tensor
+    degrees: float = math.inf
+
+
+def check_probes(probes: int) -> None:
+    """Raise unless there are enough probes to tell a standard error from."""
+    if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
+        raise InputError(
+            "probes must be a whole number of at least 2, so that a standard error can be told, "
+            f"not {probes!r}."
+        )
+
+
+def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
+    """Return the mean of independent probes, with the standard error of that mean."""
+    check_probes(probes)
+    estimates = engine.step(x, y, probes=probes, key=key).traces
+    spread = estimates.std(1, correction=1) / probes**0.5
+    return Trace(estimates.mean(1), spread, probes - 1)
+
+
+def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
+    """Return the trace as the sum of the exact diagonal."""
+    values = exact_diagonal(engine, x, y).flatten(1).sum(1)
+    return Trace(values, torch.zeros_like(values))
+
+
+def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
+    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent for each unknown; zero where known."""
+    count = batch_size(x)
+    z = engine.variable(x, y)
+    mask = engine.view.mask_for(z)
+    size = z[0].numel()
+    which = torch.arange(size) if mask is None else torch.nonzero(mask.flatten()).flatten().cpu()
+    out = torch.zeros(count, size, dtype=z.dtype, device=z.device)
+    for start in progress(range(0, len(which), _AT_A_TIME), "unknowns"):
+        few = which[start : start + _AT_A_TIME].to(z.device)
+        units = torch.zeros(len(few), size, dtype=z.dtype, device=z.device)
+        units[torch.arange(len(few), device=z.device), few] = 1.0
+        v = units.reshape(len(few), 1, *z.shape[1:]).expand(-1, count, *z.shape[1:])
+        out[:, few] = engine.squared_changes(x, y, v)
+    return out.reshape(count, *z.shape[1:])
+
+
+def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
+    """Return Hutch++ with a third of the probes for each of its three parts.
+
+    The part inside the subspace is exact, so the standard error is that of the rest alone. Each
+    part takes at least two probes.
+    """
+    check_probes(probes)
+    rank = max(2, probes // 3)
+    z = engine.variable(x, y)
+    shape, size = tuple(z.shape[1:]), z[0].numel()
+    if rank >= engine.unknowns(x, y):
+        return exact(engine, x, y)
+    count = batch_size(x)
+    basis = subspace(engine, x, y, rank, key)
+    flat = basis.permute(2, 0, 1).reshape(rank, count, *shape)
+    inside = _changes(engine, x, y, flat).sum(1)
+    rows = torch.arange(count)
+    estimates = []
+    for k in range(rank):
+        v = row_signs(key_of(engine.seed, key, "rest", k), rows, (size,), z)
+        v = engine.masked(v.reshape(count, *shape)).reshape(count, size, 1)
+        rest = (v - basis @ (basis.transpose(1, 2) @ v)).reshape(1, count, *shape)
+        estimates.append(_changes(engine, x, y, rest)[:, 0])
+    outside = torch.stack(estimates, 1)
+    spread = outside.std(1, correction=1) / rank**0.5
+    return Trace(inside + outside.mean(1), spread, rank - 1)
+
+
+def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Tensor:
+    """Return an orthonormal basis ``(B, d, rank)`` of the range of ``A`` times random signs."""
+    z = engine.variable(x, y)
+    rows, shape = torch.arange(batch_size(x)), tuple(z.shape[1:])
+
+    def drawn(k: int) -> Tensor:
+        return engine.masked(row_signs(key_of(engine.seed, key, k), rows, shape, z))
+
+    return torch.linalg.qr(products(engine, x, y, drawn, rank))[0]
+
+
+def products(
+    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
+) -> Tensor:
+    """Return ``A`` times ``count`` directions ``(B, …)`` of the records, ``(B, d, count)``."""
+    images = [
+        engine.information_product(x, y, direction(k)).flatten(1)
+        for k in progress(range(count), "products")
+    ]
+    return torch.stack(images, 2)
+
+
+def _changes(engine: Engine, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
+    parts = [
+        engine.squared_changes(x, y, v[k : k + _AT_A_TIME]) for k in range(0, len(v), _AT_A_TIME)
+    ]
+    return torch.cat(parts, 1)

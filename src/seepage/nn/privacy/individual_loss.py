@@ -1,0 +1,117 @@
+"""The privacy loss of every record by itself under Gaussian noise, as ε, μ and Rényi divergence.
+
+A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of each release by that
+much. With noise of standard deviation ``s`` this is ``μ``-Gaussian differential privacy of that one
+record, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (paper 002, equations 2 to 4; Dong, Roth and Su 2021,
+corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seepage.errors import InputError
+from seepage.tables.frames import build_frame
+
+Numbers = NDArray[np.float64]
+
+CONDITIONS = (
+    "It is about adding or removing this one record, all others as they are.",
+    "No amplification by subsampling is claimed: which steps a record takes part in is known.",
+    "It is measured along the run that took place; a promise made beforehand needs a filter that "
+    "stops a record when its budget is spent (Feldman and Zrnic 2021).",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class IndividualLoss:
+    """The privacy loss ``PL`` of each record, and what follows from it.
+
+    Parameters
+    ----------
+    privacy_loss
+        ``Σ_t ‖g̃_t‖²/s_t²`` of every record.
+    conditions
+        What must hold for the numbers to mean what they say.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.nn.privacy.individual_loss import IndividualLoss
+    >>> loss = IndividualLoss(np.array([0.25, 4.0]))
+    >>> loss.mu()
+    array([0.5, 2. ])
+    >>> loss.rdp(order=2)
+    array([0.25, 4.  ])
+    >>> loss.epsilon(delta=1e-5).round(3)
+    array([1.993, 9.997])
+    """
+
+    privacy_loss: Numbers
+    conditions: tuple[str, ...] = CONDITIONS
+
+    def __repr__(self) -> str:
+        mu = self.mu()
+        if not len(mu):
+            return "<individual privacy loss of no records>"
+        return (
+            f"<individual privacy loss of {len(mu)} records: μ median {np.median(mu):.4g}, "
+            f"largest {mu.max():.4g}>"
+        )
+
+    def mu(self) -> Numbers:
+        """Return the ``μ`` of Gaussian differential privacy."""
+        return np.sqrt(self.privacy_loss)
+
+    def rdp(self, order: float = 2) -> Numbers:
+        """Return the Rényi divergence ``αμ²/2`` at the order ``α``."""
+        if not 1 <= order < np.inf:
+            raise InputError(f"A Rényi order is a finite number of at least 1, not {order!r}.")
+        return order * self.privacy_loss / 2
+
+    def epsilon(self, delta: float) -> Numbers:
+        """Return the least ε at δ, which for Gaussian noise is exact."""
+        return gaussian_epsilon(self.mu(), delta)
+
+    def table(self, delta: float = 1e-5, library: str = "pyarrow") -> object:
+        """Return a data frame with a row for every record."""
+        columns = {
+            "row": np.arange(len(self.privacy_loss)),
+            "privacy_loss": self.privacy_loss,
+            "mu": self.mu(),
+            "rdp_2": self.rdp(2),
+            "epsilon": self.epsilon(delta),
+        }
+        return build_frame(columns, library)
+
+
+def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
+    """Return the least ε at which Gaussian mechanisms of these ``μ`` are (ε, δ)-private.
+
+    The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), and zero
+    where already ε = 0 gives no more than δ; nan for a ``μ`` that is not known.
+    """
+    from scipy.special import log_ndtr, ndtri
+
+    if not 0 < delta < 1:
+        raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
+    mu = np.asarray(mu, dtype=np.float64)
+    out = np.where(np.isfinite(mu), 0.0, mu)  # what is not known is not private
+    # At ε = 0 the least δ is 2Φ(μ/2) − 1.
+    needed = np.isfinite(mu) & (mu > -2 * ndtri((1 - delta) / 2))
+    size = mu[needed]
+    low = np.zeros_like(size)
+    high = size**2 / 2 - size * ndtri(delta)  # there the first term alone is δ
+    for _ in range(100):
+        middle = (low + high) / 2
+        first = log_ndtr(size / 2 - middle / size)
+        second = middle + log_ndtr(-size / 2 - middle / size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
+        above = found > np.log(delta)
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    out[needed] = high
+    return out

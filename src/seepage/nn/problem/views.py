@@ -1,0 +1,315 @@
+"""What a question about a record is about: its input, a part of it, its label, an embedding.
+
+A view names a variable ``z`` with one row per example. The leakage about it follows from
+``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held as it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from seepage.errors import InputError, nearest
+
+Inputs = Any  # a tensor, or a tuple or dict of tensors, examples along the first axis
+
+
+class View(ABC):
+    """What is unknown of every record.
+
+    Parameters
+    ----------
+    mask
+        Which entries of the variable are unknown, as a boolean array of the shape of one record's
+        variable; ``None`` for all of them.
+    """
+
+    mask: Any
+
+    @abstractmethod
+    def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return the variable's present value, ``(B, …)``."""
+
+    @abstractmethod
+    def placed(
+        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
+    ) -> Any:  # a context manager of (x, y)
+        """Return a context in which the network sees ``z``, giving the inputs to call it with."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what the view is about, in words."""
+
+    def mask_for(self, z: Tensor) -> Tensor | None:
+        """Return the mask as a tensor that multiplies one record's variable, or ``None``."""
+        if self.mask is None:
+            return None
+        mask = torch.as_tensor(self.mask, device=z.device)
+        if mask.dtype != torch.bool:
+            raise InputError("A mask must hold true and false, not numbers.")
+        try:
+            mask = mask.expand(z.shape[1:])
+        except RuntimeError:
+            raise InputError(
+                f"A mask for records of shape {tuple(z.shape[1:])} cannot have the shape "
+                f"{tuple(mask.shape)}."
+            ) from None
+        if not bool(mask.any()):
+            raise InputError("The mask leaves nothing unknown; give at least one true entry.")
+        return mask
+
+    def unknowns(self, z: Tensor) -> int:
+        """Return how many numbers of one record are unknown."""
+        mask = self.mask_for(z)
+        return int(z[0].numel() if mask is None else mask.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Input(View):
+    """The network's input, or the part of it that ``mask`` picks.
+
+    Parameters
+    ----------
+    mask
+        Which entries are unknown, true or false for each of one record's; ``None`` for all.
+
+    Examples
+    --------
+    >>> from seepage.nn.problem.views import Input
+    >>> Input().describe()
+    'the input'
+    """
+
+    mask: Any = None
+
+    @staticmethod
+    def features(columns: Sequence[int], width: int) -> Input:
+        """Return the view of some columns of a table with ``width`` columns."""
+        mask = torch.zeros(width, dtype=torch.bool)
+        outside = [c for c in columns if not -width <= c < width]
+        if outside:
+            raise InputError(f"There is no column {outside[0]}: records have {width} columns.")
+        mask[list(columns)] = True
+        return Input(mask)
+
+    @staticmethod
+    def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
+        """Return the view of a patch of images ``height`` by ``width``, in all channels."""
+        mask = torch.zeros(height, width, dtype=torch.bool)
+        mask[rows, columns] = True
+        return Input(mask)
+
+    def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return the input itself, which must be one tensor of real numbers."""
+        if not isinstance(x, Tensor):
+            raise InputError(
+                "The input is not a single tensor; ask about an embedding: "
+                "view=sp.nn.Embedding('name of a module')."
+            )
+        if not x.is_floating_point():
+            raise InputError(
+                f"The input holds {str(x.dtype).removeprefix('torch.')} numbers, which cannot "
+                "change a little; ask about an embedding of them: "
+                "view=sp.nn.Embedding('name of the embedding module')."
+            )
+        return x.detach()
+
+    @contextmanager
+    def placed(
+        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
+    ) -> Iterator[tuple[Inputs, Tensor]]:
+        """Call the network with ``z``."""
+        yield z, y
+
+    def describe(self) -> str:
+        """Return what the view is about, in words."""
+        return "the input" if self.mask is None else "a part of the input"
+
+
+@dataclass(frozen=True, eq=False)
+class Label(View):
+    """The label, as a soft target: class numbers become probabilities, one per class.
+
+    Parameters
+    ----------
+    mask
+        Which classes' probabilities are unknown; ``None`` for all.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn import Label
+    >>> net, x = torch.nn.Linear(4, 3), torch.zeros(2, 4)
+    >>> Label().variable(net, x, torch.tensor([0, 2]))
+    tensor([[1., 0., 0.],
+            [0., 0., 1.]])
+    """
+
+    mask: Any = None
+
+    def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return the target in real numbers, one-hot where it is a class number."""
+        if y.is_floating_point():
+            return y.detach()
+        with torch.no_grad():
+            output = call(net, rows_of(x, slice(0, 1)))
+        if not isinstance(output, Tensor):
+            raise InputError(
+                "The number of classes cannot be read off the network's output; give y as soft "
+                "targets (one-hot)."
+            )
+        classes = output.shape[-1]
+        if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            raise InputError(
+                f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, "
+                f"but y goes from {int(y.min())} to {int(y.max())}."
+            )
+        return functional.one_hot(y.long(), classes).to(output.dtype)
+
+    @contextmanager
+    def placed(
+        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
+    ) -> Iterator[tuple[Inputs, Tensor]]:
+        """Use ``z`` as the target."""
+        yield x, z
+
+    def describe(self) -> str:
+        """Return what the view is about, in words."""
+        return "the label"
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding(View):
+    """What a module of the network returns: the token embeddings of a text, for example.
+
+    The unknown is a change added to that output. Parameters before the module are released like
+    all others; how they depend on the tokens themselves is not part of this view.
+
+    Parameters
+    ----------
+    module
+        The module's name, as in ``net.named_modules()``; it must be used once per run.
+    mask
+        Which of its entries are unknown.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn import Embedding
+    >>> net = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2))
+    >>> Embedding("0").variable(net, torch.tensor([[1, 5, 2]]), torch.tensor([0])).shape
+    torch.Size([1, 3, 4])
+    """
+
+    module: str
+    mask: Any = None
+
+    def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return zeros of the shape of the module's output: no change."""
+
+        def stop(module: nn.Module, args: Any, output: Any) -> None:
+            raise _ReachedError(output)
+
+        handle = self._find(net).register_forward_hook(stop)
+        try:
+            with torch.no_grad():
+                call(net, x)
+            raise InputError(f"The network runs without using its module {self.module!r}.")
+        except _ReachedError as reached:
+            out = reached.output
+        finally:
+            handle.remove()
+        if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != batch_size(x):
+            raise InputError(
+                f"The module {self.module!r} must return one tensor with the examples first."
+            )
+        return torch.zeros_like(out)
+
+    @contextmanager
+    def placed(
+        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
+    ) -> Iterator[tuple[Inputs, Tensor]]:
+        """Add ``z`` to what the module returns."""
+        runs = []
+
+        def shifted(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            runs.append(module)
+            if len(runs) > 1:
+                raise InputError(
+                    f"The module {self.module!r} runs more than once; an embedding must run once."
+                )
+            return output + z
+
+        handle = self._find(net).register_forward_hook(shifted)
+        try:
+            yield x, y
+        finally:
+            handle.remove()
+
+    def describe(self) -> str:
+        """Return what the view is about, in words."""
+        part = "a part of " if self.mask is not None else ""
+        return f"{part}the output of {self.module!r}"
+
+    def _find(self, net: nn.Module) -> nn.Module:
+        modules = dict(net.named_modules())
+        if self.module not in modules or not self.module:
+            raise InputError(
+                f"The network has no module {self.module!r}{nearest(self.module, modules)}."
+            )
+        return modules[self.module]
+
+
+class _ReachedError(Exception):
+    """Ends a run of the network once the module was reached whose output is wanted."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+
+def call(net: nn.Module, x: Inputs) -> Any:
+    """Run a network on a tensor, on a tuple of arguments, or on named arguments."""
+    if isinstance(x, Mapping):
+        return net(**x)
+    return net(*x) if isinstance(x, tuple | list) else net(x)
+
+
+def leaves(x: Inputs) -> list[Tensor]:
+    """Return all tensors of the inputs, and refuse inputs that have anything else."""
+    if isinstance(x, Tensor):
+        found = [x]
+    elif isinstance(x, Mapping):
+        found = list(x.values())
+    else:
+        found = list(x) if isinstance(x, tuple | list) else [x]
+    for value in found:
+        if not isinstance(value, Tensor):
+            raise InputError(
+                "x must be a torch tensor, or a tuple or mapping of tensors, but it has a "
+                f"{type(value).__name__}; use torch.as_tensor, and leave out what is not there."
+            )
+    if not found or any(value.dim() == 0 for value in found):
+        raise InputError("x has no examples: give tensors with the examples along the first axis.")
+    return found
+
+
+def batch_size(x: Inputs) -> int:
+    """Return how many examples there are."""
+    return int(leaves(x)[0].shape[0])
+
+
+def rows_of(x: Inputs, rows: Any) -> Inputs:
+    """Return some of the examples: a slice, or positions."""
+    if isinstance(x, Mapping):
+        return {name: value[rows] for name, value in x.items()}
+    if isinstance(x, tuple | list):
+        return type(x)(value[rows] for value in x)
+    return x[rows]

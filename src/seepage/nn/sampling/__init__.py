@@ -1,0 +1,1 @@
+"""How batches are drawn, and what drawing them at random gains."""

@@ -1,0 +1,181 @@
+"""A number for every attribute of every record, and its norms over records, attributes and images.
+
+The PLIS of a subject, of a group of attributes or of a super-pixel is the Euclidean norm of that
+part of its array (paper 002, section "Theoretical Results").
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seepage.core.noise import Gaussian, Noise
+from seepage.core.result import Result
+from seepage.errors import InputError
+from seepage.nn.problem.record_parts import Part, entries_of
+from seepage.tables.frames import as_numpy
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """An array like the records themselves, ``(B, …)``.
+
+    Parameters
+    ----------
+    values
+        The numbers, one for every attribute of every record.
+    noise
+        The standard deviation of the noise on the sum of the gradients; ``None`` without noise.
+    about
+        What the attributes are, in words.
+    kind
+        ``exact``.
+    index
+        What each record is called; positions for ``None``.
+    names
+        The names of the columns, of records that are rows of a table.
+    library
+        The library of the caller's table.
+    """
+
+    values: Tensor
+    noise: float | None = None
+    about: str = "the input"
+    kind: str = "exact"
+    index: np.ndarray | None = None
+    names: tuple[str, ...] | None = None
+    library: str = "torch"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+    def subjects(self) -> Result:
+        """Return the norm over each whole record."""
+        return self._result(self.values.flatten(1).norm(dim=1), "rows")
+
+    def attributes(self, parts: Mapping[str, Part] | None = None) -> Result:
+        """Return the norm over named parts of each record, one column for each.
+
+        Parameters
+        ----------
+        parts
+            For each name a column (its number or name), several of them, a slice, a tuple of
+            slices, or true and false for every entry of a record; of images also for every pixel.
+            An entry that is named twice counts once. Every column of a table by itself for
+            ``None``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from seepage.nn.susceptibility.attribution import Attribution
+        >>> found = Attribution(torch.tensor([[3.0, 4.0, 1.0]]), names=("age", "height", "dose"))
+        >>> found.attributes({"body": ["age", "height"], "drug": "dose"}).values
+        tensor([[5., 1.]])
+        """
+        if parts is None:
+            if self.values.dim() != 2:
+                raise InputError(
+                    f"Records of shape {tuple(self.values.shape[1:])} have no columns; name their "
+                    "parts, or use patches(size) or superpixels(labels)."
+                )
+            names = self._columns()
+            return self._result(self.values.abs(), "cells", names)
+        if not isinstance(parts, Mapping) or not parts:
+            raise InputError(
+                "Name at least one part of the record, such as {'body': ['age', 'height']}."
+            )
+        squares = self.values.square().flatten(1)
+        shape = tuple(self.values.shape[1:])
+        columns = self._columns() if len(shape) == 1 else None
+        norms = []
+        for name, part in parts.items():
+            mask = entries_of(part, shape, columns, name).flatten().to(squares.device)
+            norms.append(squares[:, mask].sum(1))
+        return self._result(torch.stack(norms, 1).sqrt(), "cells", tuple(map(str, parts)))
+
+    def patches(self, size: int | tuple[int, int]) -> Tensor:
+        """Return the norm over each patch of ``size`` by ``size`` pixels, ``(B, rows, columns)``.
+
+        All channels count together; patches that reach over an edge hold what there is of them.
+
+        Parameters
+        ----------
+        size
+            The side of a square, or height and width of a patch, in pixels.
+        """
+        sides = size if isinstance(size, tuple | list) else (size, size)
+        if len(sides) != 2 or any(
+            not isinstance(side, numbers.Integral) or isinstance(side, bool) or side < 1
+            for side in sides
+        ):
+            raise InputError(
+                "A patch has a whole number of pixels, at least one, or two such numbers (height, "
+                f"width), not {size!r}."
+            )
+        tall, wide = int(sides[0]), int(sides[1])
+        squares = self._pixels()
+        height, width = squares.shape[1:]
+        padded = torch.nn.functional.pad(squares, (0, -width % wide, 0, -height % tall))
+        blocks = padded.unflatten(2, (-1, wide)).unflatten(1, (-1, tall))
+        return blocks.sum((2, 4)).sqrt()
+
+    def superpixels(self, labels: Any) -> Result:
+        """Return the norm over each segment of the images, one column for each label.
+
+        Parameters
+        ----------
+        labels
+            The segment that each pixel belongs to: ``(H, W)`` for all records alike, or
+            ``(B, H, W)``. A segment that a record does not have is nan.
+        """
+        squares = self._pixels()
+        given = as_numpy(labels)
+        if given.shape not in (tuple(squares.shape), tuple(squares.shape[1:])):
+            raise InputError(
+                f"Labels for {len(squares)} images of {squares.shape[1]} by {squares.shape[2]} "
+                f"pixels cannot have the shape {given.shape}."
+            )
+        known, places = np.unique(given, return_inverse=True)
+        where = torch.as_tensor(places.reshape(given.shape), device=squares.device)
+        where = where.expand(squares.shape).flatten(1)
+        sums = squares.new_zeros(len(squares), len(known))
+        norms = sums.scatter_add(1, where, squares.flatten(1)).sqrt()
+        there = sums.scatter(1, where, 1.0) > 0
+        names = tuple(str(label) for label in known)
+        return self._result(torch.where(there, norms, torch.nan), "cells", names)
+
+    def _result(self, values: Tensor, view: str, names: tuple[str, ...] | None = None) -> Result:
+        noise: tuple[Noise, ...] = () if self.noise is None else (Gaussian(self.noise),)
+        return Result(
+            values,
+            view,
+            "plis",
+            self.kind,
+            self.about,
+            self.index,
+            names,
+            library=self.library,
+            noise=noise,
+        )
+
+    def _columns(self) -> tuple[str, ...]:
+        return self.names or tuple(f"x{j}" for j in range(self.values.shape[1]))
+
+    def _pixels(self) -> Tensor:
+        """Return the squares of images, summed over their channels, ``(B, H, W)``."""
+        if self.values.dim() not in (3, 4):
+            raise InputError(
+                f"Records of shape {tuple(self.values.shape[1:])} are no images: these have two "
+                "axes, or channels and two axes."
+            )
+        squares = self.values.square()
+        return squares.sum(1) if squares.dim() == 4 else squares

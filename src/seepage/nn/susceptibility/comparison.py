@@ -1,0 +1,159 @@
+"""PLIS, Jacobian sensitivity and Fisher information loss of one gradient, side by side.
+
+With ``J̃ = ∂g̃/∂z`` the Jacobian of a record's released gradient and ``s`` the noise (paper 002,
+equations 7 and 8):
+
+    PLIS      (2/s²) J̃ᵀg̃       how the privacy loss reacts to each attribute
+    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient reacts: 002 takes the largest singular value, Mo et
+                                al. (2020) the Frobenius norm; of one attribute its column's norm
+    FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes
+
+With the largest singular value JacSens is the FIL times ``s``, so both rank records alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.estimate import Estimate
+from seepage.nn.measures.gradient_leakage import GradientLeakage
+from seepage.nn.problem.views import Inputs
+
+EXACT_UP_TO = 128  # unknowns per record for which "auto" takes every column of the Jacobian
+MOST_STEPS = 200  # of Lanczos' method for the largest singular values
+METHODS = ("auto", "exact", "estimate")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The three measures of the same gradient.
+
+    Parameters
+    ----------
+    plis
+        The norm of every record's PLIS, ``(B,)``.
+    jacsens
+        The largest singular value of every record's ``J̃``; where its iteration was cut off (kind
+        ``estimate``), a value that is not above it.
+    jacsens_frobenius
+        The Frobenius norm; an estimate with its standard error where the columns were probed.
+    fil
+        The Fisher information loss of every record; ``None`` without noise, where it is infinite.
+    plis_cells, jacsens_cells
+        The same of every attribute by itself, ``(B, d)``: ``|PLIS_j|`` and ``‖∂g̃/∂z_j‖``. The FIL
+        of one attribute is ``jacsens_cells/s``.
+    """
+
+    plis: np.ndarray
+    jacsens: Estimate
+    jacsens_frobenius: Estimate
+    fil: Estimate | None
+    plis_cells: np.ndarray
+    jacsens_cells: Estimate
+
+    def spearman(self) -> dict[str, float]:
+        """Return rank correlations between the measures, over the records.
+
+        The last, ``"plis, jacsens by attribute"``, is over the attributes of each record, averaged
+        over the records; nan where nothing varies.
+        """
+        found = {
+            "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
+            "plis, jacsens_frobenius": rank_correlation(
+                self.plis, np.asarray(self.jacsens_frobenius)
+            ),
+        }
+        if self.fil is not None:
+            found["plis, fil"] = rank_correlation(self.plis, np.asarray(self.fil))
+        each = [
+            rank_correlation(a, b)
+            for a, b in zip(self.plis_cells, np.asarray(self.jacsens_cells), strict=True)
+        ]
+        known = [value for value in each if np.isfinite(value)]
+        found["plis, jacsens by attribute"] = float(np.mean(known)) if known else float("nan")
+        return found
+
+    def columns(self) -> dict[str, Any]:
+        """Return the measures of every record under their names, with standard errors."""
+        found: dict[str, Any] = {
+            "jacsens": np.asarray(self.jacsens),
+            "jacsens_frobenius": np.asarray(self.jacsens_frobenius),
+            "jacsens_frobenius_error": np.asarray(self.jacsens_frobenius.standard_errors),
+        }
+        if self.fil is not None:
+            found["fil"] = np.asarray(self.fil)
+        return found
+
+
+def compare(
+    engine: Engine,
+    x: Inputs,
+    y: Tensor,
+    values: Tensor,
+    noise: float | None,
+    method: str,
+    probes: int,
+) -> Comparison:
+    """Measure JacSens and FIL of the gradients whose PLIS is ``values``."""
+    if method not in METHODS:
+        raise InputError(f"compare must be one of {', '.join(METHODS)}, not {method!r}.")
+    leak = GradientLeakage(engine, x, y, 1.0)
+    exact = method == "exact" or (method == "auto" and engine.unknowns(x, y) <= EXACT_UP_TO)
+    cells = leak.cells(method="exact") if exact else leak.cells(probes)
+    flat = torch.as_tensor(cells.values)
+    total = flat.square().sum(1)
+    frobenius = replace(
+        cells, values=total.sqrt(), view="rows", names=None, standard_errors=torch.zeros_like(total)
+    )
+    if not exact:
+        unknowns = engine.unknowns(x, y)
+        mean = leak.rows(probes=probes)  # the root of the mean over the unknowns
+        frobenius = replace(
+            mean,
+            values=mean.values * unknowns**0.5,
+            standard_errors=mean.standard_errors * unknowns**0.5,
+        )
+    largest, kind = _largest(leak, engine.unknowns(x, y), flat.dtype)
+    spectral = replace(
+        frobenius, values=largest, kind=kind, standard_errors=torch.zeros_like(largest)
+    )
+    fil = None
+    if noise is not None:
+        fil = replace(spectral, values=largest / noise, measure="fil", noise=(Gaussian(noise),))
+    flat_plis = values.flatten(1)
+    return Comparison(
+        flat_plis.norm(dim=1).cpu().numpy(),
+        _renamed(spectral),
+        _renamed(frobenius),
+        fil,
+        flat_plis.abs().cpu().numpy(),
+        _renamed(cells),
+    )
+
+
+def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
+    """Return the largest singular values: exact, or from below where the iteration was cut off."""
+    found = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, MOST_STEPS)
+    settled = found.steps < MOST_STEPS or unknowns <= MOST_STEPS
+    return found.lower.sqrt(), "exact" if settled else "estimate"
+
+
+def _renamed(found: Estimate) -> Estimate:
+    return replace(found, measure="jacsens", noise=())
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return Spearman's correlation; nan where one of the two does not vary."""
+    from scipy.stats import spearmanr
+
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(spearmanr(a, b).statistic)

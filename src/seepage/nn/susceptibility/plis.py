@@ -1,0 +1,197 @@
+"""Privacy loss and PLIS of the records of a batch: which attribute costs the privacy.
+
+A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. What it costs record i is
+``PL = ‖g̃_i‖²/s²`` (paper 002, equation 4), and its gradient with respect to the record's
+attributes is the privacy loss-input susceptibility (equations 6 and 7):
+
+    PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.nn.accounting.accountant import make_clip
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.linear_models import as_network
+from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.views import Input, View, batch_size
+from seepage.nn.susceptibility.comparison import compare as compare_measures
+from seepage.nn.susceptibility.result import Susceptibility, susceptibility
+from seepage.support.number_check import check_positive
+from seepage.tables.frames import Table, as_numpy, read_table
+
+
+def plis(
+    net: Any,
+    loss: str | nn.Module | Loss | None,
+    x: Any,
+    y: Any,
+    *,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    clip: str | Clip = "smooth",
+    view: View | None = None,
+    compare: str | None = None,
+    probes: int = 64,
+    chunk_size: int | str = "auto",
+    seed: int = 0,
+) -> Susceptibility:
+    """Apportion the privacy loss of each record to its attributes, pixel by pixel.
+
+    Parameters
+    ----------
+    net, loss
+        The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
+        function of output and target that returns one loss per example. Or a fitted model of
+        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None``: its own is taken.
+    x, y
+        The batch, examples along the first axis; for tables also data frames, whose columns then
+        have names.
+    noise_multiplier
+        ``σ``: the noise on the sum has the standard deviation ``s = σC``, or ``σ`` without
+        clipping. ``None``, without noise, gives the *gradient signal* ``‖g‖²`` (``s = 1``).
+    max_grad_norm
+        The clipping threshold ``C``; ``None`` leaves the gradients as they are.
+    clip
+        ``"smooth"`` (paper 004's GELU, as in paper 002) or ``"hard"``, under which the privacy loss
+        of a clipped record does not react to anything and its PLIS is zero. Or a clip of
+        :mod:`seepage.nn`, which has its own threshold, without ``max_grad_norm``.
+    view
+        What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
+        ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+    compare
+        Whether to measure JacSens and FIL of the same gradients too: ``"exact"`` takes every column
+        of the Jacobian, ``"estimate"`` probes it, ``"auto"`` is exact up to 128 attributes.
+    probes
+        How many probes an estimate takes.
+    chunk_size
+        Examples worked on at a time; ``"auto"`` finds what fits.
+    seed
+        Of the probes.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch...>
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
+    >>> found = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> found.values.shape, found.privacy_loss.shape
+    (torch.Size([10, 4]), torch.Size([10]))
+    >>> found.attributes({"first two": slice(0, 2), "third": 2}).shape
+    (10, 2)
+    """
+    check_view(view)
+    noise, chosen = _release(noise_multiplier, max_grad_norm, clip)
+    table: Table | None = None
+    if isinstance(net, nn.Module):
+        if loss is None:
+            raise InputError("A network needs its loss, such as 'cross_entropy' or 'mse'.")
+        x, y, table = as_tensors(net, x, y)
+    elif loss is not None:
+        raise InputError(
+            f"A {type(net).__name__} has a loss of its own; pass loss=None, or a torch module."
+        )
+    else:
+        net, loss, table, x, y = as_network(net, x, y)
+    check_batch(x, y)
+    engine = Engine(net, loss, clip=chosen, view=view, chunk_size=chunk_size, seed=seed)
+    pulls, norms, losses = engine.radial_pull(x, y)
+    found = susceptibility(pulls, norms, losses, chosen, noise, engine.view.describe())
+    found = named(found, table, engine.view)
+    if compare is not None:
+        beside = compare_measures(engine, x, y, found.values, noise, compare, probes)
+        found = replace(found, comparison=beside)
+    return found
+
+
+def _release(
+    noise_multiplier: float | None, max_grad_norm: float | None, clip: str | Clip
+) -> tuple[float | None, Clip]:
+    """Return the standard deviation of the noise, or None, and the clip."""
+    chosen = choose_clip(clip, max_grad_norm)
+    if noise_multiplier is None:
+        if not isinstance(chosen, NoClip):
+            raise InputError(
+                "A clip without noise_multiplier: clipping alone is not private. Give both, or "
+                "neither (no max_grad_norm) for the gradient signal."
+            )
+        return None, chosen
+    check_positive(noise_multiplier, "noise_multiplier")
+    return float(noise_multiplier) * chosen.max_grad_norm, chosen
+
+
+def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
+    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
+    if max_grad_norm is not None:
+        check_positive(max_grad_norm, "max_grad_norm")
+    if isinstance(clip, Clip):
+        if max_grad_norm not in (None, clip.max_grad_norm):
+            raise InputError(
+                f"max_grad_norm={max_grad_norm!r} contradicts clip={clip!r}; give the clip by its "
+                "name, or the same threshold in both."
+            )
+        return clip
+    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
+    return NoClip() if max_grad_norm is None else found
+
+
+def check_view(view: Any) -> None:
+    """Raise unless this says what the attributes are."""
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
+        )
+
+
+def check_batch(x: Any, y: Tensor) -> None:
+    """Raise unless there is a label for each of at least one record."""
+    if batch_size(x) != len(y):
+        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+    if len(y) == 0:
+        raise InputError("The batch holds no records.")
+
+
+def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibility:
+    """Return PLIS with the names of a table's rows, and of its columns where it is about them."""
+    if table is None:
+        return found
+    about = isinstance(view, Input) and found.values.shape[1:] == (len(table.names),)
+    names = table.names if about else None
+    return replace(found, index=table.index, names=names, library=table.library)
+
+
+def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
+    """Return tensors where the network is; a data frame also as a table with names."""
+    like = next(net.parameters(), None)
+    if like is None:
+        raise InputError("The network has no parameters, so nothing of it is released.")
+    table = None
+    if hasattr(x, "columns") or hasattr(x, "column_names"):
+        table = read_table(x)
+        x = table.values
+    if isinstance(x, np.ndarray):
+        x = _tensor(x, like.dtype if x.dtype.kind == "f" else None)
+        x = x.to(like.device)
+    if not isinstance(y, Tensor):
+        labels = as_numpy(y)
+        if labels.dtype.kind not in "biuf":
+            raise InputError(
+                f"y holds {labels.dtype} values instead of numbers; give the number of each class."
+            )
+        y = _tensor(labels).to(like.device)
+    return x, y, table
+
+
+def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
+    # Copies: frames may not be written to, and torch takes no array that runs backwards.
+    return torch.tensor(np.ascontiguousarray(values), dtype=dtype)

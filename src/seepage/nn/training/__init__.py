@@ -1,0 +1,1 @@
+"""Private training: our own loop, and Opacus."""

@@ -1,0 +1,47 @@
+"""Checkpoints of a run: one file, written whole or not at all, tensors and text, no pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.support.files import write_private
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts (anything JSON can hold) into one safetensors file.
+
+    The file is made beside its place and then renamed, so that whoever is killed while writing
+    leaves the last checkpoint as it was. It can be read by its owner only.
+    """
+    from safetensors.torch import save
+
+    # Tensors that share memory (tied weights) are written one by one.
+    apart = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+    content = save(apart, metadata={"facts": json.dumps(facts)})
+    write_private(path, lambda file: file.write(content))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and facts of a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is no checkpoint of this program, or is damaged; delete it to begin anew."
+        ) from error
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove half-written files of earlier runs that were killed."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        left.unlink(missing_ok=True)

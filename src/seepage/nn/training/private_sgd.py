@@ -1,0 +1,304 @@
+"""Private SGD with the accountant built in, for those without a loop of their own.
+
+In one process or, under ``torchrun``, in several, which share the work of every batch.
+
+``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
+and weight decay, which look at nothing but the noisy gradients and add no leakage).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from seepage.errors import InputError
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.accounting.fingerprint import data_fingerprint, loss_name, plain_setting
+from seepage.nn.accounting.sharing import (
+    gather_shares,
+    keep_one_share,
+    process_rank,
+    whole_state,
+    world_size,
+)
+from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.losses import Loss
+from seepage.nn.sampling.samplers import make_sampler
+from seepage.nn.training.checkpoints import read_checkpoint, remove_leftovers, write_checkpoint
+from seepage.nn.training.evaluation import Progress, measure_accuracy
+from seepage.nn.training.parallel import check_agreement, own_part, shared_seed, start_alike, summed
+from seepage.nn.training.trainer_settings import check_accounting, check_same_run, check_update
+
+_QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
+
+
+class PrivateSGD:
+    """Trains a network with private SGD and accounts for what that gives away.
+
+    Where :mod:`torch.distributed` has been initialised, the processes train together: each works on
+    the records of a batch that are its own, the clipped gradients are summed, and all end with the
+    same network and the account of the whole run, as one process would.
+
+    Parameters
+    ----------
+    net
+        The network; it is trained in place, on the device where it is.
+    loss
+        As for :class:`~seepage.nn.FisherAccountant`.
+    steps
+        How many steps to take.
+    batch_size
+        The size of a batch, or its mean for Poisson batches.
+    learning_rate, momentum, weight_decay
+        ρ, m and λ.
+    noise_multiplier, max_grad_norm, clip
+        σ, C, and how gradients are clipped: ``"smooth"`` as in paper 004, ``"hard"``, ``"none"``,
+        or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+    sampling
+        ``"poisson"``, or ``"fixed"`` for batches of one size.
+    seed
+        Fixes batches, noise and probes, which are functions of it and the step's number. By default
+        it is drawn from the operating system and kept in the checkpoint. Keep it secret: who knows
+        it can take the noise away.
+    checkpoint
+        A file to keep the state of the run in. If it exists, :meth:`fit` goes on from it, to the
+        same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
+        of steps must stay the same, as its failure probability is spread over them.
+    checkpoint_every
+        After how many steps it is written.
+    evaluate_every
+        After how many steps the accuracy is measured; by default twenty times in a run.
+    accounting
+        More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
+        ``amplification``, ``clipping``, ``individual``, ``sketch`` and so on.
+
+    Attributes
+    ----------
+    accountant_
+        The :class:`~seepage.nn.FisherAccountant` of the run.
+    history_
+        A :class:`~seepage.nn.training.evaluation.Progress` for every evaluation.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import seepage as sp
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <...>
+    >>> X = torch.randn(200, 5)
+    >>> y = (X[:, 0] > 0).long()
+    >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> trainer = sp.nn.PrivateSGD(
+    ...     net, "cross_entropy", steps=30, batch_size=50, learning_rate=1.0, seed=1
+    ... )
+    >>> trainer.fit(X, y, X, y).history_[-1].accuracy > 0.8
+    True
+    >>> trainer.accountant_.rows().shape
+    (200,)
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        loss: str | nn.Module | Loss,
+        *,
+        steps: int,
+        batch_size: int,
+        learning_rate: float = 0.1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        noise_multiplier: float = 1.0,
+        max_grad_norm: float = 1.0,
+        clip: str | Clip = "smooth",
+        sampling: str = "poisson",
+        seed: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 100,
+        evaluate_every: int | None = None,
+        **accounting: Any,
+    ) -> None:
+        check_accounting(accounting, PrivateSGD)
+        if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
+            raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
+        check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
+        self.net = net
+        self.loss = loss
+        # Plain numbers from here on: a checkpoint holds no others.
+        self.steps = int(steps)
+        self.batch_size = plain_setting(batch_size)
+        self.learning_rate = float(learning_rate)
+        self.momentum = float(momentum)
+        self.weight_decay = float(weight_decay)
+        self.noise_multiplier = float(noise_multiplier)
+        self.max_grad_norm = float(max_grad_norm)
+        self.clip = clip
+        self.sampling = sampling
+        self.seed = plain_setting(seed)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint_every = int(checkpoint_every)
+        self.evaluate_every = int(evaluate_every or max(1, steps // 20))
+        self.accounting = accounting
+
+    def fit(self, X: Any, y: Any, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
+        """Train on the records ``X`` with targets ``y``; the test data only measures accuracy."""
+        X, y = torch.as_tensor(X), torch.as_tensor(y)
+        if len(X) != len(y):
+            raise InputError(f"X has {len(X)} records, but y has {len(y)}.")
+        if (X_test is None) != (y_test is None):
+            missing = "X_test" if X_test is None else "y_test"
+            raise InputError(f"The test data needs both X_test and y_test; {missing} is missing.")
+        test = None if X_test is None else (torch.as_tensor(X_test), torch.as_tensor(y_test))
+        self._begin(X, y)
+        device = next(self.net.parameters()).device
+        bar = tqdm(
+            total=self.steps,
+            initial=self._step,
+            desc="private SGD",
+            unit="step",
+            delay=2,
+            disable=True if process_rank() > 0 else None,
+            leave=False,
+        )
+        with bar:
+            while self._step < self.steps:
+                self._take_step(X, y, device)
+                bar.update()
+                last = self._step == self.steps
+                if last or self._step % self.evaluate_every == 0:
+                    self._evaluate(test, bar)
+                if self.checkpoint and (last or self._step % self.checkpoint_every == 0):
+                    self._write()
+        if world_size() > 1:
+            self.accountant_.load_state_dict(whole_state(self.accountant_))
+        return self
+
+    def _begin(self, X: Tensor, y: Tensor) -> None:
+        """Set up the run, or go on with the one in the checkpoint."""
+        stored = None
+        if self.checkpoint and self.checkpoint.exists():
+            remove_leftovers(self.checkpoint)
+            stored = read_checkpoint(self.checkpoint)
+        seed = stored[1]["seed"] if stored and self.seed is None else self.seed
+        self.seed_ = shared_seed() if seed is None else seed
+        self._facts = self._settings() | {"data": data_fingerprint(X, y)}
+        check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
+        start_alike(self.net)
+        self._step = 0
+        self._velocity = {n: torch.zeros_like(p) for n, p in self._released().items()}
+        self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self.seed_)
+        self.history_: list[Progress] = []
+        self.accountant_ = FisherAccountant(
+            self.net,
+            self.loss,
+            n=len(X),
+            batch_size=self.batch_size,
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.max_grad_norm,
+            clip=self.clip,
+            sampler=self.sampling,
+            seed=key_of(self.seed_, "probes"),
+            **{"steps": self.steps} | self.accounting,
+        )
+        if stored:
+            self._resume(*stored)
+        self.accountant_.check.trust()
+
+    def _take_step(self, X: Tensor, y: Tensor, device: torch.device) -> None:
+        index = own_part(self._sampler.batch(self._step))
+        batch = X[index].to(device), y[index].to(device)
+        own = self.accountant_.observe(index, *batch, update=True).gradient
+        assert own is not None  # noqa: S101 - it was asked for
+        gradient = summed(own)
+        source = torch.Generator(device).manual_seed(key_of(self.seed_, "noise", self._step))
+        noise = self.noise_multiplier * self.accountant_.clip.max_grad_norm
+        with torch.no_grad():
+            for name, parameter in self._released().items():
+                drawn = torch.randn(
+                    parameter.shape, generator=source, device=device, dtype=parameter.dtype
+                )
+                noisy = (gradient[name] + noise * drawn) / self.batch_size
+                velocity = self._velocity[name]
+                velocity.mul_(self.momentum).add_(noisy + self.weight_decay * parameter)
+                parameter.sub_(self.learning_rate * velocity)
+        self._step += 1
+
+    def _released(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+
+    def _evaluate(self, test: tuple[Tensor, Tensor] | None, bar: Any) -> None:
+        accuracy = None
+        if test is not None and not test[1].is_floating_point():
+            accuracy = measure_accuracy(self.net, *test)
+        whole = self.accountant_ if world_size() == 1 else gather_shares(self.accountant_)
+        now = Progress(self._step, accuracy, whole.worst())
+        self.history_.append(now)
+        if not bar.disable:
+            shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
+            if self.accountant_.records > 1:  # of one record alone, 1/n is no δ
+                shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+            shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
+            bar.set_postfix(shown)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a checkpoint must share with this trainer to be gone on from."""
+        names = (
+            "batch_size",
+            "learning_rate",
+            "momentum",
+            "weight_decay",
+            "noise_multiplier",
+            "max_grad_norm",
+            "clip",
+            "sampling",
+            "evaluate_every",
+        )
+        own = {name: plain_setting(getattr(self, name)) for name in names}
+        own["loss"] = loss_name(self.loss)
+        more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
+        return own | {"accounting": more, "seed": self.seed_}
+
+    def _write(self) -> None:
+        assert self.checkpoint is not None  # noqa: S101 - asked before
+        state = whole_state(self.accountant_)
+        if process_rank() > 0:
+            return
+        budget = self.accountant_.amplification.budget
+        facts = self._facts | {
+            "theorem4_steps": None if budget is None else budget.steps,
+            "step": self._step,
+            "accountant": state.pop("facts"),
+            "history": [asdict(now) for now in self.history_],
+            "chunk": self.accountant_.engine.chunks.found,
+        }
+        tensors = {f"accountant.{name}": tensor for name, tensor in state.items()}
+        tensors |= {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {f"velocity.{name}": tensor for name, tensor in self._velocity.items()}
+        write_checkpoint(self.checkpoint, tensors, facts)
+
+    def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        assert self.checkpoint is not None  # noqa: S101 - it was read
+        check_same_run(self.checkpoint, facts, self._facts, self.steps)
+        parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "velocity": {}}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = tensor
+        if {n: t.shape for n, t in parts["net"].items()} != {
+            n: t.shape for n, t in self.net.state_dict().items()
+        }:
+            raise InputError(f"{self.checkpoint} is of a network with other parameters.")
+        self.net.load_state_dict(parts["net"])
+        for name, velocity in self._velocity.items():
+            velocity.copy_(parts["velocity"][name])
+        self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
+        keep_one_share(self.accountant_)
+        # Chunks are cut to the free memory; cut them as before, for the same rounding.
+        self.accountant_.engine.chunks.found = facts["chunk"]
+        self._step = facts["step"]
+        self.history_ = [Progress(**now) for now in facts["history"]]

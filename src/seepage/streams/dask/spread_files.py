@@ -1,0 +1,198 @@
+"""Parquet files dealt out to the workers of a Dask cluster, which read, encode and measure them.
+
+What a worker is given is some row groups of a file. The order of the rows is that of the files, so
+that the answers are the same as those of one machine that reads them all. Only sums of answers come
+to the client.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import accumulate
+from operator import add
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from seepage.errors import InputError
+from seepage.streams.answers import Answers
+from seepage.streams.dask.tree import fetch, named, tree_sum
+from seepage.streams.dask.worker_files import fill_folder
+from seepage.streams.disk.coding import Coding
+from seepage.streams.disk.files import Batches, ParquetFiles, Piece
+from seepage.streams.disk.source import ParquetRows, sum_pieces
+from seepage.support.chunks import usable_cores
+from seepage.tables.source import Chunk
+from seepage.tables.table_file import write_tables
+
+Answer = TypeVar("Answer")
+
+
+class SpreadFiles(ParquetFiles):
+    """Parquet files that the workers of a cluster read; all of them must see the files.
+
+    Parameters
+    ----------
+    files
+        The files.
+    client
+        The client of the cluster.
+    """
+
+    def __init__(self, files: Batches, client: Any) -> None:
+        if not isinstance(files, ParquetFiles):
+            raise InputError(
+                "Folders called key=value cannot be dealt out to a cluster; give a plain folder of "
+                "Parquet files."
+            )
+        self.__dict__.update(files.__dict__)
+        self.client = client
+        self._counted: list[tuple[Batches, list[tuple[Batches, int]]]] = []
+
+    def spread(self) -> SpreadFiles:
+        """Return these files."""
+        return self
+
+    def total(
+        self,
+        batches: Batches,
+        coding: Coding,
+        function: Callable[[Chunk], Answer],
+        what: str,
+        extra: Sequence[str],
+    ) -> Answer:
+        """Return the sum of the answers over all chunks, formed in a tree."""
+        asked = partial(
+            _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
+        )
+        found: Answer = fetch(self._tree(asked, self._parts(batches), what), self.client)
+        return found
+
+    def sum_pieces(
+        self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
+    ) -> Answer | None:
+        """Return the sum of the answers on some columns as they are; none without rows."""
+        parts = [(part, 0) for part in batches.parts()]
+        if not parts:
+            return None
+        asked = partial(
+            _pieces_summed, columns=tuple(columns), function=function, sharing=self._sharing()
+        )
+        given: tuple[Answer, ...] = fetch(self._tree(asked, parts, "scan"), self.client).given
+        return given[0] if given else None
+
+    def write_folder(
+        self,
+        batches: Batches,
+        coding: Coding,
+        function: Callable[[Chunk], pa.Table],
+        path: Path,
+        what: str,
+        extra: Sequence[str],
+    ) -> None:
+        """Write the tables of every part to a file of its own, in a new folder."""
+        from dask.delayed import delayed
+
+        asked = delayed(
+            partial(
+                _written,
+                coding=coding,
+                function=function,
+                extra=tuple(extra),
+                sharing=self._sharing(),
+            ),
+            pure=False,
+            traverse=False,
+        )
+
+        def writing(part: Batches, start: int) -> Callable[[str, str], Any]:
+            return lambda file, key: delayed(_call, pure=False)(
+                asked, part, start, file, dask_key_name=key
+            )
+
+        tasks = [(k, writing(*part)) for k, part in enumerate(self._parts(batches))]
+        fill_folder(tasks, path, what, self.client)
+
+    def _tree(self, function: Any, parts: Sequence[tuple[Batches, int]], what: str) -> Any:
+        from dask.delayed import delayed
+
+        prefix = named(what)
+        asked = delayed(function, pure=False, traverse=False)
+        answers = [
+            delayed(_call, pure=False)(asked, part, start, dask_key_name=f"{prefix}-{k}")
+            for k, (part, start) in enumerate(parts)
+        ]
+        return tree_sum(answers, what)
+
+    def _parts(self, batches: Batches) -> list[tuple[Batches, int]]:
+        """Return the parts that have rows, each with the position of the first of them."""
+        for known, counted in self._counted:
+            if known is batches:
+                return counted
+        parts = batches.parts()
+        count = self._tree(_rows, [(part, 0) for part in parts], "rows")
+        lengths: list[int] = fetch(count, self.client)
+        starts = list(accumulate(lengths, initial=0))
+        counted = [(part, starts[k]) for k, part in enumerate(parts) if lengths[k]]
+        self._counted.append((batches, counted))
+        return counted
+
+    def _sharing(self) -> int:
+        """Return how many tasks a machine may have to work on at a time."""
+        tasks: Counter[str] = Counter()
+        for address, threads in self.client.nthreads().items():
+            tasks[address.rpartition(":")[0]] += threads
+        return max(tasks.values(), default=1)
+
+
+def _call(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _on_part(
+    part: Batches,
+    start: int,
+    coding: Coding,
+    function: Callable[[Chunk], Answer],
+    extra: tuple[str, ...],
+    sharing: int,
+) -> Iterator[Answer]:
+    """Yield the answers on the chunks of a part, on the worker that reads it."""
+
+    def moved(chunk: Chunk) -> Answer:
+        return function(replace(chunk, start=chunk.start + start))
+
+    return ParquetRows(part, coding, _threads(sharing)).each(moved, "", extra)
+
+
+def _summed(part: Batches, start: int, **asked: Any) -> Any:
+    return reduce(add, _on_part(part, start, **asked))
+
+
+def _written(part: Batches, start: int, file: str, **asked: Any) -> int:
+    write_tables(_on_part(part, start, **asked), Path(file))
+    return 1
+
+
+def _pieces_summed(
+    part: Batches,
+    start: int,
+    columns: tuple[str, ...],
+    function: Callable[[list[Piece]], Any],
+    sharing: int,
+) -> Answers:
+    found = sum_pieces(part, columns, function, _threads(sharing))
+    return Answers(()) if found is None else Answers((found,))
+
+
+def _rows(part: Batches, start: int) -> list[int]:
+    return [part.rows]
+
+
+def _threads(sharing: int) -> int:
+    """Return the threads of a task where so many share the cores."""
+    return max(1, usable_cores() // sharing)

@@ -1,0 +1,1 @@
+"""Tables in Parquet files, read in chunks."""

@@ -1,0 +1,251 @@
+"""Parquet files, or a pyarrow data set, as a stream of record batches that says where each is from.
+
+Files are read through small buffers, a few pages of every column at a time: a file whose row groups
+are larger than memory takes no more of it than one with small ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from seepage.errors import InputError
+
+_BUFFER = 1 << 18  # bytes of one column that are read ahead
+BROKEN = (pa.ArrowException, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows as they came, the file they are from, and the position of the first of them."""
+
+    batch: pa.RecordBatch
+    file: str
+    first: int
+
+
+class Batches(ABC):
+    """Rows on disk that can be read again and again."""
+
+    schema: pa.Schema
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The number of rows."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
+        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+
+    def holds(self, path: Path) -> bool:
+        """Say whether a file written to this path would be among the ones that are read."""
+        return False
+
+    def parts(self) -> list[Batches]:
+        """Return these rows in parts, in order, that can be read by different machines."""
+        raise InputError(f"{type(self).__name__} cannot be dealt out to a cluster.")
+
+    def spread(self) -> Any:
+        """Return the files on a cluster that these rows come from; ``None`` where there are none.
+
+        Such files (:class:`seepage.streams.dask.spread_files.SpreadFiles`) have the rows worked on by
+        whoever has them.
+        """
+        return None
+
+
+class ParquetFiles(Batches):
+    """Parquet files of one schema.
+
+    Parameters
+    ----------
+    paths
+        The files, in order.
+    filesystem
+        Where they lie.
+    root
+        The folder that was named, whose files they are, or ``None`` for a single file.
+    """
+
+    def __init__(self, paths: Sequence[str], filesystem: Any, root: str | None) -> None:
+        self.paths, self.filesystem, self.root = tuple(paths), filesystem, root
+        self._groups: list[tuple[int, ...]] = []  # the rows of every row group
+        for k, path in enumerate(self.paths):
+            with self._open(path) as file:
+                if k == 0:
+                    self.schema = file.schema_arrow
+                else:
+                    _check_same(self.schema, file.schema_arrow, self._name(0), self._name(k))
+                about = file.metadata
+                self._groups.append(
+                    tuple(about.row_group(g).num_rows for g in range(about.num_row_groups))
+                )
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that the files say they have."""
+        return sum(map(sum, self._groups))
+
+    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
+        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        for k in range(len(self.paths)):
+            yield from self.read_groups(k, None, columns, size)
+
+    def read_groups(
+        self, k: int, groups: range | None, columns: Sequence[str], size: int
+    ) -> Iterator[Piece]:
+        """Yield these columns of some row groups of one file, or of all."""
+        name, rows = self._name(k), self._groups[k]
+        at = sum(rows[: groups.start]) if groups else 0
+        with self._open(self.paths[k]) as file:
+            found, expected = file.metadata.num_rows, sum(rows)
+            if found != expected:
+                raise InputError(
+                    f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
+                    "it is read."
+                )
+            batches = file.iter_batches(
+                size, row_groups=None if groups is None else list(groups), columns=list(columns)
+            )
+            while True:
+                try:
+                    batch = next(batches, None)
+                except BROKEN as error:
+                    raise _damaged(name) from error
+                if batch is None:
+                    break
+                yield Piece(batch, name, at)
+                at += batch.num_rows
+
+    def parts(self) -> list[Batches]:
+        """Return the row groups of every file, as many together as make a part."""
+        from seepage.streams.disk.parts import cut
+
+        return [part for k, rows in enumerate(self._groups) for part in cut(self._only(k), rows)]
+
+    def _only(self, k: int) -> ParquetFiles:
+        """Return one of the files, without opening it again."""
+        one = ParquetFiles.__new__(ParquetFiles)
+        one.paths, one.filesystem, one.root = (self.paths[k],), self.filesystem, self.root
+        one.schema, one._groups = self.schema, [self._groups[k]]
+        return one
+
+    def holds(self, path: Path) -> bool:
+        """Say whether a file written to this path would be among the ones that are read."""
+        if not isinstance(self.filesystem, pafs.LocalFileSystem):
+            return False
+        wanted = path.resolve()
+        if self.root is None:
+            return any(Path(p).resolve() == wanted for p in self.paths)
+        return wanted.is_relative_to(Path(self.root).resolve())
+
+    def _name(self, k: int) -> str:
+        """Return what a file is called: its path within the folder, never that of the folder."""
+        path = PurePosixPath(self.paths[k])
+        if self.root is not None and path.is_relative_to(self.root):
+            return str(path.relative_to(self.root))
+        return path.name
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(
+                path, filesystem=self.filesystem, pre_buffer=False, buffer_size=_BUFFER
+            )
+        except FileNotFoundError:
+            raise InputError(f"There is no file {path}.") from None
+        except BROKEN as error:
+            raise _damaged(self._name(self.paths.index(path))) from error
+
+
+class DatasetBatches(Batches):
+    """A pyarrow data set: partitioned folders, other formats, filtered rows."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.schema = dataset, dataset.schema
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows, counted once."""
+        try:
+            return int(self.dataset.count_rows())
+        except BROKEN as error:
+            raise _unreadable(error) from error
+
+    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
+        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        scanner = self.dataset.scanner(
+            columns=list(columns), batch_size=size, batch_readahead=2, fragment_readahead=1
+        )
+        first: dict[str, int] = {}
+        read = 0
+        batches = scanner.scan_batches()
+        while True:
+            try:
+                tagged = next(batches, None)
+            except BROKEN as error:
+                raise _unreadable(error) from error
+            if tagged is None:
+                break
+            batch = tagged.record_batch
+            name = PurePosixPath(getattr(tagged.fragment, "path", "") or "the data set").name
+            yield Piece(batch, name, first.get(name, 0))
+            first[name] = first.get(name, 0) + batch.num_rows
+            read += batch.num_rows
+        if read != self.rows:
+            raise InputError(
+                f"The data set had {self.rows:,} rows and now has {read:,}; it must not change "
+                "while it is read."
+            )
+
+
+def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) -> None:
+    """Refuse files that do not have the same columns of the same types."""
+    known, given = set(expected.names), set(found.names)
+    for name in expected.names:
+        if name not in given:
+            raise InputError(
+                f"Column {name!r} is in {first} but not in {here}; all files must have the same "
+                "columns."
+            )
+    for name in found.names:
+        if name not in known:
+            raise InputError(
+                f"Column {name!r} is in {here} but not in {first}; all files must have the same "
+                "columns."
+            )
+        ours, theirs = (plain_type(s.field(name).type) for s in (expected, found))
+        if ours != theirs:
+            raise InputError(
+                f"Column {name!r} is {ours} in {first} but {theirs} in {here}; write all files "
+                "with one schema."
+            )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values, however they are stored."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    return kind
+
+
+def _damaged(name: str) -> InputError:
+    return InputError(
+        f"{name} is not a whole Parquet file: it may have been cut off or damaged; write or copy "
+        "it again."
+    )
+
+
+def _unreadable(error: Exception) -> InputError:
+    first = str(error).splitlines()[0][:300].rstrip(".") if str(error) else type(error).__name__
+    return InputError(f"The data set cannot be read: {first}.")

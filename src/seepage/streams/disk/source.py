@@ -1,0 +1,228 @@
+"""``sp.parquet``: Parquet data of any size as a table to fit on and to measure the leakage of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.errors import InputError
+from seepage.streams.disk.coding import Coding, plain_part, scanned_part
+from seepage.streams.disk.column_choice import check_column, choose_columns, class_levels
+from seepage.streams.disk.column_scan import Scan, scan
+from seepage.streams.disk.files import Batches, Piece, plain_type
+from seepage.streams.disk.in_order import in_order
+from seepage.streams.disk.opening import open_batches
+from seepage.support.chunks import CHUNK, progress_over
+from seepage.tables.facts import is_text
+from seepage.tables.source import Chunk, RowSource
+
+Answer = TypeVar("Answer")
+
+_WIDE = 4096  # rows of a wide table that pay for what a chunk costs once
+_LARGEST = 8 * CHUNK  # numbers in one chunk at most
+
+
+def parquet(
+    data: Any,
+    *,
+    target: str,
+    columns: Sequence[str] | None = None,
+    weight: str | None = None,
+    scale: bool = False,
+    drop_first: bool = False,
+    filesystem: Any = None,
+) -> ParquetRows:
+    """Open Parquet data as a table that is read in chunks, however large it is.
+
+    Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it, with a few
+    chunks in memory at a time and the same answers as on the whole table.
+
+    Parameters
+    ----------
+    data
+        A Parquet file, a folder of them (read in the order of their names; ``key=value`` folders
+        become columns), a list of files, or a ``pyarrow.dataset.Dataset``. Paths may be those of
+        any file system that fsspec opens, such as ``s3://bucket/people/``.
+    target
+        The column of the labels.
+    columns
+        The columns of the features; all others where not given. Text becomes one 0/1 feature per
+        level, named ``column=level``; its levels are found by a scan of the text columns.
+    weight
+        The column of the sample weights.
+    scale
+        Whether to centre numeric columns and divide them by their standard deviations (by a scan);
+        those are then taken to be public.
+    drop_first
+        Whether to leave out the first level of every text column, as a model with an intercept and
+        no penalty needs.
+    filesystem
+        A file system of pyarrow or fsspec that the paths belong to.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet as pq
+    >>> from seepage.glm import LogisticRegression
+    >>> from seepage.streams import parquet
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.standard_normal(1000)
+    >>> table = pa.table({"x": x, "y": x + rng.standard_normal(1000) > 0})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pq.write_table(table, folder + "/people.parquet", row_group_size=100)
+    ...     data = parquet(folder, target="y")
+    ...     model = LogisticRegression(l2=1e-2).fit(data)
+    >>> len(data), model.coef_.shape
+    (1000, (1, 1))
+    """
+    batches = open_batches(data, filesystem)
+    wanted = choose_columns(batches.schema.names, target, weight, columns)
+    if batches.rows == 0:
+        raise InputError("The Parquet data have no rows.")
+    kinds = {name: batches.schema.field(name).type for name in wanted}
+    to_scan = [n for n in wanted if scale or is_text(plain_type(kinds[n]))]
+    found = scan_columns(batches, to_scan) if to_scan else Scan()
+    parts = tuple(
+        scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
+        for n in wanted
+    )
+    return ParquetRows(batches, Coding(parts, target, weight, scale, drop_first))
+
+
+class ParquetRows(RowSource):
+    """Parquet data as a table that is read in chunks; :func:`parquet` makes one.
+
+    Parameters
+    ----------
+    batches
+        The data.
+    coding
+        How columns become features, labels and weights.
+    threads
+        How many chunks are worked on at a time; one for each core where not given.
+    """
+
+    def __init__(self, batches: Batches, coding: Coding, threads: int | None = None) -> None:
+        self.batches, self.coding, self._threads = batches, coding, threads
+        self.names = coding.names()
+        self.attributes = coding.attributes()
+        self.target, self.weighted = coding.target, coding.weight is not None
+
+    def __len__(self) -> int:
+        return self.batches.rows
+
+    def __repr__(self) -> str:
+        return f"<ParquetRows: {len(self):,} rows, {len(self.names):,} features, {self.target!r}>"
+
+    def classes(self) -> np.ndarray:
+        """Return the different labels, sorted, by a scan of the labels alone."""
+        return self._classes
+
+    @cached_property
+    def _classes(self) -> np.ndarray:
+        kind = plain_type(self.batches.schema.field(self.target).type)
+        sums = scan_columns(self.batches, [self.target])[self.target]
+        return class_levels(sums, kind, self.target)
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers; on a cluster only that comes here."""
+        spread = self.batches.spread()
+        if spread is None:
+            return super().total(function, what, extra)
+        found: Answer = spread.total(self.batches, self.coding, function, what, extra)
+        return found
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on every chunk, in order, while the next ones are read."""
+        for name in extra:
+            check_column(name, self.batches.schema.names)
+        if self.batches.spread() is not None:
+            raise InputError("The rows of files on a cluster stay on the workers.")
+        columns = tuple(dict.fromkeys([*self.coding.columns, *extra]))
+        size = chunk_rows(len(self.names))
+
+        def work(piece: tuple[int, list[Piece]]) -> Answer:
+            start, pieces = piece
+            return function(self.coding.encode(pieces, start, extra))
+
+        starts = _with_starts(gathered(self.batches.read(columns, size), size))
+        shown = progress_over(starts, len(self), what, _rows_in)
+        yield from in_order(shown, work, self._threads)
+
+    def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
+        """Write the tables that the function makes of the chunks to one Parquet file."""
+        if self.batches.holds(path):
+            raise InputError(
+                f"{path.name} would lie among the Parquet files it was computed from; write it to "
+                "another folder."
+            )
+        super().write(function, path, what)
+
+    def write_folder(
+        self, function: Callable[[Chunk], pa.Table], path: Path, what: str, extra: Sequence[str]
+    ) -> None:
+        """Have the workers of a cluster write the tables to files in a new folder."""
+        self.batches.spread().write_folder(self.batches, self.coding, function, path, what, extra)
+
+
+def scan_columns(batches: Batches, columns: Sequence[str]) -> Scan:
+    """Return what one scan of some columns finds out."""
+    return sum_pieces(batches, columns, scan) or Scan()
+
+
+def sum_pieces(
+    batches: Batches,
+    columns: Sequence[str],
+    function: Callable[[list[Piece]], Answer],
+    threads: int | None = None,
+) -> Answer | None:
+    """Return the sum of the function's answers on some columns as they are; none without rows."""
+    spread = batches.spread()
+    if spread is not None:
+        on_cluster: Answer | None = spread.sum_pieces(batches, columns, function)
+        return on_cluster
+    total: Answer | None = None
+    size = chunk_rows(len(columns))
+    for found in in_order(gathered(batches.read(columns, size), size), function, threads):
+        total = found if total is None else total + found  # type: ignore[operator]
+    return total
+
+
+def chunk_rows(width: int) -> int:
+    """Return how many rows of so many numbers make a chunk."""
+    return max(1, CHUNK // width, min(_WIDE, _LARGEST // width))
+
+
+def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:
+    """Put small pieces together until they are at least half of ``size`` rows."""
+    held: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        if piece.batch.num_rows == 0:
+            continue
+        held.append(piece)
+        rows += piece.batch.num_rows
+        if 2 * rows >= size:
+            yield held
+            held, rows = [], 0
+    if held:
+        yield held
+
+
+def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece]]]:
+    start = 0
+    for pieces in lists:
+        yield start, pieces
+        start += sum(piece.batch.num_rows for piece in pieces)
+
+
+def _rows_in(item: tuple[int, list[Piece]]) -> int:
+    return sum(piece.batch.num_rows for piece in item[1])

@@ -1,0 +1,64 @@
+"""Imports the public names of a package when they are first used, so that importing it is quick."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+
+def lazy_names(
+    package: str, known: dict[str, Any], needs_torch: bool = False
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+
+    What the package imports under ``if TYPE_CHECKING:`` is what it offers: type checkers follow
+    those lines, and this function reads the home of every public name from them, so that no
+    second list of homes has to agree with them.
+
+    Parameters
+    ----------
+    package
+        Its name.
+    known
+        The package's ``globals()``: a name stays there once it was used.
+    needs_torch
+        Whether nothing in it works without torch.
+    """
+    homes = _imports_for_type_checkers(Path(known["__file__"]))
+
+    def look_up(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if needs_torch and find_spec("torch") is None:
+            raise ImportError(
+                f"{package} needs torch, which is not installed; run: pip install 'seepage[nn]'"
+            )
+        if homes[name] == package:
+            return import_module(f"{package}.{name}")
+        known[name] = getattr(import_module(homes[name]), name)
+        return known[name]
+
+    return look_up, lambda: list(known["__all__"])
+
+
+def _imports_for_type_checkers(init: Path) -> dict[str, str]:
+    """Return the module of every name that a package imports under ``if TYPE_CHECKING:``."""
+    tree = ast.parse(init.read_text(encoding="utf-8"))
+    blocks = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ]
+    return {
+        alias.name: str(node.module)
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }

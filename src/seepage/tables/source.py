@@ -1,0 +1,111 @@
+"""A table whose rows come in chunks, again and again: what fitting and measuring need of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from seepage.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a table, as numbers.
+
+    Parameters
+    ----------
+    X
+        The features, ``(m, d)``, float64, finite.
+    y
+        The labels as the caller knows them, ``(m,)``: numbers, or text as objects.
+    weight
+        The sample weights, ``(m,)``, or ``None``.
+    start
+        The position of the first row in the whole table.
+    extra
+        Other columns that were asked for, such as the groups of the rows.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray | None
+    start: int
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+
+class RowSource(ABC):
+    """A table that is read in chunks.
+
+    All that is ever asked of it: sums of a function over the chunks, and the function's answers
+    one after the other. The functions depend on one chunk each, so that whoever implements this
+    may run them in any order, in threads, or on other machines.
+
+    Attributes
+    ----------
+    names
+        The features.
+    attributes
+        The features that belong together, such as the one-hot columns of a category.
+    target, weighted
+        The label's name, and whether the rows have sample weights.
+    """
+
+    names: tuple[str, ...]
+    attributes: Mapping[str, tuple[str, ...]]
+    target: str
+    weighted: bool
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def classes(self) -> np.ndarray:
+        """Return the different labels, sorted."""
+
+    @abstractmethod
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on every chunk, in the order of the rows.
+
+        Parameters
+        ----------
+        function
+            Called with one :class:`Chunk`.
+        what
+            The name of the bar that shows the progress.
+        extra
+            Columns that the chunks are to carry besides.
+        """
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum (by ``+``) of the function's answers over all chunks."""
+        return reduce(add, self.each(function, what, extra))
+
+    def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
+        """Write the tables that the function makes of the chunks to one Parquet file."""
+        from seepage.tables.table_file import write_tables
+
+        write_tables(self.each(function, what), path)
+
+    def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
+        """Return the answers on all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
+        raise InputError("Only Dask data have their numbers as a dask array: use chunks().")

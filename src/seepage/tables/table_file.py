@@ -1,0 +1,39 @@
+"""Write tables one after the other to a Parquet file that appears whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seepage.errors import InputError
+from seepage.support.files import write_private
+
+
+def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
+    """Write tables of one schema as they come, to a file that only its owner can read.
+
+    Raises
+    ------
+    InputError
+        Where the disk is full or the folder cannot be written to; nothing is left behind then.
+    """
+    try:
+        write_private(path, partial(write_each, tables))
+    except OSError as error:
+        raise InputError(
+            f"{path.name} cannot be written: {error.strerror or error}; nothing was left behind."
+        ) from error
+
+
+def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
+    """Write tables of one schema, one after the other, to an open file."""
+    first = next(tables)
+    with pq.ParquetWriter(file, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
