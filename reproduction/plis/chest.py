@@ -19,7 +19,7 @@ from seepage.data import load_pneumoniamnist
 from seepage.data.structures import Images
 from seepage.nn import Engine, NoClip, PoissonSampler, SmoothClip, plis
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.training.evaluation import measure_accuracy
+from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
 
 RECORDS = 128

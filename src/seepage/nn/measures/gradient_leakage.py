@@ -95,7 +95,7 @@ def leakage(
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
     >>> leak = sp.nn.leakage(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)
-    >>> leak.rows(method="exact").shape
+    >>> leak.records("dfil", method="exact").shape
     (10,)
     >>> leak.cells(probes=16).shape
     (10, 4)
@@ -140,19 +140,28 @@ class GradientLeakage:
         if not len(y):
             raise InputError("The batch holds no record; give at least one.")
 
-    def rows(self, measure: str = "dfil", method: str = "rademacher", probes: int = 32) -> Estimate:
-        """Return the leakage about each record.
+    def records(
+        self, measure: str | None = None, method: str = "rademacher", probes: int = 32
+    ) -> Estimate:
+        """Return the leakage about each record; also ``rows()``.
 
         Parameters
         ----------
         measure
             ``"dfil"``, or ``"fil"``, which iterates. Cut off before it settles, its kind is
-            ``estimate``, the value is from below, and the error reaches to the bound above.
+            ``estimate``, the value is from below, and the error reaches to the bound above. There
+            is no default.
         method
             For the dFIL: ``"rademacher"`` (random signs), ``"hutch++"``, or ``"exact"``.
         probes
             How many probes to spend, at least 2.
         """
+        if measure is None:
+            raise InputError(
+                "Name the measure: 'dfil', the average over a record's unknowns, which takes as "
+                "many passes as probes, or 'fil', the most of any direction, which iterates up to "
+                "100 times over the batch."
+            )
         if measure == "fil":
             return self._fil()
         if measure != "dfil":
@@ -167,6 +176,8 @@ class GradientLeakage:
             exactly_clipped.get(method) or self._probed_kind(),
             degrees=trace.degrees,
         )
+
+    rows = records
 
     def cells(self, probes: int = 64, method: str = "rademacher") -> Estimate:
         """Return the leakage about each number of each record alone, the rest of it known.

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.accounting.accountant import make_clip
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.linear_models import as_network
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Input, View, batch_size
@@ -128,21 +127,6 @@ def _release(
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")
     return float(noise_multiplier) * chosen.max_grad_norm, chosen
-
-
-def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
-    if max_grad_norm is not None:
-        check_positive(max_grad_norm, "max_grad_norm")
-    if isinstance(clip, Clip):
-        if max_grad_norm not in (None, clip.max_grad_norm):
-            raise InputError(
-                f"max_grad_norm={max_grad_norm!r} contradicts clip={clip!r}; give the clip by its "
-                "name, or the same threshold in both."
-            )
-        return clip
-    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
-    return NoClip() if max_grad_norm is None else found
 
 
 def check_view(view: Any) -> None:

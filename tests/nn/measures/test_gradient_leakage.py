@@ -39,20 +39,20 @@ def test_exact_rows_and_cells(problem: tuple) -> None:
     A = problem[3]
     diagonal = A.diagonal(dim1=1, dim2=2)
     leak = leak_of(problem)
-    torch.testing.assert_close(leak.rows(method="exact").values, diagonal.mean(1).sqrt())
+    torch.testing.assert_close(leak.records("dfil", method="exact").values, diagonal.mean(1).sqrt())
     torch.testing.assert_close(leak.cells(method="exact").values, diagonal.sqrt())
-    assert leak.rows(method="exact").kind == "exact"
+    assert leak.records("dfil", method="exact").kind == "exact"
     torch.testing.assert_close(
-        leak.rows("fil").values, torch.linalg.eigvalsh(A)[:, -1].sqrt(), rtol=1e-6, atol=0
+        leak.records("fil").values, torch.linalg.eigvalsh(A)[:, -1].sqrt(), rtol=1e-6, atol=0
     )
-    bound = leak.rows(method="exact").mse_bound()
+    bound = leak.records("dfil", method="exact").mse_bound()
     np.testing.assert_allclose(bound, 1 / diagonal.mean(1))
 
 
 @pytest.mark.parametrize("method", ["rademacher", "hutch++"])
 def test_estimates_come_near_with_their_errors(problem: tuple, method: str) -> None:
     true = problem[3].diagonal(dim1=1, dim2=2).mean(1).sqrt()
-    found = leak_of(problem).rows(method=method, probes=30)
+    found = leak_of(problem).records("dfil", method=method, probes=30)
     assert found.kind == "estimate"
     off = (found.values - true) / found.standard_errors
     assert float(off.abs().max()) < 5
@@ -63,7 +63,7 @@ def test_hutchpp_is_exact_where_its_subspace_is_everything(problem: tuple) -> No
     A = problem[3]
     few = snn.Input.features([0, 5, 9], 24)
     leak = leak_of(problem, view=few)
-    found = leak.rows(method="hutch++", probes=9)
+    found = leak.records("dfil", method="hutch++", probes=9)
     wanted = A.diagonal(dim1=1, dim2=2)[:, [0, 5, 9]].mean(1).sqrt()
     torch.testing.assert_close(found.values, wanted)
     assert float(found.standard_errors.max()) == 0
@@ -169,7 +169,7 @@ def test_without_clipping_the_noise_is_the_multiplier(problem: tuple) -> None:
     J = truth.J
     leak = snn.leakage(net, "cross_entropy", x, y, noise_multiplier=NOISE)
     wanted = (J.square().sum((1, 2)) / 24).sqrt() / NOISE
-    torch.testing.assert_close(leak.rows(method="exact").values, wanted)
+    torch.testing.assert_close(leak.records("dfil", method="exact").values, wanted)
     torch.testing.assert_close(
         leak.norms(), dense(net, "cross_entropy", snn.Input(), x, y).g.norm(dim=1)
     )
@@ -180,12 +180,12 @@ def test_hard_clipping_and_labels(problem: tuple) -> None:
     J = dense(net, "cross_entropy", snn.Label(), x, y).clipped(snn.HardClip(CLIP))[1]
     leak = leak_of(problem, clip="hard", view=snn.Label())
     wanted = (J.square().sum((1, 2)) / 4).sqrt() / (NOISE * CLIP)
-    torch.testing.assert_close(leak.rows(method="exact").values, wanted)
+    torch.testing.assert_close(leak.records("dfil", method="exact").values, wanted)
 
 
 def test_conservative_rows_are_called_a_bound(problem: tuple) -> None:
-    exact = leak_of(problem).rows(method="exact").values
-    found = leak_of(problem, clipping="conservative").rows(probes=200)
+    exact = leak_of(problem).records("dfil", method="exact").values
+    found = leak_of(problem, clipping="conservative").records("dfil", probes=200)
     assert found.kind == "bound"
     assert bool((found.values + 4 * found.standard_errors >= exact).all())
 
@@ -209,9 +209,9 @@ def test_bad_input(problem: tuple, change: dict, message: str) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda leak: leak.rows(measure="eta"),
-        lambda leak: leak.rows(method="guess"),
-        lambda leak: leak.rows(probes=1),
+        lambda leak: leak.records(measure="eta"),
+        lambda leak: leak.records("dfil", method="guess"),
+        lambda leak: leak.records("dfil", probes=1),
         lambda leak: leak.cells(method="hutch++"),
         lambda leak: leak.cells(probes=1),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seepage.errors import InputError
-from seepage.nn.sampling.sampler_check import SamplerCheck, SamplerWarning
+from seepage.nn.sampling.batch_check import SamplerCheck, SamplerWarning
 from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler, make_sampler
 
 N, B = 400, 20

@@ -11,7 +11,8 @@ import pytest
 import torch
 import two_processes
 
-from seepage.nn.accounting.sharing import gather_shares, world_size
+from seepage.nn.accounting.joining import gather_shares
+from seepage.nn.accounting.processes import world_size
 
 SCRIPT = Path(two_processes.__file__)
 
@@ -41,8 +42,8 @@ def alone():
 
 def test_both_processes_learn_the_whole(found, alone):
     for one in found:
-        assert one["rows"] == pytest.approx(np.asarray(alone.rows()).tolist(), rel=1e-9)
-        errors = np.asarray(alone.rows().standard_errors).tolist()
+        assert one["rows"] == pytest.approx(np.asarray(alone.records("dfil")).tolist(), rel=1e-9)
+        errors = np.asarray(alone.records("dfil").standard_errors).tolist()
         assert one["errors"] == pytest.approx(errors, rel=1e-9)
         assert one["epsilon"] == alone.privacy().epsilon
         assert one["steps"] == alone.steps
@@ -57,7 +58,7 @@ def test_sketches_are_joined(found, alone):
 
 
 def test_the_shares_stay_apart(found, alone):
-    assert sum(one["own uses"] for one in found) == int(alone.tally.uses.sum())
+    assert sum(one["own uses"] for one in found) == int(alone.run.sums.uses.sum())
 
 
 def test_processes_out_of_step_are_refused(found):
@@ -66,4 +67,7 @@ def test_processes_out_of_step_are_refused(found):
 
 def test_a_single_process_is_its_own_whole(alone):
     assert world_size() == 1
-    assert np.asarray(gather_shares(alone).rows()).tolist() == np.asarray(alone.rows()).tolist()
+    assert (
+        np.asarray(gather_shares(alone).records("dfil")).tolist()
+        == np.asarray(alone.records("dfil")).tolist()
+    )

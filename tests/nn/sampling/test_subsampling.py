@@ -13,10 +13,10 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from seepage.errors import InputError
-from seepage.nn.sampling.amplification import Amplification
-from seepage.nn.sampling.subsampling import MixtureFactor
-from seepage.nn.sampling.theorem4 import (
+from seepage.nn.sampling.amplification import (
+    Amplification,
     FailureBudget,
+    MixtureFactor,
     paper_epsilon,
     privacy_loss_quantile,
     theorem4_factor,

@@ -11,10 +11,21 @@ from dp_accounting.rdp import RdpAccountant
 
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
-from seepage.nn.privacy.individual import ORDERS, IndividualTally, sampled_gaussian_renyi
-from seepage.nn.privacy.individual_privacy import IndividualPrivacy
-from seepage.nn.privacy.ledger import Entry, Ledger
-from seepage.nn.privacy.run import ADD_OR_REMOVE, REPLACE, guarantee, relation_of, renyi
+from seepage.nn.privacy.individual_privacy import (
+    ORDERS,
+    IndividualCosts,
+    IndividualPrivacy,
+    sampled_gaussian_renyi,
+)
+from seepage.nn.privacy.run_privacy import (
+    ADD_OR_REMOVE,
+    REPLACE,
+    Entry,
+    Ledger,
+    guarantee,
+    relation_of,
+    renyi,
+)
 
 
 def _ledger(steps=100, sampler="poisson", rate=0.01, sigma=1.0, threshold=1.0, longest=1.0):
@@ -121,7 +132,7 @@ def test_single_steps_agree_with_dp_accounting(q, shift):
 
 
 def test_a_record_of_full_length_costs_what_the_run_costs():
-    tally = IndividualTally(2)
+    tally = IndividualCosts(2)
     for _ in range(7):
         tally.add(torch.tensor([0]), 0.02, torch.tensor([0.5]))
     worst = torch.as_tensor(renyi(_ledger(400, rate=0.02, sigma=2.0), ORDERS))
@@ -140,7 +151,7 @@ def test_the_cost_between_uses_is_estimated_without_bias():
     shifts = torch.linspace(0.2, 1.5, steps, dtype=torch.float64)
     truth = float(sampled_gaussian_renyi(q, shifts, (2,)).sum())
     source = torch.Generator().manual_seed(0)
-    tally = IndividualTally(runs, (2,))
+    tally = IndividualCosts(runs, (2,))
     uses = torch.zeros(runs, dtype=torch.int64)
     for step in range(steps):
         index = torch.nonzero(torch.rand(runs, generator=source) < q).flatten()

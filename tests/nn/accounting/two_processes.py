@@ -11,7 +11,7 @@ from torch import nn
 
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
-from seepage.nn.accounting.sharing import gather_shares
+from seepage.nn.accounting.joining import gather_shares
 from seepage.nn.sampling.samplers import PoissonSampler
 
 N, STEPS = 24, 6
@@ -58,13 +58,13 @@ def main(rank, folder):
     whole = gather_shares(account)
     bracket = whole.fil()
     found = {
-        "rows": np.asarray(whole.rows()).tolist(),
-        "errors": np.asarray(whole.rows().standard_errors).tolist(),
+        "rows": np.asarray(whole.records("dfil")).tolist(),
+        "errors": np.asarray(whole.records("dfil").standard_errors).tolist(),
         "epsilon": whole.privacy().epsilon,
         "costs": whole.individual_privacy().costs.tolist(),
         "upper": bracket.upper.tolist(),
         "lower": bracket.lower.tolist(),
-        "own uses": int(account.tally.uses.sum()),
+        "own uses": int(account.run.sums.uses.sum()),
         "steps": whole.steps,
     }
     if rank == 0:

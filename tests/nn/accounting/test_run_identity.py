@@ -10,9 +10,9 @@ from torch import nn
 
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
-from seepage.nn.accounting.fingerprint import loss_name
-from seepage.nn.accounting.merging import merge_runs
-from seepage.nn.accounting.run_record import RunRecord, join_shares
+from seepage.nn.accounting.joining import join_shares, merge_runs
+from seepage.nn.accounting.run_identity import loss_name
+from seepage.nn.accounting.run_record import RunRecord
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.views import Input, Label
 
@@ -44,7 +44,7 @@ DIFFERENT = {
     ),
     "a masked and a whole label": ({"view": Label()}, {"view": Label(_mask(1, size=3))}, "view"),
     "factors": ({}, {"amplification": "none"}, "amplification"),
-    "clipping": ({}, {"clipping": "conservative"}, "clipping"),
+    "clip_derivative": ({}, {"clip_derivative": "conservative"}, "clip_derivative"),
     "clips": ({}, {"clip": "smooth"}, "clip"),
     "thresholds": ({}, {"max_grad_norm": 0.25}, "clip"),
     "rates": ({}, {"sample_rate": 0.25}, "sample_rate"),
@@ -102,9 +102,9 @@ def test_two_long_masks_may_differ_in_one_entry():
 )
 def test_equal_measurements_told_in_other_ways_are_put_together(first, second):
     runs = [_run(**first), _run(seed=1, **second)]
-    assert merge_runs(runs).rows().shape == (N,)
+    assert merge_runs(runs).records("dfil").shape == (N,)
     runs[1].load_state_dict(runs[0].state_dict())
-    assert runs[1].rows().values.tolist() == runs[0].rows().values.tolist()
+    assert runs[1].records("dfil").values.tolist() == runs[0].records("dfil").values.tolist()
 
 
 def test_other_noise_is_named():
@@ -114,7 +114,7 @@ def test_other_noise_is_named():
 
 def test_records_of_other_sizes_are_not_averaged():
     runs = [_run(), _run(seed=1)]
-    runs[1].unknowns = 7
+    runs[1].run.unknowns = 7
     with pytest.raises(InputError, match="with 4 and with 7 unknown"):
         merge_runs(runs)
 
@@ -129,8 +129,8 @@ def test_one_run_is_not_its_own_repetition():
 
 def test_the_first_run_may_have_seen_nothing():
     empty, full = _run(seen=False), _run()
-    merged = np.asarray(merge_runs([empty, full]).rows())
-    assert merged == pytest.approx(np.asarray(full.rows()) / math.sqrt(2))
+    merged = np.asarray(merge_runs([empty, full]).records("dfil"))
+    assert merged == pytest.approx(np.asarray(full.records("dfil")) / math.sqrt(2))
 
 
 def test_a_joined_run_keeps_its_steps():
@@ -138,14 +138,14 @@ def test_a_joined_run_keeps_its_steps():
     joined = join_shares([run])
     run.observe([], torch.zeros(0, D).double(), torch.zeros(0, dtype=torch.int64))
     assert (joined.steps, run.steps) == (1, 2)
-    assert joined.measurement == run.measurement
+    assert joined.measurement == run.run.measurement
 
 
 def test_states_of_earlier_versions_are_refused():
     state = _run().state_dict()
     facts = json.loads(state["facts"])
     del facts["measurement"]
-    with pytest.raises(InputError, match="format 1, not 2"):
+    with pytest.raises(InputError, match="format 1, not 3"):
         _run().load_state_dict(state | {"facts": json.dumps(facts | {"version": 1})})
 
 
@@ -159,7 +159,7 @@ def test_a_state_can_be_read_without_a_network():
     run = _run(amplification="theorem4", delta=1e-3, steps=4)
     bare = RunRecord(N, 2, "the input", individual=True, sketch=None)
     bare.load_state_dict(run.state_dict())
-    assert bare.measurement == run.measurement
+    assert bare.measurement == run.run.measurement
     assert bare.failure_probability == run.failure_probability
 
 
@@ -179,7 +179,7 @@ def test_the_fil_of_merged_runs_is_that_of_their_mean():
     squares = np.stack([run.fil().upper ** 2 for run in runs])
     assert np.all(bracket.upper**2 <= squares.mean(0) * (1 + 1e-9))
     assert np.all(bracket.upper**2 >= squares.max(0) / 3 * (1 - 1e-6))
-    assert np.all(bracket.upper <= np.asarray(merged.rows("fil")) * (1 + 1e-6))
+    assert np.all(bracket.upper <= np.asarray(merged.records("fil")) * (1 + 1e-6))
     with pytest.raises(InputError, match="No sketches"):
         merge_runs([_run(), _run(seed=1)]).fil()
 

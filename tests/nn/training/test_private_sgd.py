@@ -41,7 +41,7 @@ def test_training_works(whole):
     assert [now.step for now in done.history_] == list(range(10, STEPS + 1, 10))
     worst = [now.worst_dfil for now in done.history_]
     assert worst == sorted(worst)
-    assert worst[-1] == pytest.approx(float(np.max(done.accountant_.rows())))
+    assert worst[-1] == pytest.approx(float(np.max(done.accountant_.records("dfil"))))
     assert done.accountant_.steps == STEPS
 
 
@@ -67,8 +67,8 @@ def test_a_run_that_stops_goes_on_to_the_same_numbers(stop, whole, tmp_path):
     again = trainer(path).fit(X, y, X, y)
     assert _state(path) == _state(whole[1])
     assert again.history_ == whole[0].history_
-    rows = np.asarray(again.accountant_.rows())
-    assert rows.tolist() == np.asarray(whole[0].accountant_.rows()).tolist()
+    rows = np.asarray(again.accountant_.records("dfil"))
+    assert rows.tolist() == np.asarray(whole[0].accountant_.records("dfil")).tolist()
 
 
 def test_a_killed_process_goes_on_to_the_same_numbers(whole, tmp_path):
@@ -94,8 +94,8 @@ def test_a_finished_run_is_not_run_again(whole):
     again = trainer(path)
     again._take_step = None  # it would fail if it were called
     again.fit(X, y, X, y)
-    assert np.asarray(again.accountant_.rows()).tolist() == (
-        np.asarray(done.accountant_.rows()).tolist()
+    assert np.asarray(again.accountant_.records("dfil")).tolist() == (
+        np.asarray(done.accountant_.records("dfil")).tolist()
     )
 
 
@@ -110,8 +110,8 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     longer = trainer(path, steps=30).fit(X, y)
     alone = trainer(None, steps=30).fit(X, y)
     assert longer.accountant_.steps == 30
-    assert np.asarray(longer.accountant_.rows()).tolist() == (
-        np.asarray(alone.accountant_.rows()).tolist()
+    assert np.asarray(longer.accountant_.records("dfil")).tolist() == (
+        np.asarray(alone.accountant_.records("dfil")).tolist()
     )
 
 
@@ -263,7 +263,7 @@ def test_empty_batches_are_steps_too():
     sizes = [len(done._sampler.batch(t)) for t in range(12)]
     assert 0 in sizes
     assert done.accountant_.steps == 12
-    assert int(done.accountant_.tally.uses.sum()) == sum(sizes)
+    assert int(done.accountant_.run.sums.uses.sum()) == sum(sizes)
 
 
 def test_the_bar_shows_accuracy_epsilon_and_the_worst_record(monkeypatch):

@@ -12,12 +12,11 @@ from torch import nn
 import seepage as sp
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
-from seepage.nn.accounting.merging import merge_runs
-from seepage.nn.accounting.run_record import join_shares
+from seepage.nn.accounting.joining import join_shares, merge_runs
 from seepage.nn.problem.clipping import HardClip, SmoothClip
 from seepage.nn.problem.views import Input
+from seepage.nn.sampling.amplification import MixtureFactor
 from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler
-from seepage.nn.sampling.subsampling import MixtureFactor
 
 
 def _train(net, accountant, sampler, x, y, steps, lr=0.3, parts=1):
@@ -81,8 +80,10 @@ def test_a_run_adds_up_to_the_dense_sum(case):
         sampler, x, y, 6, clip, Input(mask), noise, lambda c: mixture((c + extra) / noise)
     )
     plain = _truth(sampler, x, y, 6, clip, Input(mask), noise, lambda c: 1.0)
-    assert np.asarray(accountant.rows()) == pytest.approx(np.sqrt(truth), rel=1e-9)
-    assert np.asarray(accountant.rows(amplified=False)) == pytest.approx(np.sqrt(plain), rel=1e-9)
+    assert np.asarray(accountant.records("dfil")) == pytest.approx(np.sqrt(truth), rel=1e-9)
+    assert np.asarray(accountant.records("dfil", amplified=False)) == pytest.approx(
+        np.sqrt(plain), rel=1e-9
+    )
     assert accountant.unknowns == 1
 
 
@@ -92,10 +93,12 @@ def test_unclipped_gradients_count_in_full():
     accountant.observe([2, 5, 6], x[[2, 5, 6]], y[[2, 5, 6]])
     J = dense(net, "cross_entropy", Input(), x[[2, 5, 6]], y[[2, 5, 6]]).J
     truth = np.sqrt(J.square().sum((1, 2)).numpy() / D) / 0.7
-    rows = accountant.rows()
+    rows = accountant.records("dfil")
     away = np.abs(np.asarray(rows)[[2, 5, 6]] - truth)
     assert np.all(away < 4 * np.asarray(rows.standard_errors)[[2, 5, 6]])
-    assert np.asarray(rows) == pytest.approx(np.asarray(accountant.rows(amplified=False)))
+    assert np.asarray(rows) == pytest.approx(
+        np.asarray(accountant.records("dfil", amplified=False))
+    )
     assert accountant.privacy().epsilon == math.inf
     with pytest.raises(InputError, match="not clipped"):
         accountant.individual_privacy()
@@ -114,7 +117,7 @@ def test_standard_errors_are_calibrated():
         accountant = small_accountant(net, n=n, sample_rate=1.0, batch_size=None, seed=seed)
         for _ in range(steps):
             accountant.observe(range(n), x, y)
-        rows = accountant.rows()
+        rows = accountant.records("dfil")
         low, high = rows.interval(0.95)
         covered.append((low <= truth) & (truth <= high))
         ratios.append(np.asarray(rows) / truth)
@@ -129,12 +132,14 @@ def test_a_single_probe_errs_on_the_large_side():
     ]
     for accountant in few:
         accountant.observe(range(N), x, y)
-    assert np.isnan(few[0].rows().standard_errors).all()  # one look says nothing of its error
+    assert np.isnan(
+        few[0].records("dfil").standard_errors
+    ).all()  # one look says nothing of its error
     for accountant in few:
         for _ in range(9):
             accountant.observe(range(N), x, y)
-    spread = np.std([np.asarray(a.rows()) for a in few], axis=0)
-    stated = np.mean([a.rows().standard_errors for a in few], axis=0)
+    spread = np.std([np.asarray(a.records("dfil")) for a in few], axis=0)
+    stated = np.mean([a.records("dfil").standard_errors for a in few], axis=0)
     assert np.median(stated / spread) == pytest.approx(1.0, abs=0.3)
 
 
@@ -146,7 +151,9 @@ def test_parts_of_a_batch_are_one_step():
         _train(net, accountant, PoissonSampler(N, 4, 1), x, y, 5, parts=parts)
         runs.append(accountant)
     assert runs[0].ledger == runs[1].ledger
-    assert np.asarray(runs[0].rows()) == pytest.approx(np.asarray(runs[1].rows()), rel=1e-9)
+    assert np.asarray(runs[0].records("dfil")) == pytest.approx(
+        np.asarray(runs[1].records("dfil")), rel=1e-9
+    )
 
 
 def test_observing_can_return_the_clipped_sum():
@@ -170,15 +177,17 @@ def test_noise_may_change_between_steps():
     assert [entry.noise_multiplier for entry in accountant.ledger] == [0.7, 1e6]
     alone = small_accountant(net, sample_rate=1.0, batch_size=None)
     alone.observe(range(N), x, y)
-    assert np.asarray(accountant.rows()) == pytest.approx(np.asarray(alone.rows()), rel=1e-6)
+    assert np.asarray(accountant.records("dfil")) == pytest.approx(
+        np.asarray(alone.records("dfil")), rel=1e-6
+    )
 
 
 def test_fil_is_bounded_by_the_root_of_the_trace():
     net, x, y = small_problem()
     accountant = small_accountant(net, sample_rate=1.0, batch_size=None, probes=40)
     accountant.observe(range(N), x, y)
-    bound = accountant.rows("fil")
-    assert np.asarray(bound) == pytest.approx(math.sqrt(D) * np.asarray(accountant.rows()))
+    bound = accountant.records("fil")
+    assert np.asarray(bound) == pytest.approx(math.sqrt(D) * np.asarray(accountant.records("dfil")))
     _, J = dense(net, "cross_entropy", Input(), x, y).clipped(HardClip(0.5))
     fil = torch.linalg.matrix_norm(J, 2).numpy() / 0.35
     assert np.all(fil <= np.asarray(bound) + 4 * np.asarray(bound.standard_errors))
@@ -188,7 +197,7 @@ def test_bounds_carry_errors_and_conditions():
     net, x, y = small_problem()
     accountant = small_accountant(net)
     _train(net, accountant, PoissonSampler(N, 4, 1), x, y, 8)
-    rows = accountant.rows()
+    rows = accountant.records("dfil")
     bound = rows.mse_bound()
     seen = np.asarray(rows) > 0
     assert np.asarray(bound)[seen] == pytest.approx(np.asarray(rows)[seen] ** -2.0)
@@ -198,7 +207,7 @@ def test_bounds_carry_errors_and_conditions():
     )
     assert any("which records were in which batch" in text for text in bound.assumptions)
     assert not any("minimiser" in text for text in bound.assumptions)
-    hidden_or_not = accountant.rows(amplified=False).mse_bound().assumptions
+    hidden_or_not = accountant.records("dfil", amplified=False).mse_bound().assumptions
     assert not any("which records" in text for text in hidden_or_not)
     assert bound.top(2).labels().tolist() == rows.top(2).labels().tolist()
     assert rows.table("pandas").columns.tolist() == ["row", "dfil", "standard_error"]
@@ -256,7 +265,9 @@ def test_shares_of_one_run_join():
             mine = index[index % 2 == rank]
             share.observe(mine, x[mine], y[mine])
     joined = join_shares(shares)
-    assert np.asarray(joined.rows()) == pytest.approx(np.asarray(whole.rows()), rel=1e-12)
+    assert np.asarray(joined.records("dfil")) == pytest.approx(
+        np.asarray(whole.records("dfil")), rel=1e-12
+    )
     assert joined.privacy().epsilon == whole.privacy().epsilon
     costs = joined.individual_privacy().costs
     assert costs == pytest.approx(whole.individual_privacy().costs, rel=1e-12)
@@ -275,10 +286,10 @@ def test_runs_average():
         _train(net, accountant, PoissonSampler(N, 4, seed), x, y, 6)
         runs.append(accountant)
     merged = merge_runs(runs)
-    squares = np.stack([np.asarray(run.rows()) ** 2 for run in runs])
-    assert np.asarray(merged.rows()) ** 2 == pytest.approx(squares.mean(0))
-    error = squares.std(0, ddof=1) / 2 / (2 * np.asarray(merged.rows()))
-    assert np.asarray(merged.rows().standard_errors) == pytest.approx(error)
+    squares = np.stack([np.asarray(run.records("dfil")) ** 2 for run in runs])
+    assert np.asarray(merged.records("dfil")) ** 2 == pytest.approx(squares.mean(0))
+    error = squares.std(0, ddof=1) / 2 / (2 * np.asarray(merged.records("dfil")))
+    assert np.asarray(merged.records("dfil").standard_errors) == pytest.approx(error)
     assert merged.privacy(1e-3).epsilon == runs[0].privacy(1e-3).epsilon
     with pytest.raises(InputError, match="at least two"):
         merge_runs(runs[:1])
@@ -301,9 +312,9 @@ def test_an_overflow_is_told_when_the_rows_are_read():
     net, x, y = small_problem()
     accountant = small_accountant(net, probes=1)
     accountant.observe([3], x[[3]], y[[3]])
-    accountant.tally.add(torch.tensor([3]), torch.tensor([[math.inf]]), torch.ones(1), 1.0)
+    accountant.run.sums.add(torch.tensor([3]), torch.tensor([[math.inf]]), torch.ones(1), 1.0)
     with pytest.raises(InputError, match="record 3"):
-        accountant.rows()
+        accountant.records("dfil")
 
 
 def test_a_run_without_steps_has_leaked_nothing():
@@ -313,7 +324,7 @@ def test_a_run_without_steps_has_leaked_nothing():
     with pytest.raises(InputError, match="No sketches"):
         accountant.fil()
     with pytest.raises(InputError, match="No record has been observed"):
-        accountant.rows()
+        accountant.records("dfil")
 
 
 @pytest.mark.parametrize(("steps", "spent"), [(4, 0.5), (None, 6 / math.pi**2 * 1.25)])
@@ -327,13 +338,15 @@ def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
     for run in (runs[0], merge_runs(runs), join_shares(runs)):
         assert run.failure_probability == pytest.approx(1e-3 * spent)
         told = f"up to {1e-3 * spent:.3g} over the steps"
-        assert any(told in text for text in run.rows().conditions)
-        assert any(told in text for text in run.rows().mse_bound().assumptions)
-        assert not any("theorem 4" in text for text in run.rows(amplified=False).conditions)
+        assert any(told in text for text in run.records("dfil").conditions)
+        assert any(told in text for text in run.records("dfil").mse_bound().assumptions)
+        assert not any(
+            "theorem 4" in text for text in run.records("dfil", amplified=False).conditions
+        )
     mixture = small_accountant(net, **given)
     mixture.observe([1, 2], x[1:3], y[1:3])
     assert mixture.failure_probability == 0.0
-    assert not any("theorem 4" in text for text in mixture.rows().conditions)
+    assert not any("theorem 4" in text for text in mixture.records("dfil").conditions)
 
 
 def test_public_names():

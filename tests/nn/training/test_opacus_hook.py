@@ -11,8 +11,8 @@ import seepage as sp
 from seepage.errors import InputError
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.views import Input
-from seepage.nn.sampling.sampler_check import SamplerWarning
-from seepage.nn.training.unhooked_network import innermost, without_opacus
+from seepage.nn.sampling.batch_check import SamplerWarning
+from seepage.nn.training.opacus import innermost, without_opacus
 
 opacus = pytest.importorskip("opacus")
 pytestmark = [
@@ -74,7 +74,7 @@ def test_epsilon_is_that_of_opacus(mode, method):
     assert found.epsilon == pytest.approx(engine.get_epsilon(1e-3), rel=1e-12)
     assert found.method == f"opacus {method}"
     assert accountant.steps == 10
-    assert np.all(np.asarray(accountant.rows()) >= 0)
+    assert np.all(np.asarray(accountant.records("dfil")) >= 0)
     assert accountant.worst() > 0
 
 
@@ -85,7 +85,7 @@ def test_the_criterion_of_ghost_clipping_is_unwrapped():
         given = criterion if wrapped else nn.CrossEntropyLoss()
         accountant = sp.nn.attach(optimizer, module, given, loader)
         _train(module, optimizer, criterion, loader, accountant, epochs=1)
-        losses.append(np.asarray(accountant.rows()))
+        losses.append(np.asarray(accountant.records("dfil")))
     assert losses[1] == pytest.approx(losses[0])
 
 
@@ -161,7 +161,7 @@ def test_the_leakage_is_that_of_the_network_under_training():
     accountant.close_step()
     found = dense(net.double(), "cross_entropy", Input(mask), X[[4, 9]].double(), y[[4, 9]])
     truth = found.clipped(HardClip(0.4))[1].square().sum((1, 2)).sqrt() / (1.3 * 0.4)
-    assert np.asarray(accountant.rows())[[4, 9]] == pytest.approx(truth.numpy(), rel=1e-4)
+    assert np.asarray(accountant.records("dfil"))[[4, 9]] == pytest.approx(truth.numpy(), rel=1e-4)
 
 
 def test_a_schedule_of_noise_and_clipping_is_followed():
@@ -189,7 +189,7 @@ def test_a_batch_in_several_parts_is_one_step():
     ) as parts:
         _train(module, optimizer, criterion, parts, accountant, epochs=1)
     assert accountant.steps == 5 == sum(steps for _, _, steps in engine.accountant.history)
-    assert int(accountant.tally.uses.max()) > 0
+    assert int(accountant.run.sums.uses.max()) > 0
 
 
 def test_attaching_to_the_engine():
@@ -209,7 +209,7 @@ def test_steps_that_nobody_observed_are_told():
     accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
     _train(module, optimizer, criterion, loader, epochs=1)
     with pytest.raises(InputError, match=r"5 steps were taken without observe\(\)"):
-        accountant.rows()
+        accountant.records("dfil")
 
 
 def test_detaching_leaves_the_optimiser_as_it_was():
@@ -228,8 +228,8 @@ def test_loaders_without_poisson_batches_claim_nothing():
     with pytest.warns(SamplerWarning, match="does not draw Poisson batches"):
         accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
     _train(module, optimizer, criterion, loader, accountant)
-    rows = np.asarray(accountant.rows())
-    assert rows.tolist() == np.asarray(accountant.rows(amplified=False)).tolist()
+    rows = np.asarray(accountant.records("dfil"))
+    assert rows.tolist() == np.asarray(accountant.records("dfil", amplified=False)).tolist()
     assert accountant.privacy(1e-3).epsilon > engine.get_epsilon(1e-3)
 
 

@@ -55,20 +55,20 @@ def test_a_record_is_in_one_part_of_a_step():
     net, x, y = small_problem()
     accountant = small_accountant(net)
     accountant.observe([1, 2], x[1:3], y[1:3], more=True)
-    before = accountant.tally.total.clone()
+    before = accountant.run.sums.amplified.total.clone()
     with pytest.raises(InputError, match="Record 2 was already observed in this step"):
         accountant.observe([2, 3], x[2:4], y[2:4], more=True)
-    assert torch.equal(accountant.tally.total, before)
+    assert torch.equal(accountant.run.sums.amplified.total, before)
     accountant.observe([3], x[3:4], y[3:4])
     accountant.observe([2], x[2:3], y[2:3])
-    assert accountant.tally.uses[:4].tolist() == [0, 1, 2, 1]
+    assert accountant.run.sums.uses[:4].tolist() == [0, 1, 2, 1]
 
 
 def test_a_single_record_needs_no_failure_probability():
     net, x, y = small_problem()
     alone = small_accountant(net, n=1, sample_rate=0.5, batch_size=None)
     alone.observe([0], x[:1], y[:1])
-    assert alone.rows().shape == (1,)
+    assert alone.records("dfil").shape == (1,)
     assert alone.privacy(1e-5).epsilon > 0
     with pytest.raises(InputError, match="single record"):
         alone.privacy()

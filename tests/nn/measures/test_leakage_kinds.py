@@ -41,7 +41,7 @@ def information(problem: Problem) -> Tensor:
 
 
 def test_the_worst_of_a_bound_on_leakage_is_its_largest(problem: Problem) -> None:
-    rows = leak_of(problem, clipping="conservative").rows()
+    rows = leak_of(problem, clipping="conservative").records("dfil")
     assert rows.kind == "bound"
     assert rows.top(1).values.tolist() == [float(rows.values.max())]
     assert f"worst {float(rows.values.max()):.4g} at {int(rows.values.argmax())}" in repr(rows)
@@ -69,23 +69,23 @@ def test_everything_from_conservative_probes_is_a_bound(problem: Problem) -> Non
 def test_what_is_clipped_exactly_says_so(problem: Problem) -> None:
     """Conservative clipping speaks of probes; other methods, and no clip at all, are untouched."""
     leak, plain = leak_of(problem, clipping="conservative"), leak_of(problem)
-    assert leak.rows("fil").kind == "exact"
-    torch.testing.assert_close(leak.rows("fil").values, plain.rows("fil").values)
-    assert leak.rows(method="exact").kind == leak.cells(method="exact").kind == "exact"
-    assert leak.rows(method="hutch++").kind == "estimate"
+    assert leak.records("fil").kind == "exact"
+    torch.testing.assert_close(leak.records("fil").values, plain.records("fil").values)
+    assert leak.records("dfil", method="exact").kind == leak.cells(method="exact").kind == "exact"
+    assert leak.records("dfil", method="hutch++").kind == "estimate"
     free = leak_of(problem, clipping="conservative", max_grad_norm=None)
-    assert free.rows(probes=2).kind == free.cells(probes=2).kind == "estimate"
+    assert free.records("dfil", probes=2).kind == free.cells(probes=2).kind == "estimate"
 
 
 def test_degrees_of_freedom(problem: Problem) -> None:
     leak = leak_of(problem)
-    assert leak.rows(probes=5).degrees == 4
+    assert leak.records("dfil", probes=5).degrees == 4
     assert leak.cells(probes=5).degrees == 4
     assert leak.parts({"all": torch.ones(24, dtype=torch.bool)}, probes=5)["all"].degrees == 4
-    assert leak.rows(method="hutch++", probes=32).degrees == 9  # ten for the rest
-    assert leak.rows(probes=5).mse_bound().degrees == 4
-    assert leak.rows(method="exact").degrees == math.inf
-    assert leak.rows("fil").degrees == math.inf
+    assert leak.records("dfil", method="hutch++", probes=32).degrees == 9  # ten for the rest
+    assert leak.records("dfil", probes=5).mse_bound().degrees == 4
+    assert leak.records("dfil", method="exact").degrees == math.inf
+    assert leak.records("fil").degrees == math.inf
 
 
 def test_intervals_of_few_probes_cover(problem: Problem) -> None:
@@ -119,7 +119,7 @@ def test_an_iteration_cut_off_is_no_exact_value(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = torch.linalg.eigvalsh(information(problem))[:, -1].sqrt()
-    settled = leak_of(problem).rows("fil")
+    settled = leak_of(problem).records("fil")
     assert settled.kind == "exact"
     assert float(settled.standard_errors.max()) == 0
 
@@ -127,7 +127,7 @@ def test_an_iteration_cut_off_is_no_exact_value(
         return lanczos(apply, start, 1e-7, 12)
 
     monkeypatch.setattr("seepage.nn.measures.gradient_leakage.lanczos", short)
-    cut = leak_of(problem).rows("fil")
+    cut = leak_of(problem).records("fil")
     assert cut.kind == "estimate"
     assert bool((cut.values <= true * (1 + 1e-9)).all())
     assert bool((cut.values + cut.standard_errors >= true * (1 - 1e-9)).all())
@@ -165,4 +165,4 @@ def test_the_door(problem: Problem) -> None:
         leak_of(problem, view=snn.Label)
     net, x, y = problem
     with pytest.raises(sp.InputError, match="The batch holds no record"):
-        leak_of((net, x[:0], y[:0])).rows()
+        leak_of((net, x[:0], y[:0])).records("dfil")

@@ -1,4 +1,4 @@
-"""What can be read from an accounted run: leakage of every record, and its differential privacy."""
+"""What can be read from an accounted run: leakage of every record, and differential privacy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.privacy.ledger import Ledger
-from seepage.nn.privacy.run import PrivacyGuarantee, guarantee, renyi
-from seepage.nn.sampling.subsampling import OTHER
+from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
+from seepage.nn.sampling.samplers import OTHER
 
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
@@ -26,13 +25,26 @@ _RELEASED = (
 _HIDDEN = "Nobody learns which records were in which batch, nor how many."
 
 
-class Accounted(ABC):
-    """Leakage and privacy of a run, or of the average of several."""
+class RunReader(ABC):
+    """Reads a run, or the average of several: shared by all that keep or collect them."""
 
-    records: int
-    ledger: Ledger
-    unknowns: int
-    about: str
+    if TYPE_CHECKING:  # attributes of some readers, properties of others
+
+        @property
+        def n(self) -> int:
+            """How many records the training data has."""
+
+        @property
+        def ledger(self) -> Ledger:
+            """The steps that were taken."""
+
+        @property
+        def unknowns(self) -> int:
+            """How many numbers of one record are unknown; zero while none was seen."""
+
+        @property
+        def about(self) -> str:
+            """What the unknowns are, in words."""
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
@@ -49,20 +61,32 @@ class Accounted(ABC):
         Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
         """
 
-    def rows(self, measure: str = "dfil", *, amplified: bool = True) -> Estimate:
-        """Return the leakage of every record over the run, with standard errors.
+    @property
+    def steps(self) -> int:
+        """How many steps the run has taken."""
+        return self.ledger.steps
+
+    def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
+        """Return the leakage of every record over the run, with standard errors; also ``rows()``.
 
         Parameters
         ----------
         measure
             ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``, an
-            upper bound on FIL ``η = sqrt(‖I‖₂)``, as no norm exceeds the trace.
+            upper bound on FIL ``η = sqrt(‖I‖₂)``, as no norm exceeds the trace. There is no
+            default.
         amplified
             Whether the factor κ for hidden batches is applied.
         """
         # Here, so that training needs torch and numpy only.
         from seepage.nn.measures.estimate import Estimate
 
+        if measure is None:
+            raise InputError(
+                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', of "
+                "which the same sums give a bound from above at no more cost (fil() is closer, for "
+                "the records whose sketches were kept)."
+            )
         if measure not in ("dfil", "fil"):
             raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
@@ -92,6 +116,8 @@ class Accounted(ABC):
             standard_errors=errors,
             conditions=(*_RELEASED, *(self._hidden() if hidden else ())),
         )
+
+    rows = records
 
     def _hidden(self) -> tuple[str, ...]:
         """Return what the factor κ rests on."""
@@ -135,6 +161,6 @@ class Accounted(ABC):
 
     def default_delta(self) -> float:
         """Return δ where none is given: one over the number of records."""
-        if self.records == 1:
+        if self.n == 1:
             raise InputError("With a single record 1/n is no δ; give delta, for instance 1e-5.")
-        return 1 / self.records
+        return 1 / self.n

@@ -8,7 +8,7 @@ import pytest
 
 import seepage as sp
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "private_sgd_mnist.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "private_sgd_mnist.py"
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Training in several processes: what all of them must share, and how the work is dealt out.
 
 The processes are those of :mod:`torch.distributed`; whoever starts them (``torchrun``) also joins
-them, with ``init_process_group``. Alone, every function here leaves things as they are.
+them, with ``init_process_group``. Alone, every function here leaves things as they are. Only
+tensors travel: no object is pickled on the way.
 """
 
 from __future__ import annotations
@@ -14,8 +15,43 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.accounting.sharing import of_the_first, process_rank, reduced, world_size
 from seepage.nn.jacobian.random_signs import key_of
+
+
+def world_size() -> int:
+    """Return how many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def process_rank() -> int:
+    """Return the number of this process among those that train together."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def reduced(
+    tensor: Tensor, how: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """Return the sum, or the like, of all processes' tensors; one process has its own."""
+    if world_size() == 1:
+        return tensor
+    moved = _movable(tensor, group)
+    dist.all_reduce(moved, how, group)
+    return moved.to(tensor.device)
+
+
+def of_the_first(tensor: Tensor) -> Tensor:
+    """Return the first process's tensor; one process has its own."""
+    if world_size() == 1:
+        return tensor
+    moved = _movable(tensor, None)
+    dist.broadcast(moved, 0)
+    return moved.to(tensor.device)
+
+
+def _movable(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return a copy where the backend can reach it: NCCL on an accelerator, gloo elsewhere."""
+    where = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    return tensor.detach().to(where, copy=True).contiguous()
 
 
 def shared_seed() -> int:

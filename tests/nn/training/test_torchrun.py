@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "torchrun.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "torchrun.md"
 FENCES = re.findall(
     r"^```(python|text)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )
@@ -25,11 +25,11 @@ SHOWN = "".join(text for kind, text in FENCES if kind == "text")
 STORE = """
 import os
 import numpy as np
-trained = trainer.accountant_.rows()
+trained = trainer.accountant_.records("dfil")
 np.savez(
     f"found-{rank}.npz", loop=rows.values, loop_errors=rows.standard_errors, trained=trained.values,
     trained_errors=trained.standard_errors, own=trainer.accountant_.individual_privacy().costs,
-    history=[now.worst_dfil for now in trainer.history_], observed=accountant.tally.uses.numpy(),
+    history=[now.worst_dfil for now in trainer.history_], observed=accountant.run.sums.uses.numpy(),
     network=np.concatenate([p.detach().numpy().ravel() for p in net.parameters()]),
 )
 """
@@ -45,13 +45,13 @@ def again(**settings):
     return sp.nn.PrivateSGD(fresh, "cross_entropy", **given)
 
 longer = again(seed=1, checkpoint="run.safetensors").fit(X, y, X, y)
-np.save(f"longer-{rank}.npy", longer.accountant_.rows().values)
+np.save(f"longer-{rank}.npy", longer.accountant_.records("dfil").values)
 own = again(steps=2).fit(X, y)
 weights = torch.cat([p.detach().flatten() for p in own.net.parameters()])
 np.savez(f"own-{rank}.npz", weights=weights, seed=own.seed_)
 fixed = again(steps=3, sampling="fixed", seed=5, sketch=2, sketch_records=[0, 1]).fit(X, y)
 account = fixed.accountant_
-np.savez(f"fixed-{rank}.npz", rows=account.rows().values, fil=account.fil().upper)
+np.savez(f"fixed-{rank}.npz", rows=account.records("dfil").values, fil=account.fil().upper)
 try:
     again(steps=2, seed=rank).fit(X, y)
 except sp.errors.InputError as error:
@@ -138,12 +138,12 @@ def _trained(namespace, **settings):
 def test_a_run_of_two_processes_goes_on_in_two_and_in_one(folder, alone):
     checkpoint = folder / "run.safetensors"
     assert checkpoint.stat().st_mode & 0o777 == 0o600
-    whole = _trained(alone[0], steps=23, seed=1).accountant_.rows().values
+    whole = _trained(alone[0], steps=23, seed=1).accountant_.records("dfil").values
     for rank in (0, 1):
         assert np.load(folder / f"longer-{rank}.npy") == pytest.approx(whole, rel=1e-9)
     rest = _trained(alone[0], steps=25, seed=1, checkpoint=checkpoint)
-    whole = _trained(alone[0], steps=25, seed=1).accountant_.rows().values
-    assert rest.accountant_.rows().values == pytest.approx(whole, rel=1e-9)
+    whole = _trained(alone[0], steps=25, seed=1).accountant_.records("dfil").values
+    assert rest.accountant_.records("dfil").values == pytest.approx(whole, rel=1e-9)
 
 
 def test_batches_of_one_size_and_sketches_are_shared_too(folder, alone):
@@ -152,7 +152,7 @@ def test_batches_of_one_size_and_sketches_are_shared_too(folder, alone):
     ).accountant_
     for rank in (0, 1):
         found = np.load(folder / f"fixed-{rank}.npz")
-        assert found["rows"] == pytest.approx(whole.rows().values, rel=1e-9)
+        assert found["rows"] == pytest.approx(whole.records("dfil").values, rel=1e-9)
         assert found["fil"] == pytest.approx(whole.fil().upper, rel=1e-6)
 
 
