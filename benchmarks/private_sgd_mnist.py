@@ -36,6 +36,7 @@ def trainer(checkpoint: Path) -> PrivateSGD:
         momentum=0.5,
         noise_multiplier=0.5,
         max_grad_norm=2.0,
+        clip="smooth",
         seed=0,
         checkpoint=checkpoint,
         checkpoint_every=10,

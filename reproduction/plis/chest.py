@@ -207,7 +207,9 @@ def _attacked(
     )
     found = adversary.reconstruct(seen, labels=y)
     noise, threshold = (sigma, clip.max_grad_norm) if sigma else (None, None)
-    measured = plis(net, "cross_entropy", x, y, noise_multiplier=noise, max_grad_norm=threshold)
+    measured = plis(
+        net, "cross_entropy", x, y, noise_multiplier=noise, max_grad_norm=threshold, clip="smooth"
+    )
     return Attacked(
         measure_accuracy(net, *test),
         measured.signal().values[:, 0].double().numpy(),

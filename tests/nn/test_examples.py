@@ -24,7 +24,9 @@ def network(outputs: int = 3) -> nn.Module:
 
 
 def rows(net: nn.Module, x: object = X, y: object = Y, loss: object = "cross_entropy", **options):
-    leak = snn.leakage(net, loss, x, y, noise_multiplier=1.0, max_grad_norm=1.0, **options)
+    leak = snn.leakage(
+        net, loss, x, y, noise_multiplier=1.0, max_grad_norm=1.0, clip="smooth", **options
+    )
     return leak.records("dfil", probes=4)
 
 

@@ -141,7 +141,14 @@ def test_exact_traces_diagonals_and_norms_of_whole_networks(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snn.FallbackWarning)
         leak = snn.leakage(
-            net, chosen.loss, x, y, noise_multiplier=0.5, max_grad_norm=0.5, view=view
+            net,
+            chosen.loss,
+            x,
+            y,
+            noise_multiplier=0.5,
+            max_grad_norm=0.5,
+            clip="smooth",
+            view=view,
         )
         close(
             leak.records("dfil", method="exact").values,

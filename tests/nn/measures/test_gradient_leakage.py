@@ -30,9 +30,8 @@ def problem() -> tuple:
 
 def leak_of(problem: tuple, **options: object) -> snn.GradientLeakage:
     net, x, y, _ = problem
-    return snn.leakage(
-        net, "cross_entropy", x, y, noise_multiplier=NOISE, max_grad_norm=CLIP, **options
-    )
+    given = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "clip": "smooth"} | options
+    return snn.leakage(net, "cross_entropy", x, y, **given)
 
 
 def test_exact_rows_and_cells(problem: tuple) -> None:
@@ -185,7 +184,7 @@ def test_hard_clipping_and_labels(problem: tuple) -> None:
 
 def test_conservative_rows_are_called_a_bound(problem: tuple) -> None:
     exact = leak_of(problem).records("dfil", method="exact").values
-    found = leak_of(problem, clipping="conservative").records("dfil", probes=200)
+    found = leak_of(problem, clip_derivative="conservative").records("dfil", probes=200)
     assert found.kind == "bound"
     assert bool((found.values + 4 * found.standard_errors >= exact).all())
 

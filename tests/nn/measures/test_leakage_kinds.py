@@ -30,7 +30,7 @@ def problem() -> Problem:
 
 def leak_of(problem: Problem, **options: object) -> snn.GradientLeakage:
     net, x, y = problem
-    options = {"noise_multiplier": 1.0, "max_grad_norm": 0.5} | options
+    options = {"noise_multiplier": 1.0, "max_grad_norm": 0.5, "clip": "smooth"} | options
     return snn.leakage(net, "cross_entropy", x, y, **options)
 
 
@@ -41,7 +41,7 @@ def information(problem: Problem) -> Tensor:
 
 
 def test_the_worst_of_a_bound_on_leakage_is_its_largest(problem: Problem) -> None:
-    rows = leak_of(problem, clipping="conservative").records("dfil")
+    rows = leak_of(problem, clip_derivative="conservative").records("dfil")
     assert rows.kind == "bound"
     assert rows.top(1).values.tolist() == [float(rows.values.max())]
     assert f"worst {float(rows.values.max()):.4g} at {int(rows.values.argmax())}" in repr(rows)
@@ -52,7 +52,7 @@ def test_the_worst_of_a_bound_on_leakage_is_its_largest(problem: Problem) -> Non
 
 
 def test_everything_from_conservative_probes_is_a_bound(problem: Problem) -> None:
-    leak, A = leak_of(problem, clipping="conservative"), information(problem)
+    leak, A = leak_of(problem, clip_derivative="conservative"), information(problem)
     cells = leak.cells(probes=200)
     part = leak.parts({"all": torch.ones(24, dtype=torch.bool)}, probes=200)["all"]
     for found, true in (
@@ -68,12 +68,12 @@ def test_everything_from_conservative_probes_is_a_bound(problem: Problem) -> Non
 
 def test_what_is_clipped_exactly_says_so(problem: Problem) -> None:
     """Conservative clipping speaks of probes; other methods, and no clip at all, are untouched."""
-    leak, plain = leak_of(problem, clipping="conservative"), leak_of(problem)
+    leak, plain = leak_of(problem, clip_derivative="conservative"), leak_of(problem)
     assert leak.records("fil").kind == "exact"
     torch.testing.assert_close(leak.records("fil").values, plain.records("fil").values)
     assert leak.records("dfil", method="exact").kind == leak.cells(method="exact").kind == "exact"
     assert leak.records("dfil", method="hutch++").kind == "estimate"
-    free = leak_of(problem, clipping="conservative", max_grad_norm=None)
+    free = leak_of(problem, clip_derivative="conservative", max_grad_norm=None)
     assert free.records("dfil", probes=2).kind == free.cells(probes=2).kind == "estimate"
 
 
@@ -149,13 +149,19 @@ def test_which_records_have_settled() -> None:
 def test_probes_that_cannot_be(problem: Problem, probes: object) -> None:
     leak = leak_of(problem)
     for ask in (
-        leak.rows,
-        partial(leak.rows, method="hutch++"),
+        partial(leak.rows, "dfil"),
+        partial(leak.records, "dfil", method="hutch++"),
         leak.cells,
         partial(leak.parts, {"all": torch.ones(24, dtype=torch.bool)}),
     ):
         with pytest.raises(sp.InputError, match="probes must be a whole number of at least 2"):
             ask(probes=probes)
+
+
+def test_the_measure_must_be_named(problem: Problem) -> None:
+    with pytest.raises(sp.InputError, match="Name the measure: 'dfil'.* or 'fil'"):
+        leak_of(problem).records()
+    assert snn.GradientLeakage.rows is snn.GradientLeakage.records
 
 
 def test_the_door(problem: Problem) -> None:

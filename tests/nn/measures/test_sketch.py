@@ -32,9 +32,8 @@ def problem(d: int, dtype: torch.dtype = torch.float64) -> tuple:
 
 
 def leak_of(net: nn.Module, x: Tensor, y: Tensor, **options: object) -> snn.GradientLeakage:
-    return snn.leakage(
-        net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0, **options
-    )
+    given = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "clip": "smooth"} | options
+    return snn.leakage(net, "cross_entropy", x, y, **given)
 
 
 def information(net: nn.Module, x: Tensor, y: Tensor, view: snn.View | None = None) -> Tensor:

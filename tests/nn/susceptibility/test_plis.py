@@ -36,9 +36,8 @@ def images() -> Attribution:
 
 def private(problem: tuple, **options: object) -> sp.nn.Susceptibility:
     net, x, y = problem
-    return sp.nn.plis(
-        net, "cross_entropy", x, y, noise_multiplier=2.0, max_grad_norm=1.0, **options
-    )
+    given = {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "clip": "smooth"} | options
+    return sp.nn.plis(net, "cross_entropy", x, y, **given)
 
 
 def test_a_small_change_of_the_record_changes_its_privacy_loss_by_plis(problem: tuple) -> None:
@@ -52,7 +51,9 @@ def test_a_small_change_of_the_record_changes_its_privacy_loss_by_plis(problem: 
 
 def test_privacy_loss_depends_on_the_noise_as_one_over_its_square(problem: tuple) -> None:
     net, x, y = problem
-    louder = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=6.0, max_grad_norm=1.0)
+    louder = sp.nn.plis(
+        net, "cross_entropy", x, y, noise_multiplier=6.0, max_grad_norm=1.0, clip="smooth"
+    )
     torch.testing.assert_close(louder.values * 9, private(problem).values)
     torch.testing.assert_close(louder.privacy_loss * 9, private(problem).privacy_loss)
     unclipped = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=0.5)
@@ -106,7 +107,7 @@ def test_superpixels_of_each_record(images: Attribution) -> None:
 def test_parts_that_make_up_a_record_have_its_norm(size: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     found = Attribution(torch.randn(3, 1, 6, 8, generator=generator, dtype=torch.float64))
-    whole = found.subjects().values
+    whole = found.records().values
     torch.testing.assert_close(found.patches(size).flatten(1).norm(dim=1), whole)
     labels = torch.randint(0, size, (6, 8), generator=generator)
     torch.testing.assert_close(found.superpixels(labels).values.norm(dim=1), whole)
@@ -116,7 +117,13 @@ def test_tables_of_torch_and_of_frames(problem: tuple) -> None:
     net, x, y = problem
     frame = pd.DataFrame(x.numpy(), columns=["age", "height", "a", "b"], index=range(100, 112))
     found = sp.nn.plis(
-        net, "cross_entropy", frame, y.numpy(), noise_multiplier=2.0, max_grad_norm=1.0
+        net,
+        "cross_entropy",
+        frame,
+        y.numpy(),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+        clip="smooth",
     )
     torch.testing.assert_close(found.values, private(problem).values)
     parts = found.attributes({"body": ["age", "height"], "first": "a", "last": -1})
@@ -239,7 +246,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
     with pytest.raises(sp.InputError, match="infinite"):
         found.signal().individual()
     with pytest.raises(sp.InputError, match="bounds no adversary"):
-        found.subjects().mse_bound()
+        found.records().mse_bound()
     with pytest.raises(sp.InputError, match="no images"):
         found.patches(2)
     with pytest.raises(sp.InputError, match="mask of 'a'"):

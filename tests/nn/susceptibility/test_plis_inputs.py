@@ -31,7 +31,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def watching(net: nn.Module, **options: object) -> sp.nn.PlisOverTraining:
-    given = {"n": 9, "noise_multiplier": 3.0, "max_grad_norm": 0.5, **options}
+    given = {"n": 9, "noise_multiplier": 3.0, "max_grad_norm": 0.5, "clip": "smooth", **options}
     return sp.nn.PlisOverTraining(net, "cross_entropy", **given)
 
 
@@ -230,6 +230,8 @@ def test_options_that_make_no_sense(problem: tuple, options: dict, words: str) -
 def test_a_ready_clip_is_used(problem: tuple) -> None:
     net, x, y = problem
     ready = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0, clip=sp.nn.SmoothClip(0.5))
-    wanted = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=0.5)
+    wanted = sp.nn.plis(
+        net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=0.5, clip="smooth"
+    )
     torch.testing.assert_close(ready.values, wanted.values)
     assert ready.noise == wanted.noise == 0.5

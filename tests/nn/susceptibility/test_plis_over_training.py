@@ -22,9 +22,8 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def watching(net: nn.Module, **options: object) -> sp.nn.PlisOverTraining:
-    return sp.nn.PlisOverTraining(
-        net, "cross_entropy", n=9, noise_multiplier=3.0, max_grad_norm=0.5, **options
-    )
+    given = {"n": 9, "noise_multiplier": 3.0, "max_grad_norm": 0.5, "clip": "smooth"} | options
+    return sp.nn.PlisOverTraining(net, "cross_entropy", **given)
 
 
 def move(net: nn.Module) -> None:
@@ -39,7 +38,13 @@ def test_a_run_is_the_sum_of_its_steps(problem: tuple) -> None:
     for step in range(4):
         watch.noise_multiplier = 3.0 + step
         alone = sp.nn.plis(
-            net, "cross_entropy", x, y, noise_multiplier=3.0 + step, max_grad_norm=0.5
+            net,
+            "cross_entropy",
+            x,
+            y,
+            noise_multiplier=3.0 + step,
+            max_grad_norm=0.5,
+            clip="smooth",
         )
         values, losses = values + alone.values, losses + alone.privacy_loss
         order = torch.randperm(9)
@@ -56,7 +61,7 @@ def test_a_run_is_the_sum_of_its_steps(problem: tuple) -> None:
     assert "no amplification" in repr(run)
     columns = run.table(delta=1e-5).column_names
     assert columns == ["row", "privacy_loss", "plis", "steps", "mu", "rdp_2", "epsilon"]
-    np.testing.assert_allclose(run.subjects().values, values.norm(dim=1))
+    np.testing.assert_allclose(run.records().values, values.norm(dim=1))
 
 
 def test_sampled_batches_are_warned_about_once(problem: tuple) -> None:

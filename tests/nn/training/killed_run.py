@@ -25,6 +25,7 @@ def trainer(checkpoint, **options):
         "steps": STEPS,
         "batch_size": 30,
         "learning_rate": 0.5,
+        "clip": "smooth",
         "momentum": 0.5,
         "weight_decay": 1e-3,
         "seed": 7,

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,11 +31,11 @@ from seepage.nn.measures.traces import (
     hutchpp,
     rademacher,
 )
-from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
+from seepage.support.number_check import check_positive
 
-_CLIPS = {"smooth": SmoothClip, "hard": HardClip}
 CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
 )
@@ -54,9 +53,9 @@ def leakage(
     *,
     noise_multiplier: float,
     max_grad_norm: float | None = None,
-    clip: str = "smooth",
+    clip: str | Clip = "hard",
     view: View | None = None,
-    clipping: str = "exact",
+    clip_derivative: str = "exact",
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> GradientLeakage:
@@ -66,24 +65,25 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per example.
+        function of output and target that returns one loss per record.
     x, y
-        The batch, examples along the first axis.
+        The batch, records along the first axis.
     noise_multiplier
         ``σ``: the noise on the sum has the standard deviation ``σC``, or ``σ`` without clipping.
     max_grad_norm
         The clipping threshold ``C``; ``None`` leaves the gradients as they are.
     clip
-        ``"smooth"`` (paper 004's GELU) or ``"hard"``.
+        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its own
+        threshold, without ``max_grad_norm``.
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
-    clipping
+    clip_derivative
         ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
-        random signs (rows, cells and parts) bounds the leakage from above, and says ``bound`` for
-        its kind; everything else clips exactly all the same.
+        random signs (records, cells and parts) bounds the leakage from above, and says ``bound``
+        for its kind; everything else clips exactly all the same.
     chunk_size
-        Examples worked on at a time; ``"auto"`` finds what fits.
+        Records worked on at a time; ``"auto"`` finds what fits.
     seed
         Of the probes.
 
@@ -100,22 +100,21 @@ def leakage(
     >>> leak.cells(probes=16).shape
     (10, 4)
     """
-    if not (np.isfinite(noise_multiplier) and noise_multiplier > 0):
-        raise InputError(
-            f"noise_multiplier must be a finite number above zero, not {noise_multiplier!r}."
-        )
+    check_positive(noise_multiplier, "noise_multiplier")
     if view is not None and not isinstance(view, View):
         raise InputError(
             "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
             f"sp.nn.Embedding('module')), not {view!r}."
         )
-    chosen: Clip = NoClip()
-    if max_grad_norm is not None:
-        if clip not in _CLIPS:
-            raise InputError(f"clip must be 'smooth' or 'hard', not {clip!r}.")
-        chosen = _CLIPS[clip](max_grad_norm)
+    chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
-        net, loss, clip=chosen, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+        net,
+        loss,
+        clip=chosen,
+        view=view,
+        clipping=clip_derivative,
+        chunk_size=chunk_size,
+        seed=seed,
     )
     return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
 

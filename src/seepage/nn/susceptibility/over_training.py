@@ -77,7 +77,7 @@ class RunSusceptibility(Attribution):
         columns = {
             "row": np.arange(len(self)) if self.index is None else self.index,
             "privacy_loss": loss.privacy_loss,
-            "plis": np.asarray(self.subjects()),
+            "plis": np.asarray(self.records()),
             "steps": self.uses.cpu().numpy(),
             "mu": loss.mu(),
             "rdp_2": loss.rdp(2),
@@ -104,11 +104,11 @@ class PlisOverTraining:
     max_grad_norm
         The clipping threshold ``C``.
     clip
-        ``"smooth"`` or ``"hard"``.
+        ``"hard"`` or ``"smooth"``.
     view
         What the attributes are.
     chunk_size
-        Examples worked on at a time.
+        Records worked on at a time.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class PlisOverTraining:
         n: int,
         noise_multiplier: float,
         max_grad_norm: float,
-        clip: str | Clip = "smooth",
+        clip: str | Clip = "hard",
         view: View | None = None,
         chunk_size: int | str = "auto",
     ) -> None:

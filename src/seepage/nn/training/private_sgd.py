@@ -88,7 +88,7 @@ class PrivateSGD:
     learning_rate, momentum, weight_decay
         ρ, m and λ.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"smooth"`` as in paper 004, ``"hard"``, ``"none"``,
+        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
         or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size.
@@ -106,7 +106,7 @@ class PrivateSGD:
         After how many steps the accuracy is measured; by default twenty times in a run.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
-        ``amplification``, ``clipping``, ``individual``, ``sketch`` and so on.
+        ``amplification``, ``clip_derivative``, ``individual``, ``sketch`` and so on.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class PrivateSGD:
         weight_decay: float = 0.0,
         noise_multiplier: float = 1.0,
         max_grad_norm: float = 1.0,
-        clip: str | Clip = "smooth",
+        clip: str | Clip = "hard",
         sampling: str = "poisson",
         seed: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
