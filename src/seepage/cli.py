@@ -279,7 +279,7 @@ def reproduce(
 @data_app.command("list")
 def list_data(folder: Folder = None) -> None:
     """Print every data set: its name, size, whether it is here, licence, source."""
-    from seepage.data.folders import find
+    from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
 
     rows = [("NAME", "SIZE", "HERE", "LICENCE", "WHAT IT IS", "SOURCE")]
@@ -301,7 +301,7 @@ def where(
     folder: Folder = None,
 ) -> None:
     """Print the folders that are searched, and where each data set was found."""
-    from seepage.data.folders import find, searched_folders
+    from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
     wanted = DATA_SETS.values() if name is None else (data_set(name),)
@@ -318,8 +318,7 @@ def fetch_data(
     folder: Folder = None,
 ) -> None:
     """Download a data set from its publisher, checking every byte; go on where it was cut off."""
-    from seepage.data.folders import find
-    from seepage.data.obtain import fetch
+    from seepage.data.obtain import fetch, find
     from seepage.data.registry import data_set
 
     entry = data_set(name)
