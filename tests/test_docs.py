@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import reproduction
 import seepage as sp
 from seepage.glm.losses import families
 
@@ -49,12 +50,13 @@ def examples(page: Path) -> Iterator[Example]:
 
 
 def docstrings() -> Iterator[doctest.DocTest]:
-    """Yield every docstring of the package that holds an example."""
+    """Yield every docstring of the package and of the papers that holds an example."""
     finder = doctest.DocTestFinder()
-    for found in pkgutil.walk_packages(sp.__path__, "seepage."):
-        for test in finder.find(import_module(found.name), found.name):
-            if test.examples:
-                yield test
+    for package in (sp, reproduction):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for test in finder.find(import_module(found.name), found.name):
+                if test.examples:
+                    yield test
 
 
 def named(path: Path) -> str:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from seepage.data.registry import broken
 from seepage.data.structures import Records
-from seepage.support.chunks import progress
 
 
 def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
@@ -155,6 +154,8 @@ def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDAr
         The data set they belong to.
     """
     from PIL import Image, UnidentifiedImageError
+
+    from seepage.support.chunks import progress  # brings array libraries that bytes do without
 
     out = np.empty((len(paths), *size, 3), dtype=np.uint8)
     for k, path in enumerate(progress(paths, f"reading {name}")):
