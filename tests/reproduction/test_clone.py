@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,8 +47,3 @@ def test_elsewhere_one_sentence_says_where_they_are(what, tmp_path):
         "installed package: clone the repository and run `seepage reproduce` or `make reproduce` "
         "there.\n"
     )
-
-
-def test_the_wheel_is_the_package_alone():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/seepage"]}
