@@ -60,7 +60,7 @@ def test_a_child_tells_nothing_of_the_key():
     run = KeyedStream.of_seed(0)
     child = run.child("noise").key
     assert child != run.key
-    assert child != hashlib.blake2b(b"[\"noise\"]", digest_size=32).digest()
+    assert child != hashlib.blake2b(b'["noise"]', digest_size=32).digest()
 
 
 def test_fresh_keys_differ():

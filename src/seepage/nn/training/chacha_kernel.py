@@ -5,7 +5,6 @@ rounding of the device's logarithm, sine and cosine.
 """
 # mypy: ignore-errors
 
-
 from __future__ import annotations
 
 import triton
