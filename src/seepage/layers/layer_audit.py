@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
 from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
-from seepage.layers.federated.recorded import record_gradients
-from seepage.layers.measures.batches import property_batches
-from seepage.layers.measures.figure import draw_layers
-from seepage.layers.measures.layer_sensitivity import sensitivity
-from seepage.layers.measures.per_layer import NOTICE, PerLayer
-from seepage.layers.measures.usable_information import v_information
+from seepage.layers.federated.recording import record_gradients
+from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.measures.per_layer import NOTICE, PerLayer, draw_layers
+from seepage.layers.measures.property_batches import property_batches
+from seepage.layers.measures.sensitivity import sensitivity
+from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
-from seepage.layers.federated.gradients import WIDTH, LayerGradients
-from seepage.layers.federated.hashed_projection import Sketch
-from seepage.layers.federated.naming import layer_parameters, layer_sizes
-from seepage.layers.federated.update import Update
+from seepage.layers.federated.gradients import WIDTH, LayerGradients, Sketch
+from seepage.layers.federated.rounds import Update
+from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.losses import Loss, per_example
 from seepage.nn.problem.views import Inputs, call
@@ -127,7 +126,7 @@ def blank_recording(
     Examples
     --------
     >>> import torch
-    >>> from seepage.layers.federated.recorded import blank_recording
+    >>> from seepage.layers.federated.recording import blank_recording
     >>> blank_recording(torch.nn.Sequential(torch.nn.Linear(30, 10)), width=100)
     <0 gradients of 1 layers; 0 projected from 310 to 100 numbers>
     """
