@@ -1,6 +1,11 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-Everything here is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
+A room for every aim: an attribute of known records (``attribute``), a whole record from a released
+linear model (``record``), records from a network's gradients (``gradient``). Beside them lie the
+attacks that are one file each, the releases they are made on, and the intervals of what they
+achieve. Measures and bounds are not here: attacks only test them.
+
+Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SINGLE = 8  # named layers up to which each is also dropped alone
 
 
 @dataclass(frozen=True)
-class Remedy:
+class LayerRemedy:
     """What is left to read off a whole update once something is done about it.
 
     Parameters
@@ -72,7 +72,7 @@ class LayerAudit:
     sensitivity: PerLayer
     v_information: PerLayer
     protect: tuple[str, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[LayerRemedy, ...]
     mix: str
     notes: tuple[str, ...] = ()
 
@@ -202,10 +202,10 @@ def audit(
     sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
     protect = layers_to_protect(information)
 
-    def whole(name: str, gradients: LayerGradients) -> Remedy:
+    def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
         found = v_information(gradients[JOINED], drawn.property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
-        return Remedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
+        return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
     clipped = recorded.clipped(norm)

@@ -99,7 +99,7 @@ class LayerGradients:
                     f"The gradients of layer {layer!r} must have one row per gradient, but their "
                     f"shape is {tuple(values.shape)}."
                 )
-            sketch = Sketch(values.shape[1], width, seed, layer)
+            sketch = CountSketch(values.shape[1], width, seed, layer)
             rows, squares = [], []
             for piece in row_slices(*values.shape):
                 part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
@@ -241,7 +241,7 @@ def _finite(block: np.ndarray, layer: str) -> np.ndarray:
     return block
 
 
-class Sketch:
+class CountSketch:
     """Projects vectors of ``size`` numbers to ``width``; leaves them as they are if they fit.
 
     Parameters
@@ -256,10 +256,10 @@ class Sketch:
     Examples
     --------
     >>> import torch
-    >>> from seepage.layers.federated.gradients import Sketch
-    >>> Sketch(1000, 10, "a").apply(torch.ones(3, 1000)).shape
+    >>> from seepage.layers.federated.gradients import CountSketch
+    >>> CountSketch(1000, 10, "a").apply(torch.ones(3, 1000)).shape
     torch.Size([3, 10])
-    >>> Sketch(5, 10, "a").apply(torch.ones(3, 5)).sum()
+    >>> CountSketch(5, 10, "a").apply(torch.ones(3, 5)).sum()
     tensor(15.)
     """
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.gradients import WIDTH, LayerGradients, Sketch
+from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
 from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
@@ -141,7 +141,7 @@ class _Keeper:
             raise InputError(f"width must be at least 1, not {width}.")
         self.layout = layer_parameters(net, layers)
         sizes = layer_sizes(net, self.layout)
-        self._sketches = {k: Sketch(size, width, seed, k) for k, size in sizes.items()}
+        self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
         # Made before anything is recorded, so that names it refuses are refused at once.
         self.blank = LayerGradients(
             {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},

@@ -30,7 +30,7 @@ NORMS: tuple[object, ...] = ("fro", 1, "inf")
 
 
 @dataclass
-class Tally:
+class NormTally:
     """The norm, its squared standard error, and the extremes of every layer's gradient."""
 
     norm: dict[str, Tensor]
@@ -68,7 +68,7 @@ class JacobianNorms:
     directions: int
     seed: int
 
-    def of(self, plan: Layers, batch: Batch, places: Tensor) -> Tally:
+    def of(self, plan: Layers, batch: Batch, places: Tensor) -> NormTally:
         """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
         columns = batch.z[0].numel()
@@ -88,17 +88,17 @@ class JacobianNorms:
                 part.setdefault(layer, zero)  # the loss does not depend on this layer
         return tally
 
-    def _range(self, source: Source) -> Tally:
+    def _range(self, source: Source) -> NormTally:
         """Return the extremes of every layer's gradient."""
-        tally = Tally({}, {}, {}, {})
+        tally = NormTally({}, {}, {}, {})
         for (name, _), gradient in source.gradients():
             if name in self.home:
                 tally.widen(self.home[name], *extremes(gradient))
         return tally
 
-    def _multiples(self, source: TargetColumns, one: Multiples) -> Tally:
+    def _multiples(self, source: TargetColumns, one: Multiples) -> NormTally:
         """Return norms and extremes from the one gradient of which all others are multiples."""
-        tally = Tally({}, {}, {}, {})
+        tally = NormTally({}, {}, {}, {})
         for (name, _), gradient in source.of_output(one.direction):
             if name in self.home:
                 layer = self.home[name]
@@ -118,7 +118,7 @@ class JacobianNorms:
         batch: Batch,
         places: Tensor,
         columns: int,
-        tally: Tally,
+        tally: NormTally,
     ) -> None:
         """Take small layers whole, by their rows, and estimate the others."""
         small = self._small() if isinstance(source, InputColumns) else {}
@@ -149,7 +149,7 @@ class JacobianNorms:
         places: Tensor,
         columns: int,
         done: set[str],
-        tally: Tally,
+        tally: NormTally,
     ) -> None:
         if self.norm == "inf":
             raise InputError(

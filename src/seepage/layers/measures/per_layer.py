@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError, nearest
 from seepage.tables.frames import build_frame
-
-if TYPE_CHECKING:
-    from seepage.layers.measures.per_layer import PerLayer
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 _BAR, _WORST, _INK = "#0072b2", "#d55e00", "#1c2530"  # told apart with every colour vision

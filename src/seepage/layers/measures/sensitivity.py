@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.jacobian_columns import OutputKeeper
-from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, Tally
+from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
 from seepage.nn.problem.chunking import Chunks
@@ -172,7 +172,7 @@ class _Work:
             errors=errors,
         )
 
-    def _ratios(self, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+    def _ratios(self, tally: NormTally) -> tuple[np.ndarray, np.ndarray]:
         values, errors = [], []
         for layer, size in self.sizes.items():
             psi = {"fro": math.sqrt(size), 1: float(size), "inf": 1.0}[self.norm]
