@@ -16,7 +16,9 @@ from seepage.attacks import InversionResult
 
 def _curve(eta, accuracy, l2=1.0):
     accuracy = np.array(accuracy)[:, None]
-    return fil_figure6.Curve(l2, np.ones(3), np.array(eta), accuracy, 1.0, {"white-box": accuracy})
+    return fil_figure6.PenaltyCurve(
+        l2, np.ones(3), np.array(eta), accuracy, 1.0, {"white-box": accuracy}
+    )
 
 
 def test_accuracies_that_rise_with_leakage_correlate_fully():

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from reproduction import find_experiment
-from reproduction.plis import digits as plis_digits
 from reproduction.plis import figure1 as plis_figure1
 from reproduction.plis import figure2 as plis_figure2
 from seepage.data.structures import Images, ImageSet
@@ -71,7 +70,7 @@ def test_figure_2_in_miniature(small):
 def test_private_training_spends_what_it_says():
     torch.manual_seed(0)
     x, y = torch.rand(30, 1, 28, 28), torch.arange(30) % 10
-    trained = plis_digits.train_privately(x, y, epochs=4)
+    trained = plis_figure2.train_privately(x, y, epochs=4)
     mu = math.sqrt(4) * SmoothClip(1.0).sensitivity / trained.noise_multiplier
-    assert gaussian_delta(plis_digits.EPSILON, mu) == pytest.approx(plis_digits.DELTA)
-    assert plis_digits.train_plainly(x, y, epochs=1).noise_multiplier is None
+    assert gaussian_delta(plis_figure2.EPSILON, mu) == pytest.approx(plis_figure2.DELTA)
+    assert plis_figure2.train_plainly(x, y, epochs=1).noise_multiplier is None

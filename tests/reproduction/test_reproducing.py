@@ -9,7 +9,7 @@ import types
 import pytest
 from typer.testing import CliRunner
 
-import reproduction as papers
+import reproduction
 import seepage as sp
 from reproduction import Experiment, reproducing
 from reproduction.reproducing import reproduce
@@ -55,20 +55,20 @@ def test_what_it_tells(fake, run):
     assert lines[0] == f"{fake.name}: A rising line (paper 001, Figure 1)"
     assert lines[2].split() == ["mean", "|", "η", "0.040", "0.04050", "+0.00050", "yes"]
     assert "  The line rises." in lines
-    assert f"reproduction/{fake.name}/result.json" in lines[-2]
+    assert f"seepage-reproduction/{fake.name}/result.json" in lines[-2]
 
 
 def test_a_quick_run_says_so(fake, run, tmp_path):
     result = run(fake.name, "--quick")
     assert "--quick" in result.output
-    found = json.loads((tmp_path / "reproduction" / fake.name / "result.json").read_text())
+    found = json.loads((tmp_path / "seepage-reproduction" / fake.name / "result.json").read_text())
     assert found["quick"] is True
     assert found["quantities"][1]["measured"] == 2
 
 
 def test_all_of_them(fake, run, tmp_path):
     assert run("all").exit_code == 0
-    assert (tmp_path / "reproduction" / fake.name / "result.json").exists()
+    assert (tmp_path / "seepage-reproduction" / fake.name / "result.json").exists()
 
 
 def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tmp_path):
@@ -76,23 +76,23 @@ def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tm
         raise sp.InputError("The data are not here.")
 
     module = types.SimpleNamespace(reproduce=without_data)
-    monkeypatch.setitem(sys.modules, "reproduction.other_figure", module)
+    monkeypatch.setitem(sys.modules, "reproduction.other.figure", module)
     other = Experiment("other-figure", "004", "Figure 9", "Another one")
     both = {other.name: other, fake.name: fake}
-    for owner in (papers, reproducing):
+    for owner in (reproduction, reproducing):
         monkeypatch.setattr(owner, "EXPERIMENTS", both)
     result = run("all")
     assert result.exit_code == 0
     assert "other-figure is left out: The data are not here." in result.output
     assert "1 of 2 in " in result.output
-    assert (tmp_path / "reproduction" / fake.name / "result.json").exists()
+    assert (tmp_path / "seepage-reproduction" / fake.name / "result.json").exists()
     alone = run("other-figure")
     assert alone.exit_code == 2
     assert "The data are not here." in alone.output
 
 
 def test_the_same_twice(fake, run, tmp_path):
-    home = tmp_path / "reproduction" / fake.name
+    home = tmp_path / "seepage-reproduction" / fake.name
     run(fake.name)
     first = {name: (home / name).read_bytes() for name in ("figure.svg", "figure.png")}
     run(fake.name)
@@ -139,7 +139,7 @@ def test_a_failure_leaves_the_earlier_result(fake, monkeypatch, tmp_path):
         raise sp.InputError("no luck")
 
     module = types.SimpleNamespace(reproduce=fail)
-    monkeypatch.setitem(sys.modules, "reproduction.fake_figure1", module)
+    monkeypatch.setitem(sys.modules, "reproduction.fake.figure1", module)
     with pytest.raises(sp.InputError, match="no luck"):
         reproduce(fake.name, tmp_path, quick=False, say=lambda line: None)
     assert (tmp_path / fake.name / "result.json").read_bytes() == before

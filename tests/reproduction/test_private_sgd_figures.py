@@ -23,8 +23,8 @@ from reproduction.private_sgd.estimators import ESTIMATORS, compare
 from reproduction.private_sgd.grid import added, run_grid, write_json
 from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
 from reproduction.private_sgd.results import Point, best_bound, crossing, front, points, renyi_two
-from reproduction.private_sgd.run import Images, Run
-from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Setting, find_grid
+from reproduction.private_sgd.run import ImageTensors, Run
+from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Hyperparameters, find_grid
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.clipping import SmoothClip
 
@@ -74,12 +74,12 @@ def _images(records=40, seed=0):
     source = torch.Generator().manual_seed(seed)
     X = torch.rand(records, 1, 28, 28, generator=source)
     y = torch.randint(10, (records,), generator=source)
-    return Images(X, y, X[:20], y[:20])
+    return ImageTensors(X, y, X[:20], y[:20])
 
 
 SMALL = replace(
     GRIDS["mnist"],
-    settings=(Setting(0.5, 0.1, 1), Setting(2, 0.03, 8)),
+    settings=(Hyperparameters(0.5, 0.1, 1), Hyperparameters(2, 0.03, 8)),
     steps=(2, 4),
     batch_size=10,
 )
@@ -154,7 +154,7 @@ def test_a_grid_stops_when_the_time_is_over():
 
 
 def test_runs_that_diverge_are_marked():
-    wild = replace(SMALL, settings=(Setting(1e30, 1e9, 1),), steps=(3,))
+    wild = replace(SMALL, settings=(Hyperparameters(1e30, 1e9, 1),), steps=(3,))
     images = _images()
     found = run_grid(wild, images, runs=1, probes=1, minutes=5, write=lambda f: None, say=str)
     assert found["rows"][0]["diverged"]
@@ -195,7 +195,7 @@ def test_a_run_made_elsewhere_is_added_and_says_so():
 
 
 def test_estimators_agree_on_average():
-    one = replace(SMALL, settings=(Setting(1, 0.1, 4),))
+    one = replace(SMALL, settings=(Hyperparameters(1, 0.1, 4),))
     found = compare(one, _images(), steps=6, say=str)
     rows = {row["estimator"]: row for row in found["rows"]}
     assert list(rows) == list(ESTIMATORS)
@@ -351,7 +351,7 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
 
 
 def test_missing_results_say_how_to_make_them(kept):
-    with pytest.raises(sp.InputError, match=r"private_sgd_grid mnist --out"):
+    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist --out"):
         figure5(quick=False)
     write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (2500,)))
     with pytest.raises(sp.InputError, match="hold no run with"):

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-import reproduction as papers
+import reproduction
 from reproduction import Experiment, reproducing
 from reproduction.drawing import draw_figure
 from reproduction.outcome import Outcome, Quantity
@@ -29,7 +29,7 @@ def fake(monkeypatch):
     """Register one experiment and no other; return it."""
     experiment = Experiment(NAME, "001", "Figure 1", "A rising line")
     module = types.SimpleNamespace(reproduce=fake_outcome)
-    monkeypatch.setitem(sys.modules, "reproduction.fake_figure1", module)
-    for owner in (papers, reproducing):
+    monkeypatch.setitem(sys.modules, "reproduction.fake.figure1", module)
+    for owner in (reproduction, reproducing):
         monkeypatch.setattr(owner, "EXPERIMENTS", {NAME: experiment})
     return experiment

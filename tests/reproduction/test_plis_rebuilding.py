@@ -10,8 +10,7 @@ import seepage as sp
 from reproduction.plis import chest as plis_chest
 from reproduction.plis import figure3 as plis_figure3
 from reproduction.plis import table1 as plis_table1
-from reproduction.plis.chest import Attacked, Study
-from reproduction.plis.correlation import mean_of, rank_correlation
+from reproduction.plis.chest import Attacked, Study, mean_of, rank_correlation
 from seepage.attacks import compare_images
 
 RECORDS = 40

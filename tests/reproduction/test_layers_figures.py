@@ -12,7 +12,7 @@ from reproduction.layers import figure1 as layers_figure1
 from reproduction.layers import figure2 as layers_figure2
 from reproduction.layers import figure3 as layers_figure3
 from reproduction.layers import runs as layers_runs
-from reproduction.layers.runs import Curve, Runs
+from reproduction.layers.runs import LayerCurve, Runs
 from seepage.data import Faces, Records
 from seepage.errors import InputError
 from seepage.layers.measures import classifiers
@@ -125,10 +125,10 @@ def test_and_what_does_not_is_not(kept):
 
 def test_differences_are_judged_repetition_by_repetition():
     each = np.array([[0.50, 0.51], [0.70, 0.71], [0.60, 0.61], [0.40, 0.41]])
-    curve = Curve(("a", "b"), each)
+    curve = LayerCurve(("a", "b"), each)
     assert curve.highest == 2
     assert not curve.reaches_the_highest(1)  # a little less, but always
-    noisy = Curve(("a", "b"), each + np.array([[0.1, 0], [-0.1, 0], [0.1, 0], [-0.1, 0]]))
+    noisy = LayerCurve(("a", "b"), each + np.array([[0.1, 0], [-0.1, 0], [0.1, 0], [-0.1, 0]]))
     assert noisy.reaches_the_highest(1)
     np.testing.assert_allclose(curve.relative().each[:, 1], 1)
 
@@ -158,7 +158,7 @@ def faces(count=240):
 def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from reproduction.layers import experiment as experiment
-    from reproduction.layers.measuring import Amounts, FaceData, Setting
+    from reproduction.layers.measuring import Amounts, FaceData, LayerSetting
 
     small = Amounts(
         rounds=2, batch_size=4, snapshots=2, known=2, seen=2, measured=5, samples=4, width=32
@@ -167,7 +167,9 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
         classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
     )
     monkeypatch.setattr(experiment, "_data", FaceData.of(faces(), "cpu"))
-    found = experiment._work(Setting("AlexNet", "Gender", ("Glasses",), confounded=True), small, 0)
+    found = experiment._work(
+        LayerSetting("AlexNet", "Gender", ("Glasses",), confounded=True), small, 0
+    )
     assert found.pop("seconds") > 0
     assert found["layers"] == LAYERS["AlexNet"]
     assert len(found["sensitivity"]) == 5
@@ -187,10 +189,10 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
 
 def test_no_one_is_on_two_sides():
     pytest.importorskip("torch")
-    from reproduction.layers.measuring import Amounts, FaceData, Repetition, Setting
+    from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition, LayerSetting
 
     data = FaceData.of(faces(), "cpu")
-    found = Repetition(data, Setting("FCNet", "Gender", ("Age",)), Amounts(), 3)
+    found = LayerRepetition(data, LayerSetting("FCNet", "Gender", ("Age",)), Amounts(), 3)
     rows = (found.adversary, found.client, found.test)
     one, other, third = (set(data.people[part].tolist()) for part in rows)
     assert all((one, other, third))

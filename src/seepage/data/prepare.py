@@ -12,10 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from seepage.data.sets.adult import COLUMNS as ADULT_COLUMNS
-from seepage.data.sets.adult import CONTINUOUS, Adult
-from seepage.data.sets.iwpc import NOMINAL as IWPC_NOMINAL
 from seepage.data.structures import Images, ImageSet, Problem, Records
+from seepage.data.tables import ADULT_COLUMNS, ADULT_CONTINUOUS, IWPC_NOMINAL, Adult
 from seepage.errors import InputError
 
 Matrix = NDArray[np.float64]
@@ -106,7 +104,7 @@ def adult_one_hot(people: Adult) -> Problem:
     for name in ADULT_COLUMNS:
         if name in ("relationship", "income"):
             continue
-        if name in CONTINUOUS:
+        if name in ADULT_CONTINUOUS:
             mean, deviation = train[name].mean(), train[name].std(ddof=1)
             blocks.append((train[name] - mean)[:, None] / deviation)
             test_blocks.append((test[name] - mean)[:, None] / deviation)
@@ -168,7 +166,7 @@ def _indicators(values: NDArray[np.str_], levels: Sequence[str]) -> Matrix:
 def _complete(records: Records) -> Records:
     known = np.ones(len(records), dtype=bool)
     for name, column in records.columns.items():
-        if name not in CONTINUOUS:
+        if name not in ADULT_CONTINUOUS:
             known &= column != "?"
     return Records({name: column[known] for name, column in records.columns.items()})
 
