@@ -15,7 +15,7 @@ from reproduction.layers import runs as layers_runs
 from reproduction.layers.runs import LayerCurve, Runs
 from seepage.data import Faces, Records
 from seepage.errors import InputError
-from seepage.layers.measures import families
+from seepage.layers.measures import classifiers
 
 LAYERS = {
     "AlexNet": ["conv1", "conv2", "conv3", "fc1", "fc2"],
@@ -163,7 +163,9 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     small = Amounts(
         rounds=2, batch_size=4, snapshots=2, known=2, seen=2, measured=5, samples=4, width=32
     )
-    monkeypatch.setitem(families.FAMILIES, "random_forest", lambda seed: DecisionTreeClassifier())
+    monkeypatch.setitem(
+        classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
+    )
     monkeypatch.setattr(experiment, "_data", FaceData.of(faces(), "cpu"))
     found = experiment._work(
         LayerSetting("AlexNet", "Gender", ("Glasses",), confounded=True), small, 0

@@ -1,4 +1,4 @@
-"""The predictive families by name: what an adversary may use to read a property off gradients."""
+"""The classifiers an adversary may use to read a property off gradients, by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _mlp(seed: int) -> Any:
     return make_pipeline(StandardScaler(), model)
 
 
-FAMILIES: dict[str, Callable[[int], Any]] = {
+CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "logistic": _logistic,
     "random_forest": _random_forest,
     "gradient_boosting": _gradient_boosting,
@@ -52,18 +52,18 @@ def find_family(family: Any, seed: int) -> Any:
 
     Examples
     --------
-    >>> from seepage.layers.measures.families import find_family
+    >>> from seepage.layers.measures.classifiers import find_family
     >>> find_family("random_forest", seed=0).n_estimators
     100
     """
     check_seed(seed)
     if isinstance(family, str):
-        if family not in FAMILIES:
+        if family not in CLASSIFIERS:
             raise InputError(
-                f"There is no family {family!r}{nearest(family, FAMILIES)}; there are "
-                f"{', '.join(FAMILIES)}, or give a classifier of scikit-learn."
+                f"There is no family {family!r}{nearest(family, CLASSIFIERS)}; there are "
+                f"{', '.join(CLASSIFIERS)}, or give a classifier of scikit-learn."
             )
-        return FAMILIES[family](seed)
+        return CLASSIFIERS[family](seed)
     if isinstance(family, type):
         raise InputError(
             f"family is the class {family.__name__}; give a classifier of it, such as "

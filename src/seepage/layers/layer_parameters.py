@@ -28,7 +28,7 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     Examples
     --------
     >>> from torch import nn
-    >>> from seepage.layers.federated.naming import layer_parameters
+    >>> from seepage.layers.layer_parameters import layer_parameters
     >>> layer_parameters(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False)))
     {'0': ('0.weight', '0.bias'), '2': ('2.weight',)}
     """

@@ -1,6 +1,6 @@
 """Sensitivity: how strongly each layer's gradient answers to a change of the target or the input.
 
-For a sample k and layer l (paper 003, equation 2)::
+For a record k and layer l (paper 003, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 
@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.naming import layer_parameters, layer_sizes
-from seepage.layers.measures.entries import NORMS
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.jacobian_columns import OutputKeeper
-from seepage.layers.measures.jacobian_norms import JacobianNorms, Tally
+from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
 from seepage.nn.problem.chunking import Chunks
@@ -173,7 +172,7 @@ class _Work:
             errors=errors,
         )
 
-    def _ratios(self, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+    def _ratios(self, tally: NormTally) -> tuple[np.ndarray, np.ndarray]:
         values, errors = [], []
         for layer, size in self.sizes.items():
             psi = {"fro": math.sqrt(size), 1: float(size), "inf": 1.0}[self.norm]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
+from seepage.attacks.gradient.simulation import SimulatedGradients
 from seepage.errors import InputError
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.losses import Loss

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 import numbers
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.gradient.gradient_cost import COSTS, GradientCost
-from seepage.attacks.gradient.gradient_reconstruction import GradientReconstruction
-from seepage.attacks.gradient.gradient_releases import GradientReleases
-from seepage.attacks.gradient.label_recovery import is_plain_cross_entropy, recover_labels
-from seepage.attacks.gradient.quasi_newton import QuasiNewton
-from seepage.attacks.gradient.signed_descent import Descent
-from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
+from seepage.attacks.gradient.image_similarity import ImageQuality, compare_images
+from seepage.attacks.gradient.labels import is_plain_cross_entropy, recover_labels
+from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
+from seepage.attacks.gradient.releases import GradientReleases
+from seepage.attacks.gradient.simulation import COSTS, GradientCost, SimulatedGradients
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.losses import Loss
@@ -32,6 +31,104 @@ _HELD = 1 << 26  # numbers held at a time; an accelerator takes more to be kept 
 _HELD_ON_ACCELERATOR = 1 << 30
 _SPREAD = 0.1  # of the starts around the middle, over the range of an unknown
 _LOOK = 10  # steps between two looks at which releases are done
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientReconstruction:
+    """Records as an adversary put them together from gradients.
+
+    They are as sensitive as the data: keep them to yourself.
+
+    Parameters
+    ----------
+    records
+        (releases, batch size, …), the shape of a record last.
+    labels
+        Their labels, (releases, batch size).
+    mismatch
+        What is left of the mismatch of the gradients, (releases,).
+    steps
+        How many steps each release took.
+    solved
+        Whether the mismatch fell under the tolerance. It does not mean that the record was found:
+        of a gradient that says little, many records are a match.
+    labels_known
+        Whether the adversary was given the labels.
+    kind
+        ``attack``: a demonstration that this much can be found, never that no more can be.
+    """
+
+    records: Tensor
+    labels: Tensor
+    mismatch: Tensor
+    steps: Tensor
+    solved: Tensor
+    labels_known: bool
+    kind: str = "attack"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def matched(self, originals: Any) -> np.ndarray:
+        """Return the records in the order of the originals, (releases · batch size, …).
+
+        Within each release the two are paired so that the sum of squared differences is smallest
+        (linear assignment).
+
+        Parameters
+        ----------
+        originals
+            The true records, in the order in which they were released.
+        """
+        from scipy.optimize import linear_sum_assignment
+
+        found = self.records.numpy()
+        truth = self._originals(originals).reshape(found.shape)
+        out: np.ndarray = np.empty_like(found)
+        for k, (guesses, records) in enumerate(zip(found, truth, strict=True)):
+            flat = [side.reshape(len(side), -1) for side in (records, guesses)]
+            off = [np.sum((flat[1] - record) ** 2, axis=1) for record in flat[0]]
+            order = linear_sum_assignment(np.stack(off))[1]
+            out[k] = guesses[order]
+        return out.reshape(-1, *found.shape[2:])
+
+    def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
+        """Return how like the originals the images are, by three measures.
+
+        Parameters
+        ----------
+        originals
+            The true images, (n, channels, height, width) or (n, height, width), in the order in
+            which they were released.
+        data_range
+            The range of a pixel; 1 by default.
+        """
+        images, truth = self.matched(originals), self._originals(originals)
+        if images.ndim not in (3, 4):
+            raise InputError(
+                "Only images (channels, height, width) or (height, width) can be compared by eye, "
+                f"not records of shape {images.shape[1:]}; use reconstruction_errors."
+            )
+        return compare_images(images, truth, data_range)
+
+    def _originals(self, originals: Any) -> np.ndarray:
+        truth = as_numpy(originals)
+        count, b = self.records.shape[:2]
+        if truth.shape != (count * b, *self.records.shape[2:]):
+            raise InputError(
+                f"The originals must have the shape {(count * b, *self.records.shape[2:])}, not "
+                f"{truth.shape}."
+            )
+        if not np.isfinite(truth).all():
+            raise InputError("The originals contain NaN or infinity; nothing is like them.")
+        return truth
+
+    def __repr__(self) -> str:
+        count = f"{len(self):,} release{'s' if len(self) != 1 else ''}"
+        return (
+            f"<gradient inversion of {count}: {int(self.solved.sum()):,} matched to the tolerance, "
+            f"mismatch, median {float(self.mismatch.median()):.3g}>"
+        )
 
 
 class GradientInversion:
@@ -157,7 +254,7 @@ class GradientInversion:
         records = starts[:, 0].clone()
         mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
         left = torch.arange(groups, device=starts.device)
-        best = _Best(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
+        best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
             found = cost.evaluate(point)
@@ -185,13 +282,13 @@ class GradientInversion:
                 part.keep(stay)
         return records, mismatch, taken
 
-    def _within(self, best: _Best, cost: GradientCost) -> _Best:
+    def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
         """Return the candidates as they are handed out: within the bounds, and judged there."""
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
         found = cost.evaluate(point)
-        return _Best(point, found.total, found.match)
+        return _BestCandidates(point, found.total, found.match)
 
     def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
         if self.optimiser == "lbfgs":
@@ -274,7 +371,7 @@ def _record_shape(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
-class _Best:
+class _BestCandidates:
     """The candidate with the lowest cost of every try so far, its cost and its mismatch."""
 
     def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
-from seepage.layers.federated.gradients import WIDTH, LayerGradients
-from seepage.layers.federated.hashed_projection import Sketch
-from seepage.layers.federated.naming import layer_parameters, layer_sizes
-from seepage.layers.federated.update import Update
+from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
+from seepage.layers.federated.rounds import Update
+from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.losses import Loss, per_example
 from seepage.nn.problem.views import Inputs, call
@@ -127,7 +126,7 @@ def blank_recording(
     Examples
     --------
     >>> import torch
-    >>> from seepage.layers.federated.recorded import blank_recording
+    >>> from seepage.layers.federated.recording import blank_recording
     >>> blank_recording(torch.nn.Sequential(torch.nn.Linear(30, 10)), width=100)
     <0 gradients of 1 layers; 0 projected from 310 to 100 numbers>
     """
@@ -142,7 +141,7 @@ class _Keeper:
             raise InputError(f"width must be at least 1, not {width}.")
         self.layout = layer_parameters(net, layers)
         sizes = layer_sizes(net, self.layout)
-        self._sketches = {k: Sketch(size, width, seed, k) for k, size in sizes.items()}
+        self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
         # Made before anything is recorded, so that names it refuses are refused at once.
         self.blank = LayerGradients(
             {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},

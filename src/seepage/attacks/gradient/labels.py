@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.gradient.gradient_releases import GradientReleases
+from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.losses import Loss, cross_entropy

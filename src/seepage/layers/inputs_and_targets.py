@@ -23,7 +23,7 @@ def read_inputs(x: Any, net: nn.Module) -> Inputs:
     Examples
     --------
     >>> import numpy as np, torch
-    >>> from seepage.layers.federated.examples import read_inputs
+    >>> from seepage.layers.inputs_and_targets import read_inputs
     >>> read_inputs(np.ones((2, 3)), torch.nn.Linear(3, 1)).dtype
     torch.float32
     """

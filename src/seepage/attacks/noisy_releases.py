@@ -1,4 +1,4 @@
-"""Many noisy releases of one model at once, to see how an attack fares on average."""
+"""What leaves the house and is attacked: one released model, or many noisy copies at once."""
 
 from __future__ import annotations
 
@@ -114,3 +114,22 @@ def _decision(
         f"{type(model).__name__} is {kind}: many releases are drawn of seepage.glm's models of one "
         "margin; attack one release at a time with sp.release(model, noise)."
     )
+
+
+def parameters_of(release: Any, size: int) -> np.ndarray:
+    """Return released parameters, (T, P): features first, the intercept last, the class fast."""
+    if isinstance(release, Releases):
+        theta = release.parameters
+    elif hasattr(release, "coef_"):
+        coef = np.atleast_2d(as_numpy(release.coef_).astype(float)).T
+        last = np.reshape(as_numpy(release.intercept_).astype(float), (1, -1))
+        # Released models carry an intercept of zero where they have none.
+        theta = (coef if coef.size == size else np.concatenate([coef, last])).reshape(1, -1)
+    else:
+        theta = np.atleast_2d(as_numpy(release).astype(float))
+    if theta.ndim != 2 or theta.shape[1] != size:
+        raise InputError(
+            f"A release of this model has {size} numbers, but what was given has shape "
+            f"{np.shape(theta)}."
+        )
+    return np.asarray(theta, dtype=float)
