@@ -69,7 +69,7 @@ def test_a_single_record_needs_no_failure_probability():
     alone = small_accountant(net, n=1, sample_rate=0.5, batch_size=None)
     alone.observe([0], x[:1], y[:1])
     assert alone.records("dfil").shape == (1,)
-    with pytest.raises(InputError, match="Name the measure: 'dfil'.* or 'fil'"):
+    with pytest.raises(InputError, match=r"Name the measure: 'dfil'.* or 'fil'"):
         alone.rows()
     assert alone.privacy(1e-5).epsilon > 0
     with pytest.raises(InputError, match="single record"):

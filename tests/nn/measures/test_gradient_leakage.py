@@ -10,7 +10,7 @@ from torch import nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.measures.spectral import lanczos
+from seepage.nn.measures.largest_eigenvalues import lanczos
 
 torch.set_num_threads(1)
 

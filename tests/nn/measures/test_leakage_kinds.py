@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import seepage as sp
 import seepage.nn as snn
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.spectral import lanczos
+from seepage.nn.measures.largest_eigenvalues import lanczos
 
 torch.set_num_threads(1)
 
@@ -159,7 +159,7 @@ def test_probes_that_cannot_be(problem: Problem, probes: object) -> None:
 
 
 def test_the_measure_must_be_named(problem: Problem) -> None:
-    with pytest.raises(sp.InputError, match="Name the measure: 'dfil'.* or 'fil'"):
+    with pytest.raises(sp.InputError, match=r"Name the measure: 'dfil'.* or 'fil'"):
         leak_of(problem).records()
     assert snn.GradientLeakage.rows is snn.GradientLeakage.records
 

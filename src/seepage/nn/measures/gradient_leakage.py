@@ -21,10 +21,10 @@ from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.nystrom import Sketch, nystrom
-from seepage.nn.measures.spectral import Spectral, lanczos
+from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
+from seepage.nn.measures.nystrom import InformationSketch, nystrom
 from seepage.nn.measures.traces import (
-    Trace,
+    TraceEstimate,
     check_probes,
     exact,
     exact_diagonal,
@@ -73,8 +73,8 @@ def leakage(
     max_grad_norm
         The clipping threshold ``C``; ``None`` leaves the gradients as they are.
     clip
-        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its own
-        threshold, without ``max_grad_norm``.
+        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its
+        own threshold, without ``max_grad_norm``.
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
@@ -218,7 +218,7 @@ class GradientLeakage:
             out[name] = self._averaged(self._whitened(squares), "dfil", "rows", name)
         return out
 
-    def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> Spectral:
+    def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> LargestEigenvalues:
         """Return ``λ_max(I)`` of every record with bounds on either side; ``η`` is its root."""
         count, like = batch_size(self.x), self.engine.variable(self.x, self.y)
         shape = (count, *like.shape[1:])
@@ -233,14 +233,14 @@ class GradientLeakage:
 
         return lanczos(apply, start.flatten(1), tolerance, max_steps)
 
-    def sketch(self, rank: int = 8) -> Sketch:
+    def sketch(self, rank: int = 8) -> InformationSketch:
         """Return a low-rank sketch of every record's information matrix.
 
         Up to rounding it is never above the matrix, and it is the matrix itself where ``rank`` is
         the number of unknowns, or more.
         """
         found = nystrom(self.engine, self.x, self.y, rank)
-        return Sketch(found.factor / self.noise, found.shape)
+        return InformationSketch(found.factor / self.noise, found.shape)
 
     def norms(self) -> Tensor:
         """Return the norm of every record's gradient before clipping."""
@@ -259,7 +259,7 @@ class GradientLeakage:
             conditions=(*result.conditions, found.remark()),
         )
 
-    def _trace(self, method: str, probes: int) -> Trace:
+    def _trace(self, method: str, probes: int) -> TraceEstimate:
         if method == "rademacher":
             return rademacher(self.engine, self.x, self.y, probes)
         if method == "hutch++":

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
-from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import check_apart, checked_index
@@ -28,7 +28,6 @@ from seepage.nn.susceptibility.plis import (
     as_tensors,
     check_batch,
     check_view,
-    choose_clip,
     named,
 )
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility

@@ -20,7 +20,7 @@ FAILURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Spectral:
+class LargestEigenvalues:
     """The largest eigenvalue of every matrix of a batch.
 
     Parameters
@@ -57,7 +57,7 @@ def lanczos(
     start: Tensor,
     tolerance: float = 1e-4,
     max_steps: int = 100,
-) -> Spectral:
+) -> LargestEigenvalues:
     """Return the largest eigenvalue of every matrix, given products with one vector each.
 
     Parameters
@@ -96,7 +96,7 @@ def lanczos(
         settled = residual <= tolerance * leading
         if bool(settled.all()) or steps >= min(max_steps, size):
             upper = _upper(leading, residual, length, steps, size)
-            return Spectral(leading, upper, steps, settled | (upper == leading))
+            return LargestEigenvalues(leading, upper, steps, settled | (upper == leading))
         vector = (
             torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)[:, None] * image
         )
