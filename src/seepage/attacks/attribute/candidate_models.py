@@ -24,7 +24,7 @@ import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
-from seepage.glm.fitting.cholesky import cholesky_factor
+from seepage.glm.fitting.factorisations import cholesky_factor
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import Family
 

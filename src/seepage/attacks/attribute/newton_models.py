@@ -158,7 +158,7 @@ class NewtonModels(CandidateModels):
             row = self.rows[place]
             changed[row, columns] = self.attribute.codes[level]
             try:
-                refit = minimise(replace(known, X=changed, _row_norms=[]), start=self.theta)
+                refit = minimise(replace(known, X=changed), start=self.theta)
             except InputError as error:
                 raise InputError(
                     f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row "

@@ -36,7 +36,7 @@ from seepage.attacks.record.noise_covariance import covariance_times
 from seepage.attacks.record.record_length import nearest_length
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import by_rows

@@ -22,7 +22,7 @@ import numpy as np
 from seepage.attacks.record.known_coordinate import known_coordinate
 from seepage.attacks.record.record_length import nearest_length
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.categorical import Categorical
 
