@@ -17,7 +17,7 @@ from seepage.attacks.record.reconstruction_error import ErrorTally, Reconstructi
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.stationarity import check_stationarity
 from seepage.glm.losses.categorical import Categorical
 from seepage.support.chunks import progress, usable_cores

@@ -21,7 +21,7 @@ import numpy as np
 
 from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.categorical import Categorical
 
