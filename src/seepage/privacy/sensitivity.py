@@ -27,7 +27,7 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.losses.categorical import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement

@@ -39,9 +39,12 @@ class AttributeInversion(ABC):
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from what the adversary knows, and return the adversary."""
 
-    @abstractmethod
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs of the release or releases, and how many there are."""
+        """Return what scoring needs of the release or releases, and how many there are.
+
+        Without a look at them, one guess stands for all.
+        """
+        return None, 1
 
     @abstractmethod
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:

@@ -35,7 +35,7 @@ import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
-from seepage.glm.fitting.cholesky import cholesky_factor
+from seepage.glm.fitting.factorisations import cholesky_factor
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import Family
@@ -321,7 +321,7 @@ class NewtonModels(CandidateModels):
             row = self.rows[place]
             changed[row, columns] = self.attribute.codes[level]
             try:
-                refit = minimise(replace(known, X=changed, _row_norms=[]), start=self.theta)
+                refit = minimise(replace(known, X=changed), start=self.theta)
             except InputError as error:
                 raise InputError(
                     f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row "

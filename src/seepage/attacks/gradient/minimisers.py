@@ -65,20 +65,8 @@ class QuasiNewton:
 
     def keep(self, which: Tensor) -> None:
         """Go on with some of the releases only."""
-        for name in (
-            "point",
-            "_at",
-            "_cost",
-            "_slopes",
-            "_direction",
-            "_length",
-            "_steps",
-            "_changes",
-            "_inverse",
-            "_next",
-            "stuck",
-        ):
-            setattr(self, name, getattr(self, name)[which])
+        for name, values in vars(self).items():  # all of them tensors, the releases first
+            setattr(self, name, values[which])
 
     def _remember(self, taken: Tensor, slopes: Tensor) -> None:
         step, change = self.point - self._at, slopes - self._slopes

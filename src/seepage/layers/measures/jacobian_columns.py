@@ -43,7 +43,7 @@ Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
 # What of a gradient points elsewhere is rounding below this share of it, or of the largest one of
-# the example: a gradient may be the small difference of numbers like those.
+# the record: a gradient may be the small difference of numbers like those.
 _FLAT, _LOST = 1e-9, 1e-14
 
 
@@ -89,7 +89,7 @@ class TargetColumns:
         The network under a plan whose view is the label, and whose loss is an
         :class:`OutputKeeper`.
     batch
-        The examples.
+        The records.
     """
 
     def __init__(self, layers: Layers, batch: Batch) -> None:
@@ -274,7 +274,7 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
 def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
     """Return the geometry of the one convolution that uses a weight, where this way is quick.
 
-    ``None`` for anything else, on an accelerator, and with several images to an example.
+    ``None`` for anything else, on an accelerator, and with several images to a record.
     """
     square = uses[0].square
     if len(uses) > 1 or not isinstance(square, partial):
@@ -287,7 +287,7 @@ def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
 
 
 def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradients of every example, ``(B, size of the weight)``.
+    """Return the gradients of every record, ``(B, size of the weight)``.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ Source = TargetColumns | InputColumns
 _TOGETHER = 4  # directions at once; more win nothing
 _WRITTEN = 1 << 24  # numbers of a gradient written out at a time
 
-NORMS: tuple[object, ...] = ("fro", 1, "inf")
+NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write them
 
 
 @dataclass
@@ -69,7 +69,7 @@ class JacobianNorms:
     seed: int
 
     def of(self, plan: Layers, batch: Batch, places: Tensor) -> NormTally:
-        """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
+        """Return norms and extremes for a batch; ``places`` are the records' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
         columns = batch.z[0].numel()
         exact = columns <= self.exact
@@ -207,7 +207,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return a unit vector per example, its place drawn from the key and the example's number."""
+    """Return a unit vector per record, its place drawn from the key and the record's number."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)
@@ -216,13 +216,13 @@ def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
 
 
 def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
-    """Return for every example the direction of one entry of its variable."""
+    """Return for every record the direction of one entry of its variable."""
     flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
     return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)
 
 
 def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
-    """Return, of every example, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
+    """Return, of every record, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
     if norm == "fro":
         return gradient.dot(gradient, Grams())
     single = _single(gradient)
@@ -237,7 +237,7 @@ def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
 
 
 def extremes(gradient: ParameterGradient) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest entry of every example's gradient."""
+    """Return the smallest and the largest entry of every record's gradient."""
     single = _single(gradient)
     if single is not None:
         left, right = (side.flatten(2) for side in single)
@@ -264,15 +264,15 @@ def _in_pieces(gradient: ParameterGradient, reduce: Callable[[Tensor], Tensor]) 
 
 
 def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
-    """Yield the gradients of a few examples at a time, ``(b, size)``."""
+    """Yield the gradients of a few records at a time, ``(b, size)``."""
     if not gradient.outers:
         if gradient.plain is not None:
             yield gradient.plain
         return
-    examples = len(gradient.outers[0].right)
+    records = len(gradient.outers[0].right)
     width = max(1, _outer_size(gradient.outers[0]))
     step = max(1, _WRITTEN // width)
-    for start in range(0, examples, step):
+    for start in range(0, records, step):
         rows = slice(start, start + step)
         dense = sum(_rows(outer, rows).written_out() for outer in gradient.outers)
         yield dense if gradient.plain is None else dense + gradient.plain[rows]

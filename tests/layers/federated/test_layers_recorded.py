@@ -68,7 +68,7 @@ def test_arrays_serve_as_batches(loss):
 def test_arrays_serve_as_records_of_an_audit():
     x, y = batch(400)
     trait = np.arange(400) % 4 < 2
-    options = {"batches": 10, "batch_size": 8, "family": "logistic", "samples": 5}
+    options = {"batches": 10, "batch_size": 8, "family": "logistic", "records": 5}
     one = audit(network(), "cross_entropy", x, y, trait, **options)
     other = audit(network(), "cross_entropy", x.double().numpy(), y.numpy(), trait, **options)
     np.testing.assert_array_equal(one.v_information.values, other.v_information.values)
@@ -114,7 +114,7 @@ def test_names_that_layers_cannot_have():
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"samples": -1}, "samples must be at least 1"),
+        ({"records": -1}, "records must be at least 1"),
         ({"noise": float("nan")}, "noise must be a number"),
         ({"x": torch.zeros(30, 3)}, "There are 30 records and 40 labels"),
         ({"y": torch.arange(40) % 3}, "y has the label 2, but the network tells 2 classes"),

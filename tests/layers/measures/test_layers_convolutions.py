@@ -76,4 +76,4 @@ def test_several_images_to_an_example():
         p = net(x[k : k + 1]).detach().softmax(1)[0]
         # Two classes: the Jacobian is a multiple of the gradient (see the how-to on layers).
         ratio = p.norm() / (1 - p[y[k]]) * flat.norm() / (flat.max() - flat.min()) / 20**0.5
-        assert found.samples[k, 0] == pytest.approx(float(ratio), rel=1e-8)
+        assert found.by_record[k, 0] == pytest.approx(float(ratio), rel=1e-8)

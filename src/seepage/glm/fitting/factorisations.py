@@ -1,7 +1,8 @@
-"""Cholesky factors of positive definite matrices and solves with them, where the arrays live."""
+"""Cholesky and QR factorisations, computed where the arrays live."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,3 +57,17 @@ def damped_factor(H: Array) -> CholeskyFactor:
             return factor
         damping = 10.0 * damping if damping else 1e-14 * mean
     raise FloatingPointError("the Hessian holds values that are not finite")
+
+
+def stacked_r(blocks: Iterable[Array]) -> Array:
+    """Return the R of the QR factorisation of the blocks stacked on one another.
+
+    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
+    Hoemmen and Langou, 2012), which is as stable as one QR of the whole and holds one block only.
+    """
+    R: Array = None
+    for block in blocks:
+        xp = array_namespace(block)
+        stack = block if R is None else xp.concat([R, block], axis=0)
+        R = xp.linalg.qr(stack, mode="reduced")[1]
+    return R

@@ -89,7 +89,7 @@ def test_whole_jacobians(name, wrt, norm):
     truth = dense_sensitivity(net, loss, x, y, wrt, norm, layout)
     assert found.kind == "exact"
     assert found.layers == tuple(layout)
-    np.testing.assert_allclose(found.samples, truth, rtol=1e-9)
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
     np.testing.assert_allclose(found.values, truth.mean(0), rtol=1e-9)
 
 
@@ -105,7 +105,7 @@ def test_the_papers_networks():
         truth = dense_sensitivity(
             net, "cross_entropy", x, y, "target", "fro", layer_parameters(net)
         )
-        np.testing.assert_allclose(found.samples, truth, rtol=1e-8)
+        np.testing.assert_allclose(found.by_record, truth, rtol=1e-8)
     assert found.layers == tuple(f"fc{k}" for k in range(1, 10))
 
 
@@ -123,7 +123,7 @@ def test_rows_of_small_layers_are_exact_beside_estimates(name, norm):
         found = sensitivity(net, loss, x, y, wrt="input", norm=norm, exact=smallest, directions=4)
         place = int(np.argmin(found.sizes))
         truth = dense_sensitivity(net, loss, x, y, "input", norm, layout)
-        np.testing.assert_allclose(found.samples[:, place], truth[:, place], rtol=1e-9)
+        np.testing.assert_allclose(found.by_record[:, place], truth[:, place], rtol=1e-9)
         assert np.all(found.errors[:, place] == 0)
 
 
@@ -133,7 +133,7 @@ def test_estimates_lie_within_their_errors(wrt, norm):
     net, x, y, loss = case("convolutions", samples=20)
     truth = dense_sensitivity(net, loss, x, y, wrt, norm, layer_parameters(net)).numpy()
     found = sensitivity(net, loss, x, y, wrt=wrt, norm=norm, exact=1, directions=64)
-    away = np.abs(found.samples - truth) / found.errors
+    away = np.abs(found.by_record - truth) / found.errors
     assert np.mean(away < 2) > 0.85
     np.testing.assert_allclose(found.values, truth.mean(0), rtol=0.1)
 
@@ -143,9 +143,9 @@ def test_estimates_do_not_depend_on_the_chunks():
     options = {"wrt": "input", "exact": 1, "directions": 3}
     whole = sensitivity(net, loss, x, y, chunk_size=5, **options)
     cut = sensitivity(net, loss, x, y, chunk_size=2, **options)
-    np.testing.assert_allclose(whole.samples, cut.samples, rtol=1e-12)
+    np.testing.assert_allclose(whole.by_record, cut.by_record, rtol=1e-12)
     other = sensitivity(net, loss, x, y, seed=1, **options)
-    assert not np.allclose(whole.samples, other.samples)
+    assert not np.allclose(whole.by_record, other.by_record)
 
 
 def test_layers_may_be_named():
@@ -157,7 +157,7 @@ def test_layers_may_be_named():
         "2": ("2.weight", "2.bias"),
     }
     truth = dense_sensitivity(net, "cross_entropy", x, y, "target", "fro", layout)
-    np.testing.assert_allclose(found.samples, truth, rtol=1e-9)
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
 
 
 def test_a_layer_that_is_not_used_gives_nothing_away():
@@ -233,7 +233,7 @@ def test_classes_beyond_the_outputs():
 
 
 def test_targets_must_match():
-    with pytest.raises(InputError, match="4 samples and 3 targets"):
+    with pytest.raises(InputError, match="4 records and 3 targets"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2]))
 
 
@@ -254,7 +254,7 @@ def test_samples_that_the_network_is_sure_of_keep_their_digits():
     assert sure.max() > 20  # 1 − p is less than a float's last digit there
     single = sensitivity(net, "cross_entropy", x, outputs.argmax(1))
     double = sensitivity(net.double(), "cross_entropy", x.double(), outputs.argmax(1))
-    np.testing.assert_allclose(single.samples, double.samples, rtol=1e-3)
+    np.testing.assert_allclose(single.by_record, double.by_record, rtol=1e-3)
 
 
 def test_one_target_per_sample_needs_no_axis_of_its_own():
