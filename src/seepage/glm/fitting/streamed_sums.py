@@ -1,7 +1,7 @@
 """The sums over rows from which a GLM is fitted, each a function of one chunk of the rows.
 
-They are those of :class:`~seepage.glm.fitting.objective.Objective` on the chunk alone, without the penalty,
-which is added once at the end. Sums of two chunks add up to that of both.
+They are those of :class:`~seepage.glm.fitting.objective.Objective` on the chunk alone, without the
+penalty, which is added once at the end. Sums of two chunks add up to that of both.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def class_positions(chunk: Chunk, classes: np.ndarray) -> np.ndarray:
         positions = np.asarray([places.get(label, -1) for label in chunk.y.tolist()])
         unknown = positions < 0
     else:
-        positions = np.searchsorted(classes, chunk.y)
-        positions = np.minimum(positions, classes.shape[0] - 1)
+        positions = np.minimum(np.searchsorted(classes, chunk.y), classes.shape[0] - 1)
         unknown = classes[positions] != chunk.y
     if unknown.any():
         row = int(np.argmax(unknown))

@@ -28,7 +28,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.fitting.curvature import single_output_hessian
-from seepage.glm.jacobian.assembly import whitened_inverse
+from seepage.glm.jacobian.release import whitened_inverse
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.reweighting.rule import ReweightRule, Step
 from seepage.glm.reweighting.slopes import (

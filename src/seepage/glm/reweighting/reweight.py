@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from seepage.core.attributes import Attributes
 from seepage.core.noise import Gaussian, Noise
+from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_weights
-from seepage.glm.jacobian.assembly import glm_jacobian
+from seepage.glm.jacobian.release import release_of
 from seepage.glm.reweighting.result import Reweighting, Round, Setting
 from seepage.glm.reweighting.rule import ReweightRule, Step, read_rule
-from seepage.tables.frames import as_numpy, read_table
+from seepage.tables.frames import MemorySource, as_numpy, read_table
 
 Columns = str | int | Sequence[str | int] | None
 
@@ -117,7 +117,7 @@ def reweight(
     rule, groups = read_rule(
         table, y, by=by, target=target, clamp=clamp, sample_weight=sample_weight
     )
-    unknowns, about = Attributes(table, attributes or {}).unknowns(
+    unknowns, about = Attributes(MemorySource(table), attributes).unknowns(
         columns, columns is None if label is None else bool(label), simplex
     )
     fitted = clone(model)
@@ -125,7 +125,8 @@ def reweight(
     def leakage_with(weights: np.ndarray) -> np.ndarray:
         fitted.fit(X, y, sample_weight=weights)
         fitted._start = fitted._parameters()
-        jacobian = glm_jacobian(fitted, table, y, noise, weights, "raise")
+        source = MemorySource(table, y, weights)
+        jacobian = release_of(fitted, source, noise, "raise").template
         return np.asarray(np.sqrt(np.maximum(as_numpy(jacobian.row_norms(unknowns)), 0.0)))
 
     score = scoring or (lambda chosen, *data: chosen.score(*data))
