@@ -8,10 +8,11 @@ sample weights folded into ``r``, ``a`` and ``b``::
     c = a²‖w_V‖² + b²      (without b² where the label is known)
 
 Diagonalise ``A_V A_Vᵀ`` once, and every row is a secular equation
-(:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the information about column j over many rows is
-``w_j²`` times a fixed matrix plus one of rank two. Whatever block of rows is asked about, the
-release sees it through three sums over the rows: ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows
-may come in any pieces and nothing is larger than P×P.
+(:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
+information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
+Whatever block of rows is asked about, the release sees it through three sums over the rows,
+``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger than
+P×P.
 """
 
 from __future__ import annotations

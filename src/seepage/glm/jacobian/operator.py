@@ -23,11 +23,11 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian
 from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.curvature import categorical_hessian
+from seepage.glm.fitting.curvature import hessian
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 
 if TYPE_CHECKING:
-    from seepage.glm.adapters.fitted import FittedGLM
+    from seepage.glm.fitting.fitted import FittedGLM
 
 Array = Any
 
@@ -196,7 +196,7 @@ class GLMJacobian(ReleaseJacobian):
         K, P, D = self.outputs, self.size, self.size // self.outputs
         r, a, _ = self.derivatives(rows)
         _, B = self.slopes(unknowns, rows)
-        total = categorical_hessian(
+        total = hessian(
             self.X[rows, :], B @ xp.matrix_transpose(B), ridge=0.0, intercept=self.intercept
         )
         W = unknowns.of(self.coef)  # (t, K)

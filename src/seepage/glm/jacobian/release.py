@@ -19,14 +19,14 @@ from seepage.core.jacobian import Release
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_penalty
-from seepage.glm.fitting.dependence import check_independent_columns
+from seepage.glm.fitting.curvature import penalised
+from seepage.glm.fitting.existence import check_columns
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.fitting.stationarity import judge_stationarity
-from seepage.glm.fitting.streamed_fit import check_columns_of
-from seepage.glm.fitting.streamed_sums import Problem
+from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.losses.categorical import Categorical
@@ -55,7 +55,7 @@ class GLMRelease(Release):
     """
 
     fit: FittedGLM
-    problem: Problem | None
+    problem: PenalisedLoss | None
     template: GLMJacobian
 
     def jacobian(self, chunk: Chunk) -> GLMJacobian:
@@ -97,28 +97,18 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         # Its penalty is per unit of weight, which the made-up rows of the description do not know.
         fit = replace(fit, ridge=float(model.alpha) * sums.weight)
         problem = replace(problem, ridge=fit.ridge)
-    xp = array_namespace(sums.hessian)
-    ridge = xp.zeros_like(fit.parameters)
-    ridge[: fit.coef.shape[0], ...] = fit.ridge
-    H = sums.hessian + xp.eye(
-        sums.hessian.shape[0], dtype=xp.float64, device=sums.hessian.device
-    ) * xp.reshape(ridge, (-1,))
-    if problem is not None:
-        check_columns_of(source, problem, H, sums.rows)
-    elif fit.ridge == 0 and isinstance(source, MemorySource):
-        check_independent_columns(
-            source.table.values,
-            fit.sample_weight,
-            intercept=fit.intercept is not None,
-            names=source.names,
-            gram=None if isinstance(fit.family, Categorical) else H,
-        )
-    H = Objective.of(fit, fit.coef).definite(H)
-    gradient = sums.gradient + ridge * fit.parameters
+    X = source.table.values if isinstance(source, MemorySource) else None
+    objective = Objective.of(fit, X) if problem is None else StreamedObjective(source, problem)
+    free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
+    H = penalised(sums.hessian, fit.ridge, free)
+    check_columns(objective, H, sums.rows, source.names)
+    H = objective.definite(H)
+    gradient = sums.gradient + fit.ridge * fit.parameters
+    if free:
+        gradient[-1, ...] = sums.gradient[-1, ...]
     judge_stationarity(fit, gradient, math.sqrt(sums.squares), H, on_mismatch)
     whitener = whitened_inverse(H, noise)
-    if isinstance(source, MemorySource):
-        X = source.table.values
+    if problem is None:
         margins = by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
         template = _jacobian_of_rows(fit, X, margins, whitener)
         template.fit = fit
@@ -129,7 +119,7 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     return GLMRelease(fit, problem, template)
 
 
-def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, Problem | None]:
+def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
     """Return a model's description, with the rows of a table in memory or without any.
 
     Without, there is also the objective it states, which reads the labels of every chunk.
@@ -164,7 +154,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, Problem | Non
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
-    return fit, Problem(fit.family, known, fit.ridge, intercept, len(source.names))
+    return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
 
 
 def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
@@ -215,7 +205,7 @@ class OptimumSums:
         )
 
 
-def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: Problem | None) -> OptimumSums:
+def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss | None) -> OptimumSums:
     """Return the sums over a chunk, a table in single precision being widened piece by piece."""
     here = fit if problem is None else _about(fit, problem, chunk)
     xp = array_namespace(chunk.X)
@@ -236,13 +226,13 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
     return OptimumSums(
         objective.hessian(margins),
         objective.gradient(fit.parameters, slopes),
-        float(xp.sum(sizes * objective.row_norms() ** 2)),
+        float(xp.sum(sizes * objective.row_norms**2)),
         count,
         float(count if weight is None else xp.sum(weight)),
     )
 
 
-def _about(fit: FittedGLM, problem: Problem, chunk: Chunk) -> FittedGLM:
+def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
     """Return the model with the labels and weights of a chunk."""
     return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
 
