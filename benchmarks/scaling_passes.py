@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.fitting.streamed import PenalisedLoss, NewtonSums, newton_sums
+from seepage.glm.fitting.streamed import NewtonSums, PenalisedLoss, newton_sums
 from seepage.glm.losses.families import bernoulli
 from seepage.streams import parquet
 
