@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import array_namespace, device, is_torch_array
 
 from seepage.errors import InputError, nearest
 from seepage.tables.source import Chunk, RowSource
@@ -225,6 +225,16 @@ def as_numpy(values: Any) -> np.ndarray:
     if hasattr(values, "to_numpy"):
         return np.asarray(values.to_numpy())
     return np.asarray(values)
+
+
+def place_like(values: Any, like: Array) -> Array:
+    """Return values as an array in the library, on the device and of the type of another."""
+    xp = array_namespace(like)
+    if is_torch_array(values) and is_torch_array(like):
+        return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
+    # A copy, because a read-only array makes torch warn.
+    host = np.array(as_numpy(values), dtype=float)
+    return xp.asarray(host, dtype=like.dtype, device=device(like))
 
 
 def build_frame(columns: Mapping[str, Any], library: str) -> Any:
