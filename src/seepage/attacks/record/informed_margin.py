@@ -399,7 +399,10 @@ def nearest_length(
 
 
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known."""
+    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known.
+
+    The covariance is the inverse of the noise's information only where it is Gaussian.
+    """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)
         if sigma.ndim == 2:
