@@ -12,7 +12,7 @@ from seepage.attacks.gradient.gradient_cost import GradientCost, roughness
 from seepage.attacks.gradient.quasi_newton import QuasiNewton
 from seepage.attacks.gradient.signed_descent import Descent
 from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
-from seepage.nn.problem.losses import cross_entropy
+from seepage.nn.problem.problem import cross_entropy
 
 
 def small_cnn(classes=2, bias=True):

@@ -20,7 +20,7 @@ from seepage.layers.measures.layer_sensitivity import sensitivity
 from seepage.layers.measures.per_layer import NOTICE, PerLayer
 from seepage.layers.measures.usable_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.tables.frames import as_numpy, build_frame

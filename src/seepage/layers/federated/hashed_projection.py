@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 
 
 class Sketch:

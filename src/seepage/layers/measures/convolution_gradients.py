@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from seepage.nn.gradients.contributions import Contribution
-from seepage.nn.gradients.rules.patches import Geometry
+from seepage.nn.gradients.per_record_gradients import GradientTerm
+from seepage.nn.gradients.rules.convolution import Geometry
 
 
-def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
+def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
     """Return the geometry of the one convolution that uses a weight, where this way is quick.
 
     ``None`` for anything else, on an accelerator, and with several images to an example.

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.contributions import ParameterGradient
-from seepage.nn.gradients.outer_products import Grams, OneHot, Outer
+from seepage.nn.gradients.per_record_gradients import (
+    GramMatrices,
+    OneHot,
+    OuterProducts,
+    ParameterGradient,
+)
 
 _WRITTEN = 1 << 24  # numbers of a gradient written out at a time
 
@@ -23,7 +27,7 @@ NORMS: tuple[object, ...] = ("fro", 1, "inf")
 def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
     """Return, of every example, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
     if norm == "fro":
-        return gradient.dot(gradient, Grams())
+        return gradient.dot(gradient, GramMatrices())
     single = _single(gradient)
     if single is not None:
         left, right = (side.abs().flatten(2) for side in single)
@@ -77,14 +81,14 @@ def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
         yield dense if gradient.plain is None else dense + gradient.plain[rows]
 
 
-def _outer_size(outer: Outer) -> int:
+def _outer_size(outer: OuterProducts) -> int:
     left = outer.left.size if isinstance(outer.left, OneHot) else outer.left.shape[3]
     return int(outer.right.shape[1] * left * outer.right.shape[3])
 
 
-def _rows(outer: Outer, rows: slice) -> Outer:
+def _rows(outer: OuterProducts, rows: slice) -> OuterProducts:
     left = outer.left
     if isinstance(left, OneHot):
         keep = None if left.keep is None else left.keep[rows]
-        return Outer(OneHot(left.index[rows], left.size, keep), outer.right[rows])
-    return Outer(left[rows], outer.right[rows])
+        return OuterProducts(OneHot(left.index[rows], left.size, keep), outer.right[rows])
+    return OuterProducts(left[rows], outer.right[rows])

@@ -20,17 +20,16 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from seepage.layers.measures.convolution_gradients import quick_geometry, weight_gradients
-from seepage.nn.gradients.contributions import (
-    Contribution,
+from seepage.nn.gradients.per_record_gradients import (
+    GradientTerm,
     Key,
     ParameterGradient,
     grouped,
     value_of,
 )
-from seepage.nn.gradients.recording import Layers
+from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.tangents import tangents
-from seepage.nn.problem.losses import Loss
-from seepage.nn.problem.problem import Batch
+from seepage.nn.problem.problem import Batch, Loss
 
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
@@ -85,7 +84,7 @@ class TargetColumns:
         The examples.
     """
 
-    def __init__(self, layers: Layers, batch: Batch) -> None:
+    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
         self._zeros = layers.zeros(batch)
         self._edges: list[Any] = []
 
@@ -97,8 +96,8 @@ class TargetColumns:
 
         with torch.enable_grad():
             z = batch.z.detach().requires_grad_()
-            self._recording = layers.record(layers.problem.detached(), batch, z, tap)
-            self._total = self._recording.losses.sum()
+            self._run = layers.run(layers.problem.detached(), batch, z, tap)
+            self._total = self._run.losses.sum()
             (self._slopes,) = torch.autograd.grad(
                 self._total, z, create_graph=True, materialize_grads=True
             )
@@ -156,7 +155,7 @@ class TargetColumns:
             zero if delta is None else delta for delta, zero in zip(found, self._zeros, strict=True)
         ]
         with torch.no_grad():
-            contributions = self._recording.contributions(deltas)
+            contributions = self._run.terms(deltas)
             for key, members in grouped(contributions).items():
                 yield key, _gradient([contributions[k] for k in members])
 
@@ -167,12 +166,12 @@ class InputColumns:
     Parameters are those of :class:`TargetColumns`, with a plan whose view is the input.
     """
 
-    def __init__(self, layers: Layers, batch: Batch) -> None:
+    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
         self._layers, self._batch = layers, batch
 
     def gradients(self) -> Gradients:
         """Yield the gradient of every parameter."""
-        _, contributions = self._layers.contributions(self._batch)
+        _, contributions = self._layers.terms(self._batch)
         for key, members in grouped(contributions).items():
             with torch.no_grad():
                 yield key, _gradient([contributions[k] for k in members])
@@ -180,8 +179,8 @@ class InputColumns:
     def along(self, directions: Tensor) -> Changes:
         """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
         seen = tangents(self._layers, self._batch, directions)
-        for key, members in grouped(seen.contributions).items():
-            uses = [seen.contributions[m] for m in members]
+        for key, members in grouped(seen.terms).items():
+            uses = [seen.terms[m] for m in members]
             for k in range(len(directions)):
                 changes = [[tensor[k] for tensor in seen.changes[m]] for m in members]
                 with torch.no_grad():
@@ -193,7 +192,7 @@ class InputColumns:
         ``names`` says to which layer a parameter belongs; others are left out.
         """
         z = self._batch.z.detach().requires_grad_()
-        _, contributions = self._layers.differentiable(self._batch, z)
+        _, contributions = self._layers.differentiable_terms(self._batch, z)
         groups = grouped(contributions)
         for layer in dict.fromkeys(names.values()):
             rows = []
@@ -225,7 +224,7 @@ def _output_gradients(keeper: OutputKeeper) -> Tensor:
     return torch.stack(rows, 1)
 
 
-def _gradient(uses: list[Contribution]) -> ParameterGradient:
+def _gradient(uses: list[GradientTerm]) -> ParameterGradient:
     """Return the gradient of one parameter."""
     geometry = quick_geometry(uses)
     if geometry is None:
@@ -234,7 +233,7 @@ def _gradient(uses: list[Contribution]) -> ParameterGradient:
     return ParameterGradient([], weight_gradients(delta, inputs, geometry))
 
 
-def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterGradient:
+def _change(uses: list[GradientTerm], changes: list[list[Tensor]]) -> ParameterGradient:
     """Return the change of one parameter's gradient, given those of the tensors it is made of."""
     geometry = quick_geometry(uses)
     if geometry is None:
@@ -247,10 +246,10 @@ def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterG
     return ParameterGradient([], first + weight_gradients(delta, moved_inputs, geometry))
 
 
-def _dense(contributions: list[Contribution]) -> Tensor:
+def _dense(contributions: list[GradientTerm]) -> Tensor:
     total: Tensor | None = None
     for contribution in contributions:
-        part = contribution.join(*contribution.expanded())
+        part = contribution.value()
         value = part.reshape(len(part), -1) if isinstance(part, Tensor) else part.written_out()
         total = value if total is None else total + value
     assert total is not None  # noqa: S101  a parameter is grouped for at least one use

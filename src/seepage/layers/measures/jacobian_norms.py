@@ -10,8 +10,8 @@ from torch import Tensor
 from seepage.errors import InputError
 from seepage.layers.measures.entries import extremes, measure_norm
 from seepage.layers.measures.jacobian_columns import InputColumns, Multiples, TargetColumns
-from seepage.nn.gradients.recording import Layers
-from seepage.nn.jacobian.random_signs import key_of, row_signs
+from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.problem import Batch
 from seepage.support.chunks import progress
 
@@ -58,7 +58,7 @@ class JacobianNorms:
     directions: int
     seed: int
 
-    def of(self, plan: Layers, batch: Batch, places: Tensor) -> Tally:
+    def of(self, plan: WatchedNetwork, batch: Batch, places: Tensor) -> Tally:
         """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
         columns = batch.z[0].numel()

@@ -26,9 +26,7 @@ from seepage.layers.measures.jacobian_columns import OutputKeeper
 from seepage.layers.measures.jacobian_norms import JacobianNorms, Tally
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
-from seepage.nn.problem.chunking import Chunks
-from seepage.nn.problem.losses import Loss, per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, rows_of
 
 # What a pass holds per number that the layers put out: values, gradients, tangents of both, and the
@@ -105,7 +103,7 @@ def sensitivity(
     count = batch_size(x)
     if count == 0 or len(y) != count:
         raise InputError(f"There are {count} samples and {len(y)} targets; give one for each.")
-    work = _Work(unwrapped(net), per_example(loss), wrt, norm, layers, exact, directions, seed)
+    work = _Work(unwrapped(net), per_record(loss), wrt, norm, layers, exact, directions, seed)
     values, errors = work.all_samples(x, y, Chunks(chunk_size))
     return work.result(values, errors)
 
@@ -130,21 +128,21 @@ class _Work:
         home = {name: layer for layer, names in layout.items() for name in names}
         self.norms = JacobianNorms(wrt, norm, self.sizes, home, exact, directions, seed)
         view: View = _VIEWS[wrt]()
-        self.problem = Problem(net, OutputKeeper(loss), view)
+        self.problem = NetworkProblem(net, OutputKeeper(loss), view)
 
     def all_samples(self, x: Inputs, y: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarray]:
         """Return the sensitivities and their standard errors, ``(n, layers)``."""
         with warnings.catch_warnings():
             if self.wrt == "target":  # nothing is differentiated twice, so kinks do no harm
                 warnings.simplefilter("ignore", KinkWarning)
-            plan = Validator(self.problem).layers(x, y)
+            plan = Validator(self.problem).watched(x, y)
 
         def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
             batch = self.problem.batch(rows_of(x, rows), y[rows])
             places = torch.arange(rows.start, rows.start + len(batch))
             return self._ratios(self.norms.of(plan, batch, places))
 
-        held = _COPIES * plan.bytes_per_example()
+        held = _COPIES * plan.bytes_per_record()
         parts = chunks.run(work, len(y), held, next(self.net.parameters()).device)
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 

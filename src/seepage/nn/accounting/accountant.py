@@ -23,7 +23,7 @@ from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
 from seepage.nn.jacobian.engine import Engine, Step
 from seepage.nn.privacy.ledger import Entry
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, View
 from seepage.nn.sampling.amplification import Amplification
 from seepage.nn.sampling.batch_index import check_apart, checked_index
@@ -149,7 +149,7 @@ class FisherAccountant(RunRecord):
         self.sample_rate = _rate(n, batch_size, sample_rate)
         self.noise_multiplier = noise_multiplier
         self.engine = Engine(
-            net, loss, clip=made, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+            net, loss, clip=made, view=view, clip_derivative=clipping, chunk_size=chunk_size, seed=seed
         )
         budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)

@@ -33,7 +33,7 @@ from seepage.nn.measures.traces import (
     rademacher,
 )
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
 
 _CLIPS = {"smooth": SmoothClip, "hard": HardClip}
@@ -115,7 +115,7 @@ def leakage(
             raise InputError(f"clip must be 'smooth' or 'hard', not {clip!r}.")
         chosen = _CLIPS[clip](max_grad_norm)
     engine = Engine(
-        net, loss, clip=chosen, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+        net, loss, clip=chosen, view=view, clip_derivative=clipping, chunk_size=chunk_size, seed=seed
     )
     return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
 
@@ -268,7 +268,7 @@ class GradientLeakage:
 
     def _probed_kind(self) -> str:
         """Return the kind of what is estimated from random signs."""
-        safe = self.engine.clipping == "conservative" and not isinstance(self.engine.clip, NoClip)
+        safe = self.engine.clip_derivative == "conservative" and not isinstance(self.engine.clip, NoClip)
         return "bound" if safe else "estimate"
 
     def _averaged(

@@ -15,7 +15,7 @@ from seepage.nn.jacobian.engine import Step
 from seepage.nn.privacy.ledger import Ledger
 from seepage.nn.privacy.run import ADD_OR_REMOVE, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.sampler_check import SamplerWarning
 from seepage.nn.sampling.subsampling import OTHER, POISSON
 from seepage.nn.training.unhooked_network import innermost, without_opacus

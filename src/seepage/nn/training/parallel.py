@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.accounting.sharing import of_the_first, process_rank, reduced, world_size
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 
 
 def shared_seed() -> int:

@@ -27,9 +27,9 @@ from seepage.nn.accounting.sharing import (
     whole_state,
     world_size,
 )
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import read_checkpoint, remove_leftovers, write_checkpoint
 from seepage.nn.training.evaluation import Progress, measure_accuracy
