@@ -41,7 +41,7 @@ def test_they_are_the_examples_own(name, last):
     net = nn.Sequential(layer, nn.Flatten(), nn.Linear(width, 3, dtype=torch.float64))
     y = torch.tensor([0, 2, 1, 1])
     problem = NetworkProblem(net, OutputKeeper(per_record("cross_entropy")), Label())
-    plan = Validator(problem).layers(x, y)
+    plan = Validator(problem).watched(x, y)
     found = dict(TargetColumns(plan, problem.batch(x, y)).gradients())["0.weight", 0]
     assert found.plain is not None
     assert not found.outers
