@@ -15,7 +15,7 @@ from seepage.auditing.measures.findings import (
     GroupingFinding,
     Remedy,
 )
-from seepage.bounds.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.guarantees import Guarantee, Guarantees
 
 NAMES = ("age", "body mass index", "smoker", "marital-status", "blood pressure", "hours per week")
 KINDS = ("numeric", "numeric", "boolean", "categorical", "numeric", "numeric")

@@ -13,13 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.intervals import Interval
-from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import JOINED, LayerGradients
-from seepage.layers.measures.families import find_family
+from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
-from seepage.layers.measures.property_labels import read_property
+from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
 from seepage.tables.frames import as_numpy
 
@@ -57,17 +56,17 @@ class PropertyInferenceResult:
         return float(np.mean([area for area, _ in self._areas()]))
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> ConfidenceInterval:
         """DeLong's 95 % interval; of several classes, the mean of the ends, which is too wide."""
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
-        return Interval(float(ends[0]), float(ends[1]))
+        return ConfidenceInterval(float(ends[0]), float(ends[1]))
 
     @property
     def accuracy(self) -> float:
         """The share of updates whose most likely class is the true one."""
         return float(np.mean(self.scores.argmax(axis=1) == self.truth))
 
-    def _areas(self) -> list[tuple[float, Interval]]:
+    def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
         columns = [1] if len(self.classes) == 2 else range(len(self.classes))
         return [area_under_curve(self.scores[:, k], self.truth == k) for k in columns]
 
@@ -119,7 +118,7 @@ class PropertyInference:
         if len(self.classes_) < 2:
             raise InputError("The auxiliary data all have the same property: there is no contrast.")
         self.learnt_ = seen.rows(slice(0))  # which layers and projection, without any record
-        self.model_ = find_family(self.classifier, self.seed).fit(seen[self.layer], target)
+        self.model_ = find_classifier(self.classifier, self.seed).fit(seen[self.layer], target)
         return self
 
     def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
@@ -199,11 +198,6 @@ def attack_layers(
         adversary = PropertyInference(layer, classifier, seed=seed).fit(known, auxiliary_property)
         found.append(adversary.attack(victim, seen_property))
     intervals = np.array([result.interval for result in found])
-    notes = [
-        f"The gradients of {layer} were projected at random from {known.sizes[layer]:,} to "
-        f"{known[layer].shape[1]:,} numbers."
-        for layer in known.projected
-    ]
     return PerLayer(
         "property inference, AUC",
         names,
@@ -213,5 +207,5 @@ def attack_layers(
         (*known.sizes.values(), sum(known.sizes.values())),
         "attack",
         columns={"accuracy": np.array([result.accuracy for result in found])},
-        notes=tuple(notes),
+        notes=known.projection_notes(),
     )

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
 from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
-from seepage.layers.federated.recorded import record_gradients
-from seepage.layers.measures.batches import property_batches
-from seepage.layers.measures.figure import draw_layers
-from seepage.layers.measures.layer_sensitivity import sensitivity
-from seepage.layers.measures.per_layer import NOTICE, PerLayer
-from seepage.layers.measures.usable_information import v_information
+from seepage.layers.federated.recording import record_gradients
+from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.measures.per_layer import NOTICE, PerLayer, draw_layers
+from seepage.layers.measures.property_batches import property_batches
+from seepage.layers.measures.sensitivity import sensitivity
+from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
@@ -30,7 +29,7 @@ _SINGLE = 8  # named layers up to which each is also dropped alone
 
 
 @dataclass(frozen=True)
-class Remedy:
+class LayerRemedy:
     """What is left to read off a whole update once something is done about it.
 
     Parameters
@@ -73,7 +72,7 @@ class LayerAudit:
     sensitivity: PerLayer
     v_information: PerLayer
     protect: tuple[str, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[LayerRemedy, ...]
     mix: str
     notes: tuple[str, ...] = ()
 
@@ -133,7 +132,7 @@ def audit(
     people: Any = None,
     family: Any = "random_forest",
     layers: Sequence[str] | None = None,
-    samples: int = 64,
+    records: int = 64,
     noise: float = 1.0,
     folds: int = 5,
     unit: str = "nats",
@@ -162,7 +161,7 @@ def audit(
         As for :func:`v_information`.
     layers
         Names of modules; by default every module that has parameters of its own.
-    samples
+    records
         Records for the sensitivity.
     noise
         The noise multiplier of the last remedy.
@@ -181,8 +180,8 @@ def audit(
     >>> "0" in found.protect
     True
     """
-    if samples < 1:
-        raise InputError(f"samples must be at least 1, but is {samples}.")
+    if records < 1:
+        raise InputError(f"records must be at least 1, but is {records}.")
     if not 0 <= noise < np.inf:
         raise InputError(f"noise must be a number from zero up, not {noise!r}.")
     x, y = _read_records(unwrapped(net), loss, x, y)
@@ -199,14 +198,14 @@ def audit(
     recorded = record_gradients(net, loss, drawn.of(x, y), layers=layers, width=width, seed=seed)
     options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
     information = v_information(recorded, drawn.property, **options)
-    few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:samples]
+    few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:records]
     sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
     protect = layers_to_protect(information)
 
-    def whole(name: str, gradients: LayerGradients) -> Remedy:
+    def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
         found = v_information(gradients[JOINED], drawn.property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
-        return Remedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
+        return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
     clipped = recorded.clipped(norm)

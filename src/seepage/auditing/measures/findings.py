@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from seepage.auditing.measures.records import NUMBERS, RecordArrays, Records
-from seepage.bounds.guarantee_table import Guarantees
+from seepage.bounds.guarantees import Guarantees
 
 
 @dataclass(frozen=True)

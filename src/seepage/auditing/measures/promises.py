@@ -7,8 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from seepage.auditing.measures.subject import Subject
-from seepage.bounds.guarantee_table import Guarantees
-from seepage.bounds.guarantees import guarantees
+from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.leakage import leakage

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from seepage.auditing.report.wording import number
-from seepage.bounds.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.guarantees import Guarantee, Guarantees
 
 
 def list_guarantees(found: Guarantees | None) -> dict[str, Any] | None:

@@ -12,15 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, is_finite, read_inputs, read_targets
-from seepage.layers.federated.update import (
-    Update,
-    aggregate,
-    clip_update,
-    groups_of,
-    noise_update,
-    share_of_noise,
-)
+from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.problem import Loss, per_record
@@ -30,6 +22,25 @@ from seepage.support.chunks import progress
 
 Client = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What the server sees of some clients in a round.
+
+    Parameters
+    ----------
+    round
+        The round, from 0.
+    clients
+        The clients whose updates are summed in it: one, or k with secure aggregation.
+    values
+        By parameter name, the mean of these clients' updates.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    values: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +217,7 @@ class _Server:
         self._checked: set[int] = set()  # clients whose labels were compared with the output
 
     def _read(self, place: int, client: Any) -> Client:
-        if not isinstance(client, tuple | list) or len(client) != 2:
-            raise InputError(
-                f"Client {place} must be a pair of inputs and targets, but is "
-                f"{type(client).__name__}."
-            )
-        x, y = read_inputs(client[0], self.net), read_targets(client[1], self.net, self.loss)
+        x, y = read_pair(client, self.net, self.loss, f"Client {place}")
         if len(y) == 0 or size_of(x) != len(y):
             raise InputError(
                 "Every client needs inputs and as many targets, at least one, but client "
@@ -235,9 +241,11 @@ class _Server:
             order = torch.randperm(len(self.clients), generator=draw)[: self.per_round]
             taking = sorted(order.tolist())
         seen = []
-        for group in groups_of(taking, self.together):
+        for group in _groups(taking, self.together):
             sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
-            seen.append(aggregate(number, group, sent))
+            # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
+            mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
+            seen.append(Update(number, group, mean))
         if not is_finite([update.values for update in seen]):
             raise InputError(
                 f"The updates of round {number} are not finite: the training has diverged; use a "
@@ -279,10 +287,25 @@ class _Server:
         return dict(zip(self._trained, found, strict=True))
 
     def _leaving(self, update: State, together: int, draw: torch.Generator) -> State:
+        """Return an update scaled down to ``max_norm``, with this client's share of the noise."""
         if self.max_norm is None:
             return update
-        update = clip_update(update, self.max_norm)
+        norm = torch.stack([v.norm() for v in update.values()]).norm()
+        factor = torch.clamp(self.max_norm / (norm + 1e-12), max=1.0)
+        update = {name: v * factor for name, v in update.items()}
         if not self.noise_multiplier:
             return update
-        share = share_of_noise(self.noise_multiplier, self.max_norm, together)
-        return noise_update(update, share, draw)
+        # So that the sum over k clients carries ``multiplier·C``.
+        share = self.noise_multiplier * self.max_norm / math.sqrt(together)
+        return {
+            name: v
+            + share * torch.randn(v.shape, generator=draw, dtype=v.dtype, device="cpu").to(v)
+            for name, v in update.items()
+        }
+
+
+def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
+    """Return clients in groups of ``together``, in order; the last takes what is left over."""
+    starts = [g * together for g in range(max(1, len(clients) // together))]
+    ends = [*starts[1:], len(clients)]
+    return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]

@@ -1,0 +1,61 @@
+"""The classifiers an adversary may use to read a property off gradients, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from seepage.errors import InputError, nearest
+from seepage.layers.measures.property_batches import check_seed
+
+CLASSIFIERS: dict[str, Callable[[int], Any]] = {
+    # Wide gradients separate any few of them perfectly; the penalty keeps predictions moderate.
+    "logistic": lambda seed: make_pipeline(
+        StandardScaler(), LogisticRegression(C=0.1, max_iter=500, random_state=seed)
+    ),
+    "random_forest": lambda seed: RandomForestClassifier(n_estimators=100, random_state=seed),
+    "gradient_boosting": lambda seed: HistGradientBoostingClassifier(
+        max_iter=100, random_state=seed
+    ),
+    "mlp": lambda seed: make_pipeline(
+        StandardScaler(),
+        MLPClassifier((64,), early_stopping=True, max_iter=300, random_state=seed),
+    ),
+}
+
+
+def find_classifier(family: Any, seed: int) -> Any:
+    """Return an unfitted classifier: one of the named ones, or a copy of the caller's own.
+
+    Examples
+    --------
+    >>> from seepage.layers.measures.classifiers import find_classifier
+    >>> find_classifier("random_forest", seed=0).n_estimators
+    100
+    """
+    check_seed(seed)
+    if isinstance(family, str):
+        if family not in CLASSIFIERS:
+            raise InputError(
+                f"There is no family {family!r}{nearest(family, CLASSIFIERS)}; there are "
+                f"{', '.join(CLASSIFIERS)}, or give a classifier of scikit-learn."
+            )
+        return CLASSIFIERS[family](seed)
+    if isinstance(family, type):
+        raise InputError(
+            f"family is the class {family.__name__}; give a classifier of it, such as "
+            f"{family.__name__}()."
+        )
+    if not (hasattr(family, "fit") and hasattr(family, "predict_proba")):
+        raise InputError(
+            f"{type(family).__name__} cannot serve as a family: it needs fit and predict_proba "
+            "(CalibratedClassifierCV of scikit-learn adds the latter to many classifiers)."
+        )
+    return clone(family)

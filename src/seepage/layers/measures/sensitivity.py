@@ -1,0 +1,167 @@
+"""Sensitivity: how strongly each layer's gradient answers to a change of the target or the input.
+
+For a record k and layer l (paper 003, equation 2)::
+
+    s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
+
+with ``range`` the largest less the smallest entry of the layer's gradient ``g_l``, ``size`` the
+number of its entries, and the norms 1 and ∞ those of the Jacobian's entries in one row.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
+from seepage.layers.measures.jacobian_columns import OutputKeeper
+from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
+from seepage.layers.measures.per_layer import PerLayer, mean_interval
+from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
+from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
+from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, rows_of
+
+# What a pass holds per number that the layers put out: values, gradients, tangents of both, and the
+# patches of convolutions, which hold an input nine times and more.
+_COPIES = 32
+_VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
+_ESTIMATED = (
+    "The norms of single records are estimated from random directions; their standard errors are "
+    "in `errors`, and the intervals over the records contain that uncertainty."
+)
+_NO_RANGE = (
+    "Records for which a layer's gradient is constant but its Jacobian is not have no range to "
+    "divide by; they are left out of that layer's mean."
+)
+
+
+def sensitivity(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Inputs,
+    y: Any,
+    *,
+    wrt: str = "target",
+    norm: str | int = "fro",
+    layers: Sequence[str] | None = None,
+    exact: int = 64,
+    directions: int = 8,
+    chunk_size: int | str = "auto",
+    seed: int = 0,
+) -> PerLayer:
+    """Return how sensitive each layer's gradient is, with intervals over the records.
+
+    Parameters
+    ----------
+    net, loss
+        The network, and its loss as for :class:`seepage.nn.Engine`.
+    x, y
+        The records.
+    wrt
+        ``"target"``: the soft target ``ŷ`` (class numbers become one-hot); ``"input"``.
+    norm
+        ``"fro"``, 1 or ``"inf"``.
+    layers
+        Names of modules, each with all that is below it; by default every module that has
+        parameters of its own.
+    exact
+        Jacobians with at most so many columns (entries of the target or input), or for the input so
+        many rows (entries of the layer's gradient), are taken whole. Others are estimated: "fro"
+        from random signs, 1 from columns drawn at random; "inf" cannot be.
+    directions
+        Random directions per record for the estimates.
+    chunk_size
+        Records worked on at a time; ``"auto"`` finds what fits.
+    seed
+        Of the random directions.
+
+    Examples
+    --------
+    >>> import torch, seepage.layers as layers
+    >>> _ = torch.manual_seed(0)
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    >>> x, y = torch.randn(10, 4), torch.randint(0, 3, (10,))
+    >>> found = layers.sensitivity(net, "cross_entropy", x, y)
+    >>> found.layers, found.kind
+    (('0', '2'), 'exact')
+    """
+    if wrt not in _VIEWS:
+        raise InputError(f"wrt must be 'target' or 'input', not {wrt!r}.")
+    if norm not in NORMS:
+        raise InputError(f"norm must be 'fro', 1 or 'inf', not {norm!r}.")
+    if exact < 1 or directions < 2:
+        raise InputError("exact must be at least 1, and directions at least 2.")
+    y = torch.as_tensor(y)
+    count = batch_size(x)
+    if count == 0 or len(y) != count:
+        raise InputError(f"There are {count} records and {len(y)} targets; give one for each.")
+    net = unwrapped(net)
+    layout = layer_parameters(net, layers)
+    sizes = layer_sizes(net, layout)
+    home = {name: layer for layer, names in layout.items() for name in names}
+    norms = JacobianNorms(wrt, norm, sizes, home, exact, directions, seed)
+    problem = NetworkProblem(net, OutputKeeper(per_record(loss)), _VIEWS[wrt]())
+    with warnings.catch_warnings():
+        if wrt == "target":  # nothing is differentiated twice, so kinks do no harm
+            warnings.simplefilter("ignore", KinkWarning)
+        plan = Validator(problem).watched(x, y)
+
+    def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        batch = problem.batch(rows_of(x, rows), y[rows])
+        places = torch.arange(rows.start, rows.start + len(batch))
+        return _ratios(norms.of(plan, batch, places), sizes, norm)
+
+    held = _COPIES * plan.bytes_per_record()
+    parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
+    values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+    mean, low, high = mean_interval(values)
+    estimated = bool(np.any(errors > 0))
+    notes = [_ESTIMATED] if estimated else []
+    if np.any(np.isnan(values)):
+        notes.append(_NO_RANGE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a layer without any number
+        median = np.nanmedian(values, axis=0)
+    return PerLayer(
+        f"sensitivity to the {wrt}, {NORMS[norm]}-norm",
+        tuple(sizes),
+        mean,
+        low,
+        high,
+        tuple(sizes.values()),
+        "estimate" if estimated else "exact",
+        columns={"median": median},
+        notes=tuple(notes),
+        by_record=values,
+        errors=errors,
+    )
+
+
+def _ratios(
+    tally: NormTally, sizes: Mapping[str, int], norm: str | int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sensitivities of a batch and their standard errors, ``(B, layers)``."""
+    values, errors = [], []
+    for layer, size in sizes.items():
+        psi = {"fro": math.sqrt(size), 1: float(size), "inf": 1.0}[norm]
+        length = tally.norm[layer].double()
+        spread = (tally.high[layer] - tally.low[layer]).double()
+        if not bool((length.isfinite() & spread.isfinite()).all()):
+            raise InputError(
+                f"The gradient of layer {layer!r} is not finite for some records; check the data "
+                "and the parameters for NaN."
+            )
+        # Where nothing moves and nothing is there, the layer does not see the record at all.
+        without = torch.where(length == 0, 0.0, math.nan)
+        ratio = torch.where(spread == 0, without, length / spread / psi)
+        error = torch.nan_to_num(tally.variance[layer].double().sqrt() / spread / psi, 0.0, 0.0)
+        values.append(ratio.cpu().numpy())
+        errors.append(error.cpu().numpy())
+    return np.stack(values, 1), np.stack(errors, 1)

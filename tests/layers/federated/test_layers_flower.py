@@ -1,0 +1,312 @@
+"""A Flower project's updates, recorded and audited: in one process, and over the loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'seepage[flower]'")
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.client.mod.utils import make_ffn
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from seepage.errors import InputError
+from seepage.layers import LayerGradients, v_information
+from seepage.layers.federated import flower
+from seepage.layers.federated.flower import UpdateRecorder, recording_mod
+from seepage.layers.federated.gradients import load_gradients, save_gradients
+
+APP = Path(__file__).parent / "flower_app"
+NODES = {11: 0, 2**63 + 5: 1}  # Flower's nodes have numbers of 64 bits without a sign
+
+
+@pytest.fixture
+def apps(monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+    for name in ("run_id", "task_id", "node_id"):  # what a server's process is told by Flower
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+    from loopback import clients, server
+
+    return SimpleNamespace(clients=clients, server=server)
+
+
+class InProcess(Grid):
+    """Carries messages to clients in this process."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def get_node_ids(self):
+        return list(NODES)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message):
+        node = message.metadata.dst_node_id
+        context = Context(1, node, {"partition-id": NODES[node]}, RecordDict(), {})
+        return self.client(message, context)
+
+    def set_run(self, *args, **kwargs): ...
+    @property
+    def run(self): ...
+    def create_message(self, *args, **kwargs): ...
+    def push_messages(self, messages): ...
+    def pull_messages(self, message_ids): ...
+
+
+def start(apps, recorder, rounds=3, client=None):
+    apps.server.strategy(recorder).start(
+        grid=InProcess(client or apps.clients.client),
+        initial_arrays=ArrayRecord(apps.server.network().state_dict()),
+        num_rounds=rounds,
+    )
+
+
+def expected_update(apps, part):
+    net = apps.server.network()
+    x, y = map(torch.from_numpy, apps.clients.data(part))
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    found = torch.autograd.grad(loss, list(net.parameters()))
+    return apps.clients.LR * torch.cat([g.flatten() for g in found]).numpy()
+
+
+def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
+    recorder = UpdateRecorder(apps.server.network(), tmp_path / "updates.npz")
+    start(apps, recorder)
+    assert recorder.rounds == [1, 1, 2, 2, 3, 3]
+    assert set(recorder.nodes) == set(NODES)
+    seen = recorder.gradients()
+    for row in (0, 1):
+        np.testing.assert_allclose(
+            seen["all layers"][row], expected_update(apps, NODES[recorder.nodes[row]]), atol=1e-7
+        )
+    found, columns = load_gradients(tmp_path / "updates.npz")
+    np.testing.assert_array_equal(found["0"], seen["0"])
+    assert columns["node"].tolist() == recorder.nodes
+    assert stat.S_IMODE((tmp_path / "updates.npz").stat().st_mode) == 0o600
+
+
+def test_a_recording_goes_on_where_it_stopped(apps, tmp_path):
+    for _ in range(2):
+        start(apps, UpdateRecorder(apps.server.network(), tmp_path / "updates.npz"), rounds=2)
+    assert len(load_gradients(tmp_path / "updates.npz")[0]) == 8
+
+
+def test_the_updates_give_the_client_away(apps):
+    recorder = UpdateRecorder(apps.server.network())
+    start(apps, recorder, rounds=10)
+    part = [NODES[node] for node in recorder.nodes]
+    found = v_information(recorder.gradients(), part, family="logistic", folds=2)
+    assert found.layers == ("0", "2")
+    assert found["0"] > 0.5
+    assert found.columns["p_value"][0] < 0.05
+
+
+def test_a_client_records_what_it_sends(apps, tmp_path):
+    recorder = UpdateRecorder(apps.server.network(), tmp_path / "own.npz")
+    client = ClientApp(mods=[recording_mod(recorder)])
+    client.train()(apps.clients.train)
+    other = UpdateRecorder(apps.server.network())
+    start(apps, other, client=client)
+    np.testing.assert_allclose(recorder.gradients()["2"], other.gradients()["2"])
+    assert (tmp_path / "own.npz").exists()
+
+
+def test_the_first_mod_sees_what_the_others_have_made_of_the_update(apps):
+    sent = ArrayRecord(apps.server.network().state_dict())
+
+    def unmoved(message, context, call_next):
+        call_next(message, context)
+        return Message(RecordDict({"arrays": sent}), reply_to=message)
+
+    seen = []
+    for place in (0, 1):
+        recorder = UpdateRecorder(apps.server.network())
+        mods = [unmoved]
+        mods.insert(place, recording_mod(recorder))
+        message = Message(RecordDict({"arrays": sent}), dst_node_id=11, message_type="train")
+        context = Context(1, 11, {"partition-id": 0}, RecordDict(), {})
+        make_ffn(apps.clients.train, mods)(message, context)
+        seen.append(float(recorder.gradients().total_norms()[0]))
+    assert seen[0] == 0.0
+    assert seen[1] > 0.0
+    assert "Put it first" in recording_mod.__doc__
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"width": 9}, {"layers": ["0"]}])
+def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, change):
+    net, path = apps.server.network(), tmp_path / "updates.npz"
+    state = net.state_dict()
+    moved = {name: value + 1 for name, value in state.items()}
+    recorder = UpdateRecorder(net, path, width=8)
+    recorder.add(state, moved, 1, 1)
+    recorder.save()
+    assert len(UpdateRecorder(net, path, width=8)) == 1
+    with pytest.raises(InputError, match=r"cannot be gone on with.*(projected|same layers)"):
+        UpdateRecorder(net, path, **({"width": 8} | change))
+
+
+def test_files_that_are_no_recording(apps, tmp_path):
+    net = apps.server.network()
+    np.save(tmp_path / "one.npy", np.ones(3))
+    np.savez(tmp_path / "other.npz", layers=np.frombuffer(b"5", dtype=np.uint8))
+    gradients = LayerGradients.of({"0": np.ones((2, 3))})
+    save_gradients(gradients, tmp_path / "bare.npz")
+    for name, complaint in (
+        ("one.npy", "does not hold recorded gradients"),
+        ("other.npz", "does not hold recorded gradients"),
+        ("bare.npz", "not written by a recorder"),
+        (".", "is a folder"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            UpdateRecorder(net, tmp_path / name)
+
+
+def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
+    save_gradients(LayerGradients.of({"0": np.ones((2, 3))}), tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as found:
+        arrays = dict(found) | {"layers": np.frombuffer(b'[["0", 3]]', dtype=np.uint8)}
+    np.savez(tmp_path / "old.npz", **arrays)
+    assert load_gradients(tmp_path / "old.npz")[0].sizes == {"0": 3}
+
+
+def test_buffers_are_no_part_of_an_update():
+    net = torch.nn.Linear(2, 1)
+    net.register_buffer("mask", torch.tensor([True, False]))
+    recorder = UpdateRecorder(net)
+    state = net.state_dict()
+    recorder.add(state, {name: value for name, value in state.items() if name != "mask"}, 1, 1)
+    recorder.add(state, state, 2, 1)
+    assert recorder.gradients().layers == ("weight", "bias")
+
+
+def test_what_cannot_be(apps, tmp_path):
+    recorder = UpdateRecorder(apps.server.network())
+    with pytest.raises(InputError, match="No update"):
+        recorder.gradients()
+    state = apps.server.network().state_dict()
+    with pytest.raises(InputError, match="did not return"):
+        recorder.add(state, {}, 1, 1)
+    (tmp_path / "no.npz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="does not hold recorded gradients"):
+        UpdateRecorder(apps.server.network(), tmp_path / "no.npz")
+
+    def twice(message, context):
+        arrays = ArrayRecord(apps.server.network().state_dict())
+        return Message(RecordDict({"a": arrays, "b": arrays}), reply_to=message)
+
+    client = ClientApp(mods=[recording_mod(recorder)])
+    client.train()(twice)
+    with pytest.raises(InputError, match="2 sets of arrays"):
+        start(apps, UpdateRecorder(apps.server.network()), client=client)
+
+
+def test_without_flower_it_is_said_what_to_install(apps, monkeypatch):
+    monkeypatch.setattr(flower, "Strategy", object)
+    with pytest.raises(ImportError, match="seepage\\[flower\\]"):
+        apps.server.strategy(UpdateRecorder(apps.server.network()))
+
+
+def _port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_two_clients_over_the_loopback(apps, tmp_path):
+    done = run_over_the_loopback(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+    found, columns = load_gradients(tmp_path / "updates.npz")
+    assert columns["round"].tolist() == [1, 1, 2, 2]
+    nodes, part = np.unique(columns["node"], return_inverse=True)
+    assert len(nodes) == 2
+    first = {int(p): row for p, row in zip(part[:2], found["all layers"][:2], strict=True)}
+    wanted = np.stack([expected_update(apps, k) for k in (0, 1)])
+    gaps = np.abs(np.stack([first[0], first[1]])[:, None] - wanted[None]).max(axis=2)
+    # Which of the two nodes holds which part of the data is Flower's choice.
+    assert min(np.trace(gaps), np.trace(gaps[::-1])) < 1e-6
+    audited = v_information(found, part, family="logistic", folds=2, resamples=50)
+    assert audited.layers == ("0", "2")
+    assert np.isfinite(audited.values).all()
+
+
+def run_over_the_loopback(folder):
+    """Run the project with Flower's own commands: a SuperLink, two SuperNodes, ``flwr run``."""
+    commands = Path(sys.executable).parent
+    if not (commands / "flower-superlink").exists():
+        pytest.skip("Flower's commands are not beside this Python")
+    shutil.copytree(APP, folder / "app")
+    (folder / "home").mkdir()
+    ports = free_ports(3)
+    address = f"127.0.0.1:{ports[0]}"
+    (folder / "home" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+    )
+    surroundings = os.environ | {
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    with (folder / "log").open("wb") as log, ExitStack() as running:
+
+        def launch(name, *arguments):
+            command = [str(commands / name), "--insecure", *arguments]
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=surroundings)  # noqa: S603
+            running.callback(process.wait, 30)
+            return process
+
+        link = ["--host", "127.0.0.1", "--port", str(ports[0])]
+        started = [launch("flower-superlink", "--disable-runtime-dependency-installation", *link)]
+        for part in (0, 1):  # a SuperNode knocks until the SuperLink is there
+            own = ["--port", str(ports[1 + part]), "--node-config", f"partition-id={part}"]
+            started.append(launch("flower-supernode", "--superlink", address, *own))
+        try:
+            wait_for(ports[0])
+            command = [str(commands / "flwr"), "run", str(folder / "app"), "here", "--stream"]
+            return subprocess.run(  # noqa: S603
+                [*command, "--run-config", f"folder='{folder}'"],
+                env=surroundings,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+        finally:
+            for process in started:
+                process.terminate()
+
+
+def free_ports(count):
+    with ExitStack() as held:  # all at once, or the same may come twice
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def wait_for(port):
+    for _ in range(600):
+        with socket.socket() as knock:
+            if knock.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail("Flower's SuperLink did not start")
