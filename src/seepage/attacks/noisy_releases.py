@@ -11,8 +11,8 @@ import numpy as np
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.regression import GLMRegressor
+from seepage.glm.estimators.classifiers import LogisticRegression
+from seepage.glm.estimators.regressors import GLMRegressor
 from seepage.tables.frames import as_numpy
 
 

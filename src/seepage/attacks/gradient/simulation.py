@@ -10,7 +10,7 @@ seen, ``‖g − t‖²/‖t‖²``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -135,8 +135,7 @@ class SimulatedGradients:
         return OuterProducts(left, right).written_out()
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Costs of candidates, (G, R), those of the gradients alone, and slopes, (G, R, d)."""
 
     total: Tensor

@@ -22,8 +22,8 @@ Measure = Callable[[Chunk], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class RowStream:
-    """The leakage about every record of data that are read in chunks.
+class RecordStream:
+    """The leakage about every record of data that are read in chunks: a result not computed yet.
 
     Nothing is computed before it is asked for, and then chunk by chunk: go through
     :meth:`chunks`, :meth:`write` them to Parquet, look at the :meth:`top` ones, or have all the
@@ -84,7 +84,7 @@ class RowStream:
         found = self.source.total(best, f"{self.view}, the worst")
         return self._result(found.values, found.rows)
 
-    def mse_bound(self) -> RowStream:
+    def mse_bound(self) -> RecordStream:
         """Return the least mean squared error per unknown; see :meth:`Result.mse_bound`."""
         if self.measure not in ("fil", "dfil"):
             raise InputError("This is already a bound on the mean squared error.")
@@ -96,7 +96,7 @@ class RowStream:
             assumptions=UNBIASED,
         )
 
-    def std_bound(self) -> RowStream:
+    def std_bound(self) -> RecordStream:
         """Return the square root of :meth:`mse_bound`, in the units of the data."""
         bound = self if self.measure == "mse" else self.mse_bound()
         return replace(bound, function=partial(_root, function=bound.function), measure="std")
@@ -108,7 +108,7 @@ class RowStream:
         sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
-        return write_rows(self.source, path, {names: self.function})
+        return write_records(self.source, path, {names: self.function})
 
     def _result(self, values: np.ndarray, rows: np.ndarray | None) -> Result:
         return Result(
@@ -125,7 +125,7 @@ class RowStream:
         )
 
 
-def write_rows(
+def write_records(
     source: RowSource,
     path: str | os.PathLike[str],
     measures: dict[tuple[str, ...], Measure],
