@@ -198,11 +198,15 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 def _dense(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:
     """Return the whitened Jacobian of a block, ``(P, unknowns)``, from products with it."""
-    jacobian = leak.jacobian
+    jacobian, count = leak.jacobian, leak.jacobian.unknown_count(unknowns)
     xp = array_namespace(jacobian.X)
-    units = xp.eye(jacobian.size, dtype=jacobian.X.dtype, device=jacobian.X.device)
-    lines = [xp.reshape(jacobian.adjoint(unit, unknowns, rows), (-1,)) for unit in units]
-    return xp.stack(lines)
+    size = min(jacobian.size, count * rows.shape[0])  # from the side that takes fewer products
+    units = xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)
+    if size == jacobian.size:
+        lines = [xp.reshape(jacobian.adjoint(unit, unknowns, rows), (-1,)) for unit in units]
+        return xp.stack(lines)
+    changes = [xp.reshape(unit, (rows.shape[0], count)) for unit in units]
+    return xp.stack([jacobian.forward(change, unknowns, rows) for change in changes], axis=1)
 
 
 def _out_of_reach_of_rest(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:

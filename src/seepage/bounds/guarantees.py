@@ -306,7 +306,7 @@ def _unbiased(
     leak: Leakage, columns: Columns, position: int, diagonal: Result
 ) -> Iterator[Guarantee]:
     bounds = {
-        "FIL, 1/η²": leak.rows(columns=columns, label=False).mse_bound(),
+        "FIL, 1/η²": leak.rows(columns=columns, label=False, measure="fil").mse_bound(),
         "dFIL, 1/η̄²": diagonal.mse_bound(),
         "Cramér–Rao": cramer_rao_rows(leak, columns=columns),
     }

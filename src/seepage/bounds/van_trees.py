@@ -110,7 +110,7 @@ def van_trees_rows(
                 f"The model has no minimiser for some records that the prior allows in row {row}; "
                 "set a penalty, or take a narrower prior."
             )
-        label = refits.fit.target[row, ...]
+        label = refits.target[row, ...]
         information = np.stack(
             [
                 refits.jacobian(row, z, label, w, noise).row_information(unknowns)(slice(0, 1))[0]

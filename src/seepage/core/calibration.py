@@ -60,7 +60,7 @@ def calibrate(
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
-    result = leak.rows() if view is None else view
+    result = leak.records(measure="fil") if view is None else view
     if over == "max" and isinstance(result, RecordStream):
         result = result.top(1)  # all that is needed of it, without holding the rest
     if result.noise != leak.noise:

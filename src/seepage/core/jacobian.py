@@ -263,15 +263,18 @@ class Refits(Protocol):
 
     Attributes
     ----------
-    X, fit
-        The records, ``(n, d)``, and the fitted model, both in NumPy's float64.
+    X, target
+        The records, ``(n, d)``, and their labels, in NumPy's float64.
     theta
         The released numbers as they are.
+    fit
+        The fitted linear model, where that is what is released.
     """
 
     X: np.ndarray
-    fit: Any
+    target: np.ndarray
     theta: np.ndarray
+    fit: Any
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the releases for some replacements of a row, ``(K, …)``; NaN where there is none.

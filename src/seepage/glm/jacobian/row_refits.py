@@ -49,7 +49,7 @@ class RowRefits:
     """
 
     def __init__(self, fit: FittedGLM, X: np.ndarray) -> None:
-        self.fit, self.X = fit, X
+        self.fit, self.X, self.target = fit, X, fit.target
         self.objective = Objective.of(fit, X)
         self.theta = np.asarray(fit.parameters)
         margins = self.objective.margins(self.theta)

@@ -87,9 +87,13 @@ class GradientJacobian(ReleaseJacobian):
                 "the input with view=sp.nn.Input(), and about it alone with view=sp.nn.Label()."
             )
         shape = tuple(Label().variable(engine.net, *self._batch(slice(0, 1))).shape[1:])
-        net, loss = engine.net, engine.problem.loss
-        view = _InputAndLabel(shape)
-        return Engine(net, loss, clip=engine.clip, view=view, seed=engine.seed), shape
+        both = Engine(
+            engine.net,
+            engine.problem.loss,
+            view=_InputAndLabel(shape),
+            chunk_size=engine.chunks.size or "auto",
+        )
+        return both, shape
 
     def unknown_count(self, unknowns: Unknowns) -> int:
         """Count the unknown numbers of one row."""
@@ -97,7 +101,11 @@ class GradientJacobian(ReleaseJacobian):
         return unknowns.features(self.features) + label
 
     def _asked(self, unknowns: Unknowns) -> Engine:
-        return self._with_label[0] if unknowns.label else self.engine
+        if not unknowns.label:
+            return self.engine
+        engine = self._with_label[0]
+        engine.clip = self.engine.clip  # which owns it
+        return engine
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
         """Return ``J z`` for a change ``z (len(rows), q)`` of some records, ``(P,)``."""
@@ -274,6 +282,8 @@ class GradientMoves:
         The Jacobian at the records as they are.
     """
 
+    fit = None
+
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
         self.X = as_numpy(jacobian.X).astype(float)
@@ -282,7 +292,7 @@ class GradientMoves:
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the clipped sums for some replacements of a row, ``(K, P)``."""
-        return self.theta + self.moves(row, features, labels)
+        return np.asarray(self.theta + self.moves(row, features, labels))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
@@ -291,7 +301,7 @@ class GradientMoves:
         x, y = self._at.replaced(row, features)
         own = self._at.replaced(row, self.X[row][None, :])
         each = [self._flat(rows_of(x, slice(k, k + 1)), y[k : k + 1]) for k in range(len(y))]
-        return np.stack(each) - self._flat(*own)
+        return np.asarray(np.stack(each) - self._flat(*own))
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
@@ -302,4 +312,5 @@ class GradientMoves:
 
     def _flat(self, x: Inputs, y: Tensor) -> np.ndarray:
         total = self._at.engine.clipped_gradient(x, y).gradient
-        return as_numpy(torch.cat([part.flatten() for part in total.values()])).astype(float)
+        flat = torch.cat([part.flatten() for part in total.values()])
+        return np.asarray(as_numpy(flat), dtype=float)

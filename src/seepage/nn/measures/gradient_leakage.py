@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
@@ -59,6 +60,7 @@ def leakage(
     max_grad_norm: float | None = None,
     clip: str | Clip = "hard",
     view: View | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
     clip_derivative: str = "exact",
     chunk_size: int | str = "auto",
     seed: int = 0,
@@ -82,6 +84,9 @@ def leakage(
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, under a name;
+        columns go by their position in a record, or as ``"x0"``, ``"x1"`` and so on.
     clip_derivative
         ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
         random signs (records, cells and parts) bounds the leakage from above, and says ``bound``
@@ -120,7 +125,8 @@ def leakage(
         chunk_size=chunk_size,
         seed=seed,
     )
-    return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
+    noise = noise_multiplier * chosen.max_grad_norm
+    return GradientLeakage(engine, x, y, noise, attributes)
 
 
 class GradientLeakage(Leakage):
@@ -129,9 +135,9 @@ class GradientLeakage(Leakage):
     It answers all that the leakage of a table answers (``columns``, ``groups``, ``subset``,
     ``dataset``, ``information``), so that bounds, calibration and guarantees work on it as on any
     other: a record's columns are the entries of the view's variable that it leaves unknown, one
-    after the other, and its label counts where it is asked for (``label=True``). These answers are exact and
-    take a pass or more for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be
-    estimated from a few probes instead.
+    after the other, and its label counts where it is asked for (``label=True``). These answers are
+    exact and take a pass or more for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts`
+    can be estimated from a few probes instead.
 
     Parameters
     ----------
@@ -213,8 +219,7 @@ class GradientLeakage(Leakage):
                 raise InputError(
                     f"Where columns or the label are named, the answer is exact, not by {method!r}."
                 )
-            exact = super().records(columns, label, measure, simplex)
-            return Estimate(**vars(exact), standard_errors=torch.zeros_like(exact.values))
+            return _exact(super().records(columns, label, measure, simplex))
         if measure == "fil":
             return self._fil()
         if measure != "dfil":
@@ -231,16 +236,19 @@ class GradientLeakage(Leakage):
             degrees=trace.degrees,
         )
 
-    rows = records
+    rows = records  # type: ignore[assignment]
 
-    def cells(  # type: ignore[override]  # of the whole view, at once
-        self, probes: int = 64, method: str = "rademacher"
+    def cells(  # type: ignore[override]
+        self, probes: int = 64, method: str = "rademacher", *, columns: Columns = None
     ) -> Estimate:
         """Return the leakage about each number of each record alone, the rest of it known.
 
         One line per record, in the order of its flattened variable (pixels, features); zero where
-        the view holds an entry as known. Every probe estimates all of them at once.
+        the view holds an entry as known. Every probe estimates all of them at once; of named
+        columns the answer is exact.
         """
+        if columns is not None:
+            return _exact(super().cells(columns))
         if method == "exact":
             squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
             return self._rooted(squared, torch.zeros_like(squared), "fil", "exact", "cells")
@@ -382,3 +390,8 @@ class GradientLeakage(Leakage):
             conditions=(*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS,
             degrees=degrees,
         )
+
+
+def _exact(result: Result) -> Estimate:
+    """Return an exact result as an estimate without errors."""
+    return Estimate(**vars(result), standard_errors=torch.zeros_like(result.values))
