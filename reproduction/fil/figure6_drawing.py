@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction.drawing import RAMP, Figure, draw_figure, power_ticks
-from seepage.auditing.report.canvas import MUTED, word_ticks
+from seepage.auditing.report.figures import MUTED, word_ticks
 
 if TYPE_CHECKING:
     from reproduction.fil.figure6 import Curve

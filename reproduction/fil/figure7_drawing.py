@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction.drawing import Figure, draw_figure
-from seepage.auditing.report.canvas import BLUE, MUTED, ORANGE, VERMILLION
+from seepage.auditing.report.figures import BLUE, MUTED, ORANGE, VERMILLION
 
 if TYPE_CHECKING:
     from reproduction.fil.figure7 import Course

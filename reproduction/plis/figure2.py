@@ -23,8 +23,8 @@ from reproduction.plis.digits import (
     train_privately,
 )
 from seepage.attacks.outliers import OutlierDetection, out_of_distribution
-from seepage.auditing.report.canvas import BLUE, GREEN, MUTED, VERMILLION
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import BLUE, GREEN, MUTED, VERMILLION
+from seepage.auditing.report.words import number
 from seepage.data import load_mnist, load_pneumoniamnist
 
 Numbers = NDArray[np.float64]

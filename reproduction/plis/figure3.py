@@ -10,7 +10,7 @@ from reproduction.drawing import Figure, draw_figure
 from reproduction.outcome import Outcome, Quantity
 from reproduction.plis.chest import SETTING, Array, Attacked, Study, chest_study
 from reproduction.plis.correlation import Correlation, mean_of
-from seepage.auditing.report.canvas import MUTED
+from seepage.auditing.report.figures import MUTED
 
 _BRIGHT = 0.1  # share of the pixels with the largest PLIS
 _SLIGHT = 0.1  # a correlation that explains a hundredth of the spread

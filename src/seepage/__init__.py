@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
-    from seepage.auditing.measures.pipeline import audit
+    from seepage.auditing.pipeline import audit
     from seepage.bounds.guarantee_table import Guarantees
     from seepage.bounds.guarantees import guarantees
     from seepage.core.calibration import calibrate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import encode
+from seepage.auditing.intake import columns, encoding
+from seepage.auditing.intake.encoding import TableInMemory
 
 
 def people(n=60, seed=0):
@@ -38,6 +38,37 @@ def encoded_people(model, *, n=60, scale=True, sensitive=(), groups=()):
     others = [t for t in TARGETS.values() if t != target]
     plan = plan_columns(table, target, drop=others, sensitive=sensitive, groups=groups)
     return encode(table, plan, scale=scale)
+
+
+def plan_columns(table, target, **options):
+    """Plan the columns of an Arrow table."""
+    return columns.plan_columns(TableInMemory(table), target, **options)
+
+
+def encode(table, plan, **options):
+    """Encode an Arrow table."""
+    return encoding.encode(TableInMemory(table), plan, **options)
+
+
+def positions(encoded):
+    """Where the features of every column stand."""
+    return {attribute.name: attribute.columns for attribute in encoded.attributes}
+
+
+def feature_names(encoded):
+    """The names of the features of every column."""
+    names = encoded.source.names
+    return {name: tuple(names[j] for j in where) for name, where in positions(encoded).items()}
+
+
+def units(encoded):
+    """How much of its column's own unit one unit of every feature is."""
+    return np.concatenate([1 / np.diag(a.directions) for a in encoded.attributes])
+
+
+def spread(encoded):
+    """The standard deviation of every column in its own units."""
+    return {attribute.name: attribute.spread for attribute in encoded.attributes}
 
 
 def by_refits(fit, X, label, row, steps, label_step=None, h=1e-4):

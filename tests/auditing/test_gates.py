@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 from people import encoded_people
 
-from seepage.auditing.measures.assess import assess
-from seepage.auditing.measures.gates import check
+from seepage.auditing.audit import audit_table
+from seepage.auditing.findings import RecordLeakage
+from seepage.auditing.gates import check
 from seepage.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def audit():
     encoded = encoded_people("logistic", groups=["town"])
-    found = assess(encoded, source="people", remedies=False)
+    found = audit_table(encoded, name="people", remedies=False)
     # Row numbers of the caller's table, which are not positions among the records.
-    return replace(found, row_index=found.row_index + 1000)
+    every = found.records.every
+    records = RecordLeakage(every.row + 1000, every.numbers, every.errors)
+    return replace(found, records=records)
 
 
 def test_without_limits_there_is_no_gate(audit):

@@ -1,0 +1,328 @@
+"""What privacy costs: the error on held-out records and the leakage as the noise grows.
+
+A model is fitted without some records and tried on them with noise. The error is a sum of losses
+over those records, formed where they are: the draws of the noise, a few parameter vectors, go to
+the records. The leakage drawn beside it is that of the release itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from seepage.auditing.findings import TradeoffCurve
+from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel
+from seepage.errors import InputError
+from seepage.streams.answers import Answers
+from seepage.tables.source import Chunk, RowSource
+
+HELD_OUT = 0.2
+DRAWS = 20
+POINTS = 15
+TESTED = 20_000  # held-out records at most: more would not make the error any surer
+_WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, eq=False)
+class _LossSums:
+    """Sums over held-out records: with noise, (scales, draws), and of the usual answer."""
+
+    count: int
+    noisy: np.ndarray
+    usual: float
+
+    def __add__(self, other: _LossSums) -> _LossSums:
+        return _LossSums(
+            self.count + other.count, self.noisy + other.noisy, self.usual + other.usual
+        )
+
+
+@dataclass(eq=False)
+class HeldOutTrial:
+    """A model fitted without some records, with what its noisy copies predict for them.
+
+    Parameters
+    ----------
+    held_out
+        The records that are tried.
+    model, settings
+        The model, and how it was fitted.
+    usual
+        The answer of always giving the same one: a class by its position, or a number.
+    ceiling
+        The largest count that was ever seen.
+    seed
+        Of the noise.
+    saw_them
+        Whether no model could be fitted without these records, so that this one has seen them.
+    """
+
+    held_out: RowSource
+    model: Any
+    settings: FitSettings
+    usual: Any
+    ceiling: float
+    seed: int
+    saw_them: bool = False
+    _known: dict[float, float] = field(default_factory=dict)
+    _trivial: float = np.nan
+
+    def prepare(self, scales: Iterable[float]) -> None:
+        """Find the errors at several noise scales in one pass."""
+        wanted = tuple(dict.fromkeys(float(s) for s in scales if float(s) not in self._known))
+        ask = partial(
+            _lost,
+            model=self.model,
+            settings=self.settings,
+            usual=self.usual,
+            ceiling=self.ceiling,
+            seed=self.seed,
+            scales=wanted,
+        )
+        total: _LossSums = self.held_out.total(ask, "held-out records")
+        found = np.mean(total.noisy / total.count, axis=1)
+        self._known |= {s: self._named(float(loss)) for s, loss in zip(wanted, found, strict=True)}
+        self._trivial = self._named(total.usual / total.count)
+
+    def error(self, sigma: float) -> float:
+        """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
+
+        Draws are the same for every σ, so that errors differ by the noise and not by chance.
+        """
+        if sigma not in self._known:
+            self.prepare([sigma])
+        return self._known[sigma]
+
+    def noiseless_error(self) -> float:
+        """Return the error without noise."""
+        return self.error(0.0)
+
+    def trivial_error(self) -> float:
+        """Return the error of always giving the same answer."""
+        self.noiseless_error()
+        return self._trivial
+
+    def _named(self, loss: float) -> float:
+        return loss if self.settings.classifies else float(np.sqrt(loss))
+
+
+def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
+    """Fit without a fifth of the records, 20,000 at most, and be ready to try noise on those.
+
+    The fit starts at the model of all records, from which a few held-out ones take it only a step
+    or two away. A level that only held-out records have leaves its column undetermined without a
+    penalty, so a weak one takes its place; where no model exists even then (all records of a class
+    are held out), that of all records is tried instead.
+    """
+    rest, held_out = _split(trained.source, settings, seed)
+    stronger = [settings]
+    if settings.l2 < _WEAKEST_PENALTY:
+        stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
+    model, used = None, settings
+    for used in stronger:
+        fresh = used.estimator()
+        fresh._start = trained.model._parameters()
+        with suppress(InputError):
+            model = fresh.fit(rest)
+            break
+    saw_them = model is None
+    if model is None:
+        used = settings
+        model = trained.model if used == trained.settings else used.fit(trained.source)
+    labels = trained.labels
+    usual: Any = labels.mean
+    if labels.counts is not None:
+        most = max(labels.counts, key=lambda label: labels.counts[label])
+        usual = int(np.searchsorted(model.classes_, most))
+    return HeldOutTrial(held_out, model, used, usual, labels.most, seed, saw_them)
+
+
+def _lost(
+    chunk: Chunk,
+    model: Any,
+    settings: FitSettings,
+    usual: Any,
+    ceiling: float,
+    seed: int,
+    scales: tuple[float, ...],
+) -> _LossSums:
+    """Return the losses of the records of a chunk."""
+    margins, shifts = noisy_margins(model, settings, chunk.X, seed)
+    truth = truth_of(model, settings, chunk.y)
+    given = truth != usual if settings.classifies else (truth - usual) ** 2
+    noisy = [
+        [np.sum(losses(settings, margins + s * shift, truth, ceiling)) for shift in shifts]
+        for s in scales
+    ]
+    return _LossSums(len(chunk), np.asarray(noisy, dtype=float), float(np.sum(given)))
+
+
+def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
+    """Return the labels as losses compare them: classes by their position, or numbers."""
+    if settings.classifies:
+        return np.asarray(np.searchsorted(model.classes_, y))
+    return np.asarray(y, dtype=float)
+
+
+def losses(
+    settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
+) -> np.ndarray:
+    """Return the loss of every record: whether it is told wrongly, or the squared error."""
+    if settings.model == "logistic":
+        return np.asarray((margins[:, 0] > 0) != truth)
+    if settings.model == "softmax":
+        return np.asarray(np.argmax(margins, axis=1) != truth)
+    predicted = margins[:, 0]
+    if settings.model == "poisson":
+        # Nobody would believe a count far beyond all that were ever seen.
+        predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    return np.asarray((predicted - truth) ** 2)
+
+
+def noisy_margins(
+    model: Any, settings: FitSettings, X: np.ndarray, seed: int, draws: int = DRAWS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1."""
+    coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
+    if settings.intercept:
+        coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
+        X = np.hstack([X, np.ones((len(X), 1))])
+    noise = np.random.default_rng(seed).standard_normal((draws, *coef.shape))
+    return X @ coef, np.reshape([X @ draw for draw in noise], (draws, len(X), coef.shape[1]))
+
+
+def tells_apart(trained: TrainedModel) -> bool:
+    """Say whether the model predicts the class of every record."""
+    ask = partial(_told_wrongly, model=trained.model, settings=trained.settings)
+    return trained.source.total(ask, "predictions") == 0
+
+
+def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
+    margins, _ = noisy_margins(model, settings, chunk.X, 0, draws=0)
+    return int(np.sum(losses(settings, margins, truth_of(model, settings, chunk.y), 0.0)))
+
+
+def error_name(settings: FitSettings) -> str:
+    """Return what the error is, in words."""
+    if settings.classifies:
+        return "share of wrong predictions"
+    if settings.model == "poisson":
+        return "root mean squared error (predictions capped at the largest count)"
+    return "root mean squared error"
+
+
+def draw_curve(
+    trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
+) -> TradeoffCurve:
+    """Return the error and the leakage over noise scales around the two that matter.
+
+    ``median`` and ``worst`` are the leakages of records at σ = 1.
+    """
+    low, high = min(sigma, calibrated), max(sigma, calibrated)
+    # The two themselves are among them, so that nothing has to be read off between points.
+    scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+    # Twice the noise is what advice may be about.
+    trial.prepare([0.0, *scales, 2 * sigma])
+    return TradeoffCurve(
+        sigma=scales,
+        error=np.array([trial.error(float(s)) for s in scales]),
+        median_eta=median / scales,
+        worst_eta=worst / scales,
+        error_name=error_name(trial.settings),
+        noiseless_error=trial.noiseless_error(),
+        trivial_error=trial.trivial_error(),
+    )
+
+
+def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSource, RowSource]:
+    """Return the records to fit on and those that are held out."""
+    if isinstance(source, RecordsInMemory):
+        train, test = split(source.y, settings.classifies, seed)
+        return source.at(train), source.at(test)
+    chosen = held_out_rows(len(source), seed)
+    return _PartOfSource(source, chosen, held_out=False), _PartOfSource(source, chosen, True)
+
+
+def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to fit on and those held out, every class on the first side."""
+    n = len(y)
+    order = np.random.default_rng(seed).permutation(n)
+    wanted = max(1, round(HELD_OUT * n))
+    if classes:
+        # The first record of every class (in random order) stays on the side of the fit.
+        _, first = np.unique(y[order], return_index=True)
+        rest = np.delete(order, first)
+        train = order[first]
+    else:
+        rest, train = order, order[:0]
+    wanted = min(wanted, len(rest) - 1)
+    if wanted < 1:
+        raise InputError(
+            f"The table has {n} usable rows, too few to fit a model on some and test it on others."
+        )
+    test = rest[:wanted]
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])
+
+
+def held_out_rows(rows: int, seed: int) -> np.ndarray:
+    """Return which rows are held out, sorted, without an order of all of them: for any number."""
+    wanted = min(TESTED, max(1, round(HELD_OUT * rows)))
+    generator = np.random.default_rng(seed)
+    chosen = np.unique(generator.integers(0, rows, wanted))
+    while len(chosen) < wanted:
+        chosen = np.unique(np.concatenate([chosen, generator.integers(0, rows, wanted)]))
+    return np.sort(generator.permutation(chosen)[:wanted])
+
+
+class _PartOfSource(RowSource):
+    """The rows of another source that are held out, or all but those."""
+
+    def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
+        self._source, self._chosen, self._held_out = source, chosen, held_out
+        self.names, self.attributes = source.names, source.attributes
+        self.target, self.weighted = source.target, source.weighted
+
+    def __len__(self) -> int:
+        held_out = len(self._chosen)
+        return held_out if self._held_out else len(self._source) - held_out
+
+    def classes(self) -> np.ndarray:
+        """Return the labels of all rows."""
+        return self._source.classes()
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on what is left of every chunk, if anything is."""
+        for answers in self._source.each(self._ask(function), what, extra):
+            yield from answers.given
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers on what is left."""
+        found: Answer = self._source.total(self._ask(function), what, extra).given[0]
+        return found
+
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], Answers]:
+        return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
+
+
+def _left(
+    chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
+) -> Answers:
+    """Return the function's answer on the rows of a chunk that are in the part."""
+    kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
+    if not kept.any():
+        return Answers(())
+    weight = None if chunk.weight is None else chunk.weight[kept]
+    others = {name: values[kept] for name, values in chunk.extra.items()}
+    there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
+    return Answers((function(there),))
