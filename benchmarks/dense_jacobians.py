@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacfwd, jvp, vmap
 
 from measuring import seconds
-from seepage.layers.federated.naming import layer_parameters
+from seepage.layers.layer_parameters import layer_parameters
 
 ROWS = 4  # of each parameter's part of a Jacobian, one by one
 TOGETHER = 16  # rows or columns at once

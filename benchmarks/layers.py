@@ -30,13 +30,15 @@ from torch import nn
 import seepage.layers as layers
 from dense_jacobians import columns_over_the_input, forward_mode, reverse_mode
 from measuring import seconds, show
-from seepage.layers.measures.entries import NORMS
+from reproduction.layers.networks import vgg11net
+from seepage.layers.measures.jacobian_norms import NORMS
 from seepage.nn import KinkWarning
 
 WIDTHS = (62, 12, 12)
 MEMORY = """
 import resource, sys, torch, seepage.layers as layers
-net = layers.vgg11net()
+from reproduction.layers.networks import vgg11net
+net = vgg11net()
 x, y = torch.randn(int(sys.argv[1]), 3, 62, 47), torch.arange(int(sys.argv[1])) % 2
 layers.sensitivity(net, "cross_entropy", x[:2], y[:2], chunk_size=2)
 layers.sensitivity(net, "cross_entropy", x, y, chunk_size=16)
@@ -56,7 +58,7 @@ class Bench:
 
     def __init__(self, classes: int, samples: int, size: tuple[int, int]) -> None:
         torch.manual_seed(0)
-        self.net: nn.Module = layers.vgg11net(classes, size)
+        self.net: nn.Module = vgg11net(classes, size)
         self.x, self.y = torch.randn(samples, 3, *size), torch.arange(samples) % classes
         self.soft = nn.functional.one_hot(self.y, classes).float()
 

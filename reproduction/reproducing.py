@@ -10,12 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from reproduction import EXPERIMENTS, Experiment, find_experiment, list_lines
+from reproduction import EXPERIMENTS, Experiment, find_experiment
 from reproduction.outcome import Outcome, quantity_rows
 from seepage.errors import InputError
 from seepage.support.files import write_private
-
-__all__ = ["list_lines", "reproduce", "write_whole"]
 
 RESULT, SVG, PNG = "result.json", "figure.svg", "figure.png"
 _MATTER = ("numpy", "scipy", "scikit-learn", "matplotlib")  # versions that may move a digit

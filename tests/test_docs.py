@@ -15,14 +15,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import reproduction
 import seepage as sp
 from seepage.glm.losses import families
 
 ROOT = Path(__file__).parents[1]
+ACCELERATED = ("seepage.nn.training.chacha_kernel",)  # compiled where there is Triton
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -49,12 +52,15 @@ def examples(page: Path) -> Iterator[Example]:
 
 
 def docstrings() -> Iterator[doctest.DocTest]:
-    """Yield every docstring of the package that holds an example."""
+    """Yield every docstring of the package and of the papers that holds an example."""
     finder = doctest.DocTestFinder()
-    for found in pkgutil.walk_packages(sp.__path__, "seepage."):
-        for test in finder.find(import_module(found.name), found.name):
-            if test.examples:
-                yield test
+    for package in (sp, reproduction):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name in ACCELERATED and find_spec("triton") is None:
+                continue
+            for test in finder.find(import_module(found.name), found.name):
+                if test.examples:
+                    yield test
 
 
 def named(path: Path) -> str:

@@ -8,16 +8,18 @@ prior alone, and one who learns the allele from the other columns and the dose.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reproduction.drawing import power
+from reproduction.drawing import RAMP, Figure, draw_figure, power, power_ticks
 from reproduction.fil.attribute_problems import AttributeProblem, warfarin
-from reproduction.fil.figure6_drawing import draw
 from reproduction.outcome import Outcome, Quantity
 from seepage import attacks, glm
+from seepage.auditing.report.figures import MUTED, word_ticks
 from seepage.core.noise import Gaussian
 from seepage.glm.leakage import leakage
 from seepage.support.chunks import progress
@@ -27,12 +29,13 @@ Vector = NDArray[np.float64]
 PENALTIES = (1e-5, 1e-3, 1e-1, 1.0)
 SCALES = (*(m * 10.0**e for e in range(-5, 0) for m in (1, 2, 5)), 1.0)
 TRIALS = 100
+_MARKS = ("o", "s", "D", "^")
 ADVERSARIES = ("white-box", "white-box with prior", "black-box")
 _WHO = {"prior": "the prior alone", "ideal": "the ideal adversary", "chance": "pure chance"}
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class PenaltyCurve:
     """What one penalty gives; arrays run over the noise scales, accuracies also over the trials."""
 
     l2: float
@@ -83,10 +86,10 @@ def reproduce(quick: bool) -> Outcome:
         "columns. The ideal adversary learns from one half of the patients and is tested on the "
         "other."
     )
-    return Outcome(setting, tuple(quantities), seen, draw(curves, levels, ranks))
+    return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 
 
-def rank_correlation(curves: list[Curve], adversary: str) -> float:
+def rank_correlation(curves: list[PenaltyCurve], adversary: str) -> float:
     """Return Spearman's correlation of accuracy and mean η over all penalties and noise scales."""
     from scipy.stats import spearmanr
 
@@ -95,7 +98,7 @@ def rank_correlation(curves: list[Curve], adversary: str) -> float:
     return float(spearmanr(eta, accuracy).statistic)
 
 
-def gap_across_penalties(curves: list[Curve], adversary: str) -> float:
+def gap_across_penalties(curves: list[PenaltyCurve], adversary: str) -> float:
     """Return how far the penalties' accuracies lie apart at equal η, as a share of their range.
 
     The accuracies are interpolated over log η where all penalties have been measured; at each η
@@ -114,7 +117,9 @@ def gap_across_penalties(curves: list[Curve], adversary: str) -> float:
     return float(gap / np.ptp(np.concatenate(accuracies)))
 
 
-def _curve(target: AttributeProblem, l2: float, scales: tuple[float, ...], trials: int) -> Curve:
+def _curve(
+    target: AttributeProblem, l2: float, scales: tuple[float, ...], trials: int
+) -> PenaltyCurve:
     problem = target.problem
     data = (problem.X, problem.y)
     model = glm.LinearRegression(l2=l2)
@@ -134,15 +139,15 @@ def _curve(target: AttributeProblem, l2: float, scales: tuple[float, ...], trial
     noiseless = float(np.mean((white.model_.predict(problem.X_test) - problem.y_test) ** 2))
     together = {name: np.array(found) for name, found in accuracy.items()}
     mean = rows.mean() / np.array(scales)
-    return Curve(l2, rows, mean, np.array(errors), noiseless, together)
+    return PenaltyCurve(l2, rows, mean, np.array(errors), noiseless, together)
 
 
-def _safe(curve: Curve) -> int:
+def _safe(curve: PenaltyCurve) -> int:
     """Return the noise scale nearest the mean η of 1e-3 that the paper recommends."""
     return int(np.argmin(np.abs(np.log(curve.eta / 1e-3))))
 
 
-def _numbers(curve: Curve) -> tuple[Quantity, ...]:
+def _numbers(curve: PenaltyCurve) -> tuple[Quantity, ...]:
     """Return a penalty's numbers: its leakage, and what becomes of accuracies and error."""
     white, _, black = ADVERSARIES
     name = curve.name
@@ -159,7 +164,7 @@ def _numbers(curve: Curve) -> tuple[Quantity, ...]:
     )
 
 
-def _mean(curves: list[Curve], adversary: str, scale: int) -> float:
+def _mean(curves: list[PenaltyCurve], adversary: str, scale: int) -> float:
     return float(np.mean([curve.accuracy[adversary][scale].mean() for curve in curves]))
 
 
@@ -173,3 +178,108 @@ def _ideal(target: AttributeProblem) -> float:
     X, y = target.problem.X, target.problem.y
     taught = attacks.Ideal(target.attribute).fit(X[::2], y[::2])
     return taught.attack(X[1::2], y[1::2]).accuracy
+
+
+def _draw(
+    curves: Sequence[PenaltyCurve], levels: dict[str, float], ranks: dict[str, float]
+) -> Figure:
+    """Draw how η is distributed, and how error and accuracies go with its mean."""
+
+    def fill(canvas: Any) -> None:
+        grid = canvas.subplots(2, 3)
+        _distribution(grid[0, 0], curves)
+        _error(grid[0, 1], curves)
+        for axes, adversary, shown in zip(
+            grid[1], ranks, (("prior", "chance"), ("prior",), ("prior", "ideal")), strict=True
+        ):
+            _accuracy(axes, curves, adversary, {name: levels[name] for name in shown})
+        _legend(grid[0, 2], curves, ranks)
+        grid[1, 0].set_ylabel("share of alleles inferred")
+
+    alternative = (
+        "Leakage about the allele of VKORC1 for four penalties; test error and the accuracies of "
+        "the white-box and black-box adversaries against the mean leakage. "
+        + "; ".join(
+            f"{curve.name}: mean η {curve.rows.mean():.2g} at σ = 1, white-box accuracy from "
+            f"{curve.accuracy['white-box'][0].mean():.2f} to "
+            f"{curve.accuracy['white-box'][-1].mean():.2f}, black-box from "
+            f"{curve.accuracy['black-box'][0].mean():.2f} to "
+            f"{curve.accuracy['black-box'][-1].mean():.2f}"
+            for curve in curves
+        )
+    )
+    return draw_figure("fil-figure6", alternative, fill, (12.5, 7.4))
+
+
+def _distribution(axes: Any, curves: Sequence[PenaltyCurve]) -> None:
+    for curve, colour in zip(curves, RAMP, strict=True):
+        logs = np.log10(curve.rows)
+        counts, edges = np.histogram(logs, 50)
+        density = counts / (counts.sum() * np.diff(edges))
+        axes.stairs(density, 10**edges, color=colour, lw=1.6)
+        axes.stairs(density, 10**edges, color=colour, fill=True, alpha=0.15, lw=0)
+    axes.set_xscale("log")
+    axes.set_title("Leakage of the patients at σ = 1")
+    axes.set_xlabel("leakage η about the allele")
+    axes.set_ylabel("density over log₁₀ η")
+    power_ticks(axes.xaxis)
+
+
+def _error(axes: Any, curves: Sequence[PenaltyCurve]) -> None:
+    for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
+        _line(axes, curve.eta, curve.error, colour, mark)
+    axes.set(xscale="log", yscale="log", title="Test mean squared error")
+    axes.set_ylim(bottom=min(curve.noiseless for curve in curves) * 0.8)
+    axes.set_xlabel("mean leakage η")
+    power_ticks(axes.xaxis)
+    word_ticks(axes.yaxis)
+
+
+def _accuracy(
+    axes: Any, curves: Sequence[PenaltyCurve], adversary: str, levels: dict[str, float]
+) -> None:
+    for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
+        _line(axes, curve.eta, curve.accuracy[adversary], colour, mark)
+    axes.set(xscale="log", title=f"Accuracy, {adversary}")
+    axes.set_ylim(0.2, 1.03)
+    axes.set_xlabel("mean leakage η")
+    for name, level in levels.items():
+        below = name == "chance"
+        axes.axhline(level, color=MUTED, lw=1.2, ls=":" if below else "--", zorder=1.5)
+        axes.annotate(
+            name,
+            (axes.get_xlim()[1], level),
+            (-3, -3 if below else 3),
+            fontsize=10,
+            color=MUTED,
+            textcoords="offset points",
+            ha="right",
+            va="top" if below else "bottom",
+        )
+    power_ticks(axes.xaxis)
+
+
+def _line(axes: Any, eta: Any, trials: Any, colour: str, mark: str) -> None:
+    """Draw the mean over the trials with a band of one standard deviation, as the paper does."""
+    mean, spread = trials.mean(axis=1), trials.std(axis=1)
+    axes.fill_between(
+        eta, np.maximum(mean - spread, 1e-3), mean + spread, color=colour, alpha=0.15, lw=0
+    )
+    # The two smallest penalties all but coincide: the first is larger and shows behind the second.
+    large = colour == RAMP[0]
+    axes.plot(eta, mean, f"{mark}-", color=colour, lw=3 if large else 1.6, ms=8 if large else 4.5)
+
+
+def _legend(axes: Any, curves: Sequence[PenaltyCurve], ranks: dict[str, float]) -> None:
+    """Use a cell of its own for the legend, so that it covers no curve."""
+    axes.axis("off")
+    for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
+        axes.plot([], [], f"{mark}-", color=colour, lw=2.2, ms=7, label=curve.name)
+    label = "± standard deviation over releases"
+    axes.fill_between([], [], color=MUTED, alpha=0.25, lw=0, label=label)
+    legend = axes.legend(loc="upper left", title="Penalty", alignment="left")
+    legend.get_title().set_weight("bold")
+    words = "\n".join(f"{name}: {rank:.2f}" for name, rank in ranks.items())
+    place = {"transform": axes.transAxes, "va": "top"}
+    axes.text(0.04, 0.36, "Rank correlation of accuracy and η", weight="bold", **place)
+    axes.text(0.04, 0.27, words, linespacing=1.6, **place)

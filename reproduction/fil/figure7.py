@@ -6,16 +6,19 @@ weights and keeps them in every refit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.attribute_problems import AttributeProblem, census, warfarin
-from reproduction.fil.figure7_drawing import draw, when
 from reproduction.outcome import Outcome, Quantity
 from seepage import attacks, glm
 from seepage.attacks import Accuracy, InversionResult
+from seepage.auditing.report.figures import BLUE, MUTED, ORANGE, VERMILLION
 from seepage.core.noise import Gaussian
 from seepage.support.chunks import progress
 
@@ -27,6 +30,7 @@ ROUNDS = 10
 ATTACKED = (0, 2, 10)
 DECILES = 10
 TRIALS = 100
+_STAGES = {0: (VERMILLION, "o"), 2: (ORANGE, "s"), 10: (BLUE, "D")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,7 @@ def reproduce(quick: bool) -> Outcome:
         "records and releases. Deciles are of η before reweighting. η is about small changes and "
         "the adversary compares whole levels, so that equal η need not mean equal accuracy."
     )
-    return Outcome(setting, tuple(quantities), seen, draw(courses))
+    return Outcome(setting, tuple(quantities), seen, _draw(courses))
 
 
 def _follow(target: AttributeProblem) -> Course:
@@ -127,7 +131,7 @@ def _numbers(course: Course, stage: int) -> list[Quantity]:
     gap, reach = course.gap(stage)
     alike, alike_reach = course.gap_by_level(stage)
     overlap = int(course.overlap(stage))
-    name = f"{course.target.name}, {when(stage)}"
+    name = f"{course.target.name}, {_when(stage)}"
     quantities = [
         Quantity(f"{name}: mean η", float(course.eta[stage].mean())),
         Quantity(f"{name}: standard deviation of η", float(course.eta[stage].std())),
@@ -158,7 +162,7 @@ def _compare(course: Course) -> str:
         overlap = "overlap" if course.overlap(stage) else "are far apart"
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f}, whose intervals "
+            f"{_when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f}, whose intervals "
             f"{overlap} (difference {gap:+.3f} ± {reach:.3f}, {_judged(gap, reach)} its own "
             f"interval; records of the same level compared {alike:+.3f} ± {alike_reach:.3f}, "
             f"{_judged(alike, alike_reach)})"
@@ -169,3 +173,93 @@ def _compare(course: Course) -> str:
 
 def _judged(gap: float, reach: float) -> str:
     return "within" if abs(gap) < reach else "beyond"
+
+
+def _draw(courses: Sequence[Course]) -> Figure:
+    """Draw two panels for each data set."""
+
+    def fill(canvas: Any) -> None:
+        grid = canvas.subplots(len(courses), 2, squeeze=False)
+        for (left, right), course in zip(grid, courses, strict=True):
+            _leakage(left, course)
+            _accuracy(right, course)
+
+    alternative = "Leakage over rounds of IRFIL and white-box accuracy by decile. " + "; ".join(
+        f"{course.target.name}: standard deviation of η from {course.eta[0].std():.2g} to "
+        f"{course.eta[-1].std():.2g}, accuracy from first to last decile "
+        + ", ".join(
+            f"{_when(stage)} {ends[0].accuracy:.2f} to {ends[-1].accuracy:.2f}"
+            for stage, ends in ((s, course.accuracies(s)) for s in _STAGES)
+        )
+        for course in courses
+    )
+    return draw_figure("fil-figure7", alternative, fill, (11, 4.1 * len(courses)))
+
+
+def _leakage(axes: Any, course: Course) -> None:
+    from matplotlib import colormaps
+
+    rounds = np.arange(len(course.eta))
+    mean, spread = course.eta.mean(axis=1), course.eta.std(axis=1)
+    axes.fill_between(
+        rounds,
+        np.maximum(mean - spread, 0),
+        mean + spread,
+        color=MUTED,
+        alpha=0.18,
+        lw=0,
+        label="mean ± standard deviation",
+    )
+    count = int(course.deciles.max()) + 1
+    for decile in range(count):
+        line = course.eta[:, course.deciles == decile].mean(axis=1)
+        colour = colormaps["plasma"](0.85 * (1 - decile / (count - 1)))
+        label = {0: "mean of the first decile", count - 1: "mean of the last decile"}.get(decile)
+        axes.plot(rounds, line, color=colour, lw=1.8, label=label)
+    axes.plot(rounds, mean, color="black", lw=1.4, ls=(0, (4, 2)), label="mean of all records")
+    axes.set_title(f"{course.target.name}: leakage about {course.target.words}")
+    axes.set(xlabel="rounds of IRFIL", ylabel="leakage η at σ = 10⁻³", xlim=(0, rounds[-1]))
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(rounds[::2])
+    axes.legend(loc="upper right")
+
+
+def _accuracy(axes: Any, course: Course) -> None:
+    for shift, (stage, (colour, mark)) in zip((-0.12, 0.0, 0.12), _STAGES.items(), strict=True):
+        found = course.accuracies(stage)
+        places = np.arange(1, len(found) + 1) + shift
+        means = np.array([a.accuracy for a in found])
+        ends = np.array([a.interval for a in found]).T
+        axes.errorbar(
+            places,
+            means,
+            yerr=np.abs(ends - means),
+            fmt=f"{mark}-",
+            color=colour,
+            lw=1.6,
+            ms=5,
+            elinewidth=1.1,
+            capsize=2.5,
+            label=_when(stage),
+        )
+    chance = 1 / len(course.target.attribute)
+    axes.axhline(chance, color=MUTED, lw=1.2, ls=":")
+    axes.annotate(
+        "chance",
+        (10, chance),
+        (0, -4),
+        textcoords="offset points",
+        color=MUTED,
+        ha="center",
+        va="top",
+    )
+    axes.set_title(f"{course.target.name}: white-box accuracy, 95 % intervals")
+    axes.set(xlabel="decile of η before reweighting", ylabel="share inferred")
+    axes.set_xticks(range(1, 11))
+    axes.set_ylim(chance - 0.06, 0.95)
+    axes.legend(loc="upper left")
+
+
+def _when(stage: int) -> str:
+    """Say which round a stage is."""
+    return f"after {stage} rounds" if stage else "before"

@@ -26,7 +26,7 @@ _BINS = 60
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class WeightingComparison:
     """The leakage of every record in one setting, at σ = 1."""
 
     name: str
@@ -74,7 +74,7 @@ def reproduce(quick: bool) -> Outcome:
     return Outcome(setting, quantities, seen, _draw(found))
 
 
-def _comparisons(quick: bool) -> Iterator[Comparison]:
+def _comparisons(quick: bool) -> Iterator[WeightingComparison]:
     gene = warfarin()
     model = glm.LinearRegression(l2=gene.l2)
     yield _compare("IWPC", model, gene.problem.X, gene.problem.y, gene.columns)
@@ -83,13 +83,17 @@ def _comparisons(quick: bool) -> Iterator[Comparison]:
         yield _compare(str(digits), digits.estimator, digits.problem.X, digits.target, None)
 
 
-def _compare(name: str, model: Any, X: Vector, y: Vector, columns: list[int] | None) -> Comparison:
+def _compare(
+    name: str, model: Any, X: Vector, y: Vector, columns: list[int] | None
+) -> WeightingComparison:
     fair = glm.reweight(model, X, y, columns=columns, rounds=ROUNDS)
     first = leakage(model.fit(X, y), X, y, noise=Gaussian(1.0)).rows(columns=columns)
-    return Comparison(name, np.asarray(first), fair.eta, np.asarray(fair.whole_procedure()))
+    return WeightingComparison(
+        name, np.asarray(first), fair.eta, np.asarray(fair.whole_procedure())
+    )
 
 
-def _tell(found: Comparison) -> str:
+def _tell(found: WeightingComparison) -> str:
     return (
         f"{found.name}: {found.ratio.min():.2f} to {found.ratio.max():.2f} times as much as with "
         f"the weights as constants (median {np.median(found.ratio):.2f}), and the worst record "
@@ -98,7 +102,7 @@ def _tell(found: Comparison) -> str:
     )
 
 
-def _draw(found: list[Comparison]) -> Figure:
+def _draw(found: list[WeightingComparison]) -> Figure:
     def draw(canvas: Any) -> None:
         grid = canvas.subplots(1, len(found), squeeze=False)
         for axes, each in zip(grid[0], found, strict=True):

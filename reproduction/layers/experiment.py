@@ -20,16 +20,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from reproduction.layers.measuring import Amounts, FaceData, Repetition, Setting
+from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition, LayerSetting
 
 SETTINGS = (
-    Setting("VGG11Net", "Glasses", ("Age", "Gender", "Hair")),  # the longest first
-    Setting("VGG11Net", "Gender", ("Glasses",), confounded=True),
-    Setting("FCNet", "Gender", ("Glasses",), confounded=True),
-    Setting("AlexNet", "Gender", ("Glasses",), confounded=True),
-    Setting("VGG11Net", "Hair"),
-    Setting("AlexNet", "Glasses"),
-    Setting("AlexNet", "Hair"),
+    LayerSetting("VGG11Net", "Glasses", ("Age", "Gender", "Hair")),  # the longest first
+    LayerSetting("VGG11Net", "Gender", ("Glasses",), confounded=True),
+    LayerSetting("FCNet", "Gender", ("Glasses",), confounded=True),
+    LayerSetting("AlexNet", "Gender", ("Glasses",), confounded=True),
+    LayerSetting("VGG11Net", "Hair"),
+    LayerSetting("AlexNet", "Glasses"),
+    LayerSetting("AlexNet", "Hair"),
 )
 REPETITIONS = 20
 SMALL = Amounts(rounds=4, snapshots=2, known=5, seen=4, measured=10, samples=8, width=256)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _collect(
     pool: ProcessPoolExecutor,
-    jobs: list[tuple[Setting, int]],
+    jobs: list[tuple[LayerSetting, int]],
     amounts: Amounts,
     stop: float,
     record: dict[str, Any],
@@ -129,10 +129,10 @@ def _prepare(folder: str | None, device: str) -> None:
     _data = FaceData.of(load_lfw(folder), device)
 
 
-def _work(setting: Setting, amounts: Amounts, number: int) -> dict[str, Any]:
+def _work(setting: LayerSetting, amounts: Amounts, number: int) -> dict[str, Any]:
     begin = time.monotonic()
     assert _data is not None  # noqa: S101  set by the initialiser
-    found = Repetition(_data, setting, amounts, number).run()
+    found = LayerRepetition(_data, setting, amounts, number).run()
     return found | {"seconds": time.monotonic() - begin}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import (
     TITLES,
-    Curve,
+    LayerCurve,
     Runs,
     correlation,
     first_full,
@@ -54,12 +54,12 @@ def reproduce(quick: bool) -> Outcome:
     return Outcome(setting, tuple(quantities), seen, _draw(runs))
 
 
-def _curves(runs: Runs, network: str) -> dict[str, Curve]:
+def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:
     curves = {key: runs.curve(network, TASK, key, PROPERTY) for key in ("v_information", "auc")}
     return curves | {"sensitivity": runs.sensitivity(network, TASK)}
 
 
-def _numbers(runs: Runs, network: str, curves: dict[str, Curve], layer: str) -> list[Quantity]:
+def _numbers(runs: Runs, network: str, curves: dict[str, LayerCurve], layer: str) -> list[Quantity]:
     attack = curves["auc"]
     first = first_full(attack.layers)
     out = []
@@ -98,7 +98,7 @@ def _mean(runs: Runs, network: str, key: str) -> float:
     return float(runs.together(network, TASK, key, PROPERTY).mean[0])
 
 
-def _verdict(network: str, curves: dict[str, Curve]) -> str:
+def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
     attack = curves["auc"]
     first = first_full(attack.layers)
     name = attack.layers[attack.highest - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
-from reproduction.layers.runs import Curve, Runs, first_full, kept_runs, ordinal, plot_curve
+from reproduction.layers.runs import LayerCurve, Runs, first_full, kept_runs, ordinal, plot_curve
 from reproduction.outcome import Outcome, Quantity
 from seepage.auditing.report.figures import BLUE, GREEN, VERMILLION
 
@@ -47,7 +47,7 @@ def reproduce(quick: bool) -> Outcome:
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs))
 
 
-def _curves(runs: Runs, network: str) -> dict[str, Curve]:
+def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:
     return {task: runs.sensitivity(network, task) for task in TASKS}
 
 

@@ -43,7 +43,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class LayerSetting:
     """A network, its main task, and the properties that are inferred.
 
     Parameters
@@ -122,7 +122,7 @@ class FaceData:
         return chosen.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-class Repetition:
+class LayerRepetition:
     """One setting with one seed.
 
     Parameters
@@ -135,7 +135,9 @@ class Repetition:
         Of the repetition: the seed of the split, of the start and of all draws.
     """
 
-    def __init__(self, data: FaceData, setting: Setting, amounts: Amounts, number: int) -> None:
+    def __init__(
+        self, data: FaceData, setting: LayerSetting, amounts: Amounts, number: int
+    ) -> None:
         self.data, self.setting, self.amounts, self.number = data, setting, amounts, number
         known = ~np.isnan(data.labels[setting.task])
         for name in setting.properties:

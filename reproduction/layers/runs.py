@@ -26,7 +26,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class LayerCurve:
     """One quantity of every layer: mean over the repetitions, with its 95 % interval."""
 
     layers: tuple[str, ...]
@@ -63,13 +63,13 @@ class Curve:
         gap = self.each[:, self.highest - 1] - self.each[:, layer - 1]
         return bool(mean_interval(gap[:, None])[1][0] <= 0)
 
-    def relative(self) -> Curve:
+    def relative(self) -> LayerCurve:
         """Return every repetition divided by its largest layer.
 
         Sensitivities of different repetitions cannot be averaged as they are: they grow without
         bound as samples are learnt, by a factor that all layers share.
         """
-        return Curve(self.layers, self.each / self.each.max(axis=1, keepdims=True))
+        return LayerCurve(self.layers, self.each / self.each.max(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,9 @@ class Runs:
 
     record: dict[str, Any]
 
-    def curve(self, network: str, task: str, key: str, property_name: str | None = None) -> Curve:
+    def curve(
+        self, network: str, task: str, key: str, property_name: str | None = None
+    ) -> LayerCurve:
         """Return one quantity of every layer, over the repetitions.
 
         ``auc`` and ``auc_confounded`` end with the attack on all layers together, left out here.
@@ -87,17 +89,17 @@ class Runs:
         layers = tuple(runs[0]["layers"])
         if property_name is not None:
             runs = [run["properties"][property_name] for run in runs]
-        return Curve(layers, np.array([run[key][: len(layers)] for run in runs]))
+        return LayerCurve(layers, np.array([run[key][: len(layers)] for run in runs]))
 
-    def sensitivity(self, network: str, task: str) -> Curve:
+    def sensitivity(self, network: str, task: str) -> LayerCurve:
         """Return the sensitivity of every layer relative to the largest of its repetition."""
         return self.curve(network, task, "sensitivity").relative()
 
-    def together(self, network: str, task: str, key: str, property_name: str) -> Curve:
+    def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
         """Return the attack on all layers together."""
         runs = self.select(network, task)
         values = [[run["properties"][property_name][key][-1]] for run in runs]
-        return Curve(("all layers",), np.array(values))
+        return LayerCurve(("all layers",), np.array(values))
 
     def accuracy(self, network: str, task: str) -> float:
         """Return the mean test accuracy of the main task, in percent."""
@@ -149,7 +151,7 @@ def kept_runs() -> Runs:
     return Runs(json.loads(KEPT.read_text(encoding="utf-8")))
 
 
-def correlation(a: Curve, b: Curve) -> float:
+def correlation(a: LayerCurve, b: LayerCurve) -> float:
     """Return Pearson's correlation of two quantities' means over the layers."""
     return float(np.corrcoef(a.mean, b.mean)[0, 1])
 
@@ -166,14 +168,14 @@ def written(value: float) -> str:
     return f"{value:z.2f}".replace("-", "−")
 
 
-def rankings(curves: Mapping[str, Curve]) -> str:
+def rankings(curves: Mapping[str, LayerCurve]) -> str:
     """Return the layers from the highest down by each quantity, in words.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from reproduction.layers.runs import Curve, rankings
-    >>> rankings({"AUC": Curve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
+    >>> from reproduction.layers.runs import LayerCurve, rankings
+    >>> rankings({"AUC": LayerCurve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
     'by AUC fc1, conv1'
     """
     return "; ".join(f"by {words} {', '.join(curve.ranking)}" for words, curve in curves.items())
@@ -191,7 +193,7 @@ def ordinal(layer: int) -> str:
     return f"{layer}" + {1: "st", 2: "nd", 3: "rd"}.get(layer, "th")
 
 
-def plot_curve(axes: Any, curve: Curve, colour: str, mark: str = "o", label: str = "") -> None:
+def plot_curve(axes: Any, curve: LayerCurve, colour: str, mark: str = "o", label: str = "") -> None:
     """Draw the means of a curve with their intervals, a broken line where full layers begin."""
     places = np.arange(1, len(curve.layers) + 1)
     low, high = curve.ends

@@ -33,7 +33,7 @@ _SETTING = (
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class FeatureLeakage:
     """Averages over the records for every feature, and what each whole record has."""
 
     fil: Numbers
@@ -75,7 +75,7 @@ def reproduce(quick: bool) -> Outcome:
     return Outcome(_SETTING, tuple(quantities), _seen(found, over_features), _draw(found))
 
 
-def measure(records: int, seed: int = 0) -> Measured:
+def measure(records: int, seed: int = 0) -> FeatureLeakage:
     """Return both measures of every feature after private training."""
     import torch
 
@@ -99,7 +99,7 @@ def measure(records: int, seed: int = 0) -> Measured:
     beside = found.compare()
     s = sigma * THRESHOLD
     residual = y - X @ net.weight.detach().numpy()[0]
-    return Measured(
+    return FeatureLeakage(
         np.asarray(beside.jacsens_cells).mean(0) / s,
         beside.plis_cells.mean(0),
         np.asarray(beside.fil),
@@ -135,7 +135,7 @@ def spearman(a: Numbers, b: Numbers) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def _seen(found: Measured, ranks: float) -> str:
+def _seen(found: FeatureLeakage, ranks: float) -> str:
     inside, outside = found.informative, ~found.informative
     apart = all(v[inside].min() > v[outside].max() for v in (found.fil, found.plis))
     words = (
@@ -154,7 +154,7 @@ def _plain(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-def _draw(found: Measured) -> Figure:
+def _draw(found: FeatureLeakage) -> Figure:
     colours = np.where(found.informative, VERMILLION, BLUE)
 
     def draw(canvas: Any) -> None:

@@ -8,8 +8,15 @@ import numpy as np
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.outcome import Outcome, Quantity
-from reproduction.plis.chest import SETTING, Array, Attacked, Study, chest_study
-from reproduction.plis.correlation import Correlation, mean_of
+from reproduction.plis.chest import (
+    SETTING,
+    Array,
+    Attacked,
+    Correlation,
+    Study,
+    chest_study,
+    mean_of,
+)
 from seepage.auditing.report.figures import MUTED
 
 _BRIGHT = 0.1  # share of the pixels with the largest PLIS

@@ -11,8 +11,7 @@ import numpy as np
 
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
-from reproduction.plis.chest import SETTING, Study, chest_study
-from reproduction.plis.correlation import Correlation, rank_correlation
+from reproduction.plis.chest import SETTING, Correlation, Study, chest_study, rank_correlation
 from seepage.auditing.report.figures import BLUE, INK, VERMILLION
 from seepage.auditing.report.words import number
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from reproduction.private_sgd.ensemble_layers import (
     Affine,
-    Convolution,
-    Full,
+    Convolutions,
+    FullLayers,
     Layer,
     Tanh,
     average_pool,
@@ -137,9 +137,9 @@ def _with_channels_last(x: Tensor) -> Tensor:
 def _layer(modules: list[nn.Module], shape: tuple[int, ...], first: bool) -> Layer:
     kind = modules[0]
     if isinstance(kind, nn.Conv2d):
-        return Convolution(modules, first, shape)
+        return Convolutions(modules, first, shape)
     if isinstance(kind, nn.Linear):
-        return Full(modules, first)
+        return FullLayers(modules, first)
     if isinstance(kind, nn.Tanh):
         return Tanh()
     if isinstance(kind, nn.AvgPool2d):

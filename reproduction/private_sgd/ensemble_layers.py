@@ -62,7 +62,7 @@ class Tanh(Layer):
         return (self.slope * change).addcmul_(self.a * self.da, self.delta, value=-2)
 
 
-class Linear(Layer):
+class LinearMap(Layer):
     """A layer without parameters whose passes are one linear map and its adjoint."""
 
     def __init__(self, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> None:
@@ -85,7 +85,7 @@ class Linear(Layer):
         return self._back(change)
 
 
-def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> Linear:
+def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
     """Return average pooling of images of that shape (channels, height, width)."""
     kernel, stride = _pair(module.kernel_size), _pair(module.stride)
 
@@ -106,12 +106,12 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> Linear:
         )
         return _channels_last(spread, gradient.shape[:-3])
 
-    return Linear(there, back)
+    return LinearMap(there, back)
 
 
-def flatten(shape: tuple[int, ...]) -> Linear:
+def flatten(shape: tuple[int, ...]) -> LinearMap:
     """Return the map of images of that shape to rows of numbers, in torch's order."""
-    return Linear(
+    return LinearMap(
         lambda a: a.movedim(-1, -3).flatten(-3),
         lambda g: g.reshape(*g.shape[:-1], *shape).movedim(-3, -1),
     )
@@ -150,7 +150,7 @@ class Affine(Layer):
         """Return ``Σ_b f_b g_b`` for weight and bias; after :meth:`products`."""
 
 
-class Full(Affine):
+class FullLayers(Affine):
     """Full layers: one product for the whole batch of a network."""
 
     def forward(self, values: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class Full(Affine):
         return scaled.transpose(1, 2) @ t, scaled.sum(1)
 
 
-class Convolution(Affine):
+class Convolutions(Affine):
     """Convolutions: torch's own, network by network, and gradients from the patches.
 
     Parameters

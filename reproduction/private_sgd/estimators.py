@@ -20,11 +20,11 @@ from torch import Tensor
 
 from reproduction.private_sgd.ensemble import EnsembleStep
 from reproduction.private_sgd.grid import write_json
-from reproduction.private_sgd.run import Images, Run, load_images
-from reproduction.private_sgd.settings import Grid, Setting, find_grid
+from reproduction.private_sgd.run import ImageTensors, Run, load_images
+from reproduction.private_sgd.settings import Grid, Hyperparameters, find_grid
 from seepage.errors import InputError
 
-SETTING = Setting(1, 0.1, 8)
+SETTING = Hyperparameters(1, 0.1, 8)
 STEPS = 1000
 # The reference, what the accountant does, what the paper says, and what its code does.
 ESTIMATORS = {
@@ -38,7 +38,7 @@ ESTIMATORS = {
 class WatchedRun(Run):
     """A run of one setting in which several estimators keep sums of their own."""
 
-    def __init__(self, grid: Grid, images: Images, seed: int) -> None:
+    def __init__(self, grid: Grid, images: ImageTensors, seed: int) -> None:
         super().__init__(grid, images, seed, probes=sum(count for _, count in ESTIMATORS.values()))
         records = len(images.X)
         self.sums = {
@@ -72,7 +72,7 @@ class WatchedRun(Run):
 
 
 def compare(
-    grid: Grid, images: Images, steps: int, say: Callable[[str], object] = print
+    grid: Grid, images: ImageTensors, steps: int, say: Callable[[str], object] = print
 ) -> dict[str, Any]:
     """Train one network and return what each estimator makes of every record's leakage."""
     run = WatchedRun(grid, images, seed=0)

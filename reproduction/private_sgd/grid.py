@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from reproduction.private_sgd.run import Images, Run, load_images
-from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS, Grid, Setting, find_grid
+from reproduction.private_sgd.run import ImageTensors, Run, load_images
+from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS, Grid, Hyperparameters, find_grid
 from seepage.errors import InputError
 
 _EXTREMES = 8  # records of Figure 6, at either end
@@ -89,7 +89,7 @@ def _rounded(value: float) -> float:
 
 def run_grid(
     grid: Grid,
-    images: Images,
+    images: ImageTensors,
     *,
     runs: int,
     probes: int,
@@ -127,7 +127,7 @@ def run_grid(
     return found
 
 
-def _header(grid: Grid, images: Images, probes: int) -> dict[str, Any]:
+def _header(grid: Grid, images: ImageTensors, probes: int) -> dict[str, Any]:
     where = images.X.device
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a processor"
     return {
@@ -154,8 +154,8 @@ def added(held: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
     return held | {"rows": [*(row for row in held["rows"] if _key(row) not in new), *rows]}
 
 
-def _key(row: dict[str, Any]) -> tuple[Setting, int]:
-    hyper = Setting(row["noise_multiplier"], row["learning_rate"], row["max_grad_norm"])
+def _key(row: dict[str, Any]) -> tuple[Hyperparameters, int]:
+    hyper = Hyperparameters(row["noise_multiplier"], row["learning_rate"], row["max_grad_norm"])
     return hyper, row["steps"]
 
 

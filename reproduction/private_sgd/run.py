@@ -19,7 +19,7 @@ _TEST_ROWS = 500
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageTensors:
     """Training and test images as the networks see them, and their classes."""
 
     X: Tensor
@@ -27,12 +27,12 @@ class Images:
     X_test: Tensor
     y_test: Tensor
 
-    def to(self, device: str) -> Images:
+    def to(self, device: str) -> ImageTensors:
         """Move everything to a device."""
-        return Images(*(t.to(device) for t in (self.X, self.y, self.X_test, self.y_test)))
+        return ImageTensors(*(t.to(device) for t in (self.X, self.y, self.X_test, self.y_test)))
 
 
-def load_images(grid: Grid) -> Images:
+def load_images(grid: Grid) -> ImageTensors:
     """Read the data set and prepare it as the grid says."""
     from seepage import data
 
@@ -42,7 +42,7 @@ def load_images(grid: Grid) -> Images:
         pixels = torch.tensor(split.pixels, dtype=torch.float32) / 255
         pixels = pixels[:, None] if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2)
         parts += [((pixels - grid.centre) / grid.scale).contiguous(), torch.tensor(split.labels)]
-    return Images(*parts)
+    return ImageTensors(*parts)
 
 
 class Run:
@@ -60,7 +60,7 @@ class Run:
         Random directions per step.
     """
 
-    def __init__(self, grid: Grid, images: Images, seed: int, probes: int) -> None:
+    def __init__(self, grid: Grid, images: ImageTensors, seed: int, probes: int) -> None:
         self.grid, self.images, self.probes = grid, images, probes
         self.device = images.X.device
         count, records = len(grid.settings), len(images.X)

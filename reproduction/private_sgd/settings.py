@@ -16,7 +16,7 @@ from seepage.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
-class Setting:
+class Hyperparameters:
     """Hyperparameters of one run: σ, ρ and C."""
 
     noise_multiplier: float
@@ -43,7 +43,7 @@ class Grid:
     """
 
     data: str
-    settings: tuple[Setting, ...]
+    settings: tuple[Hyperparameters, ...]
     steps: tuple[int, ...]
     batch_size: int
     momentum: float
@@ -59,8 +59,8 @@ class Grid:
 
 def _settings(
     noises: tuple[float, ...], rates: tuple[float, ...], thresholds: tuple[float, ...]
-) -> tuple[Setting, ...]:
-    return tuple(Setting(s, r, c) for s, r, c in product(noises, rates, thresholds))
+) -> tuple[Hyperparameters, ...]:
+    return tuple(Hyperparameters(s, r, c) for s, r, c in product(noises, rates, thresholds))
 
 
 GRIDS = {
@@ -85,7 +85,7 @@ GRIDS = {
 }
 
 # The run whose images Figure 6 shows.
-SHOWN = Setting(0.5, 0.1, 1)
+SHOWN = Hyperparameters(0.5, 0.1, 1)
 SHOWN_STEPS = 5000
 
 

@@ -234,16 +234,16 @@ def calibrate(
     run_calibration(question, as_json=as_json)
 
 
-def _reproduction() -> Any:
-    """Return the package of the papers' tables and figures, which only a clone has."""
+def _reproduction(module: str) -> Any:
+    """Return a module of the papers' tables and figures, which only a clone has."""
     clone = Path(__file__).resolve().parents[2]
     if not (clone / "reproduction" / "__init__.py").is_file():
         raise InputError(
-            "The papers' tables and figures are made in a clone of seepage's repository, not by "
-            "the installed package: clone it, run `make reproduce` there."
+            "The papers' tables and figures come with seepage's repository, not with the installed "
+            "package: clone the repository and run `seepage reproduce` or `make reproduce` there."
         )
     sys.path.insert(0, str(clone))
-    return import_module("reproduction.reproducing")
+    return import_module(module)
 
 
 @app.command()
@@ -258,20 +258,20 @@ def reproduce(
     show_list: Annotated[bool, typer.Option("--list", help="Print all names and stop.")] = False,
 ) -> None:
     """Make a table or figure of the papers again; write its numbers beside the printed ones."""
-    papers = _reproduction()
     if show_list:
-        for line in papers.list_lines():
+        for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
     elif name is None:
         raise InputError("Say what to make: a name of `seepage reproduce --list`, or all.")
     else:
-        papers.reproduce(name, out, quick=quick, say=typer.echo)
+        make = _reproduction("reproduction.reproducing").reproduce
+        make(name, out, quick=quick, say=typer.echo)
 
 
 @data_app.command("list")
 def list_data(folder: Folder = None) -> None:
     """Print every data set: its name, size, whether it is here, licence, source."""
-    from seepage.data.folders import find
+    from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
 
     rows = [("NAME", "SIZE", "HERE", "LICENCE", "WHAT IT IS", "SOURCE")]
@@ -293,7 +293,7 @@ def where(
     folder: Folder = None,
 ) -> None:
     """Print the folders that are searched, and where each data set was found."""
-    from seepage.data.folders import find, searched_folders
+    from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
     wanted = DATA_SETS.values() if name is None else (data_set(name),)
@@ -310,8 +310,7 @@ def fetch_data(
     folder: Folder = None,
 ) -> None:
     """Download a data set from its publisher, checking every byte; go on where it was cut off."""
-    from seepage.data.folders import find
-    from seepage.data.obtain import fetch
+    from seepage.data.obtain import fetch, find
     from seepage.data.registry import data_set
 
     entry = data_set(name)

@@ -288,16 +288,14 @@ def test_releases_predict_what_each_would():
 
 
 def test_chunks_do_not_change_the_guesses(monkeypatch):
-    from seepage.attacks.attribute import attribute_inversion
+    from seepage.attacks.attribute import adversary
 
     X, attribute = with_attribute(105, 50, 3, 3)
     y = straight(106, X)
     white = WhiteBox(attribute, sp.glm.LinearRegression(0.01)).fit(X, y)
     releases = draw_releases(white.model_, sp.Gaussian(0.01), 30, seed=9)
     whole = [a.predict(X, y, releases) for a in (white, BlackBox(attribute).fit(X, y))]
-    small = attribute_inversion.row_slices
-    monkeypatch.setattr(
-        attribute_inversion, "row_slices", lambda n, width, what: small(n, 1, chunk=7)
-    )
+    small = adversary.row_slices
+    monkeypatch.setattr(adversary, "row_slices", lambda n, width, what: small(n, 1, chunk=7))
     parts = [a.predict(X, y, releases) for a in (white, BlackBox(attribute).fit(X, y))]
     np.testing.assert_array_equal(parts, whole)

@@ -7,8 +7,8 @@ from attribute_cases import CURVED, LINEAR, SETTINGS, Setting, parameters, with_
 import seepage as sp
 from recipes import OWN_FAMILIES, binary, counts, table, uneven
 from seepage.attacks import WhiteBox
-from seepage.attacks.attribute import newton_models
-from seepage.attacks.attribute.third_derivatives import ThirdDerivatives
+from seepage.attacks.attribute import candidate_models
+from seepage.attacks.attribute.candidate_models import ThirdDerivatives
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import bernoulli
 
@@ -39,7 +39,7 @@ def test_newton_steps_are_the_refits(setting):
 
 @pytest.mark.parametrize("setting", CURVED, ids=lambda s: s.name)
 def test_as_on_a_table_too_large_for_a_third_step(setting, monkeypatch):
-    monkeypatch.setattr(newton_models, "_AFFORDABLE", 0)
+    monkeypatch.setattr(candidate_models, "_AFFORDABLE", 0)
     errors, sizes = _errors(setting, _white(setting))
     assert np.all(errors <= 1e-4 * sizes + 1e-11 * sizes.max())
 
@@ -53,7 +53,7 @@ def test_the_level_a_row_has_changes_nothing(setting):
 
 def test_all_kinds_of_steps_are_visited(monkeypatch):
     # Else the table above would not test them.
-    monkeypatch.setattr(newton_models, "_AFFORDABLE", 0)
+    monkeypatch.setattr(candidate_models, "_AFFORDABLE", 0)
     candidates = {s.name: _white(s).candidates_ for s in CURVED}
     total = {s.name: len(s.X) * (len(s.attribute) - 1) for s in CURVED}
     assert any(c.further < total[name] for name, c in candidates.items())
@@ -62,7 +62,7 @@ def test_all_kinds_of_steps_are_visited(monkeypatch):
 
 
 def test_two_steps_suffice_for_most_of_a_large_table(monkeypatch):
-    monkeypatch.setattr(newton_models, "_AFFORDABLE", 0)
+    monkeypatch.setattr(candidate_models, "_AFFORDABLE", 0)
     X, attribute = with_attribute(30, 3000, 4, 3)
     setting = Setting("large", sp.glm.LogisticRegression(1e-3), X, binary(31, X), attribute)
     white = _white(setting)

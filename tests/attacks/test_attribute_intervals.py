@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 
 import seepage as sp
 from seepage.attacks import InversionResult
-from seepage.attacks.attribute.intervals import accuracy_interval, stratified_difference, wilson
+from seepage.attacks.intervals import accuracy_interval, stratified_difference, wilson
 from seepage.errors import InputError
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient.gradient_cost import GradientCost
-from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
+from seepage.attacks.gradient.simulation import GradientCost, SimulatedGradients
 
 
 def network(classes=2):

@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient.gradient_cost import GradientCost, roughness
-from seepage.attacks.gradient.quasi_newton import QuasiNewton
-from seepage.attacks.gradient.signed_descent import Descent
-from seepage.attacks.gradient.simulated_gradients import SimulatedGradients
+from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
+from seepage.attacks.gradient.simulation import GradientCost, SimulatedGradients, roughness
 from seepage.nn.problem.losses import cross_entropy
 
 
@@ -248,8 +246,8 @@ def test_chunks_change_nothing(monkeypatch):
         return seen, sp.attacks.GradientInversion(net, **options).reconstruct(seen, labels=y)
 
     whole = attacked()
-    monkeypatch.setattr("seepage.attacks.gradient.gradient_releases._HELD", 1)
-    monkeypatch.setattr("seepage.attacks.gradient.gradient_inversion._HELD", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.releases._HELD", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.inversion._HELD", 1)
     pieces = attacked()
     for name, values in whole[0].gradients.items():
         torch.testing.assert_close(pieces[0].gradients[name], values)

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import area_under_curve
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, property_batches, record_gradients
 

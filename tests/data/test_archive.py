@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from seepage.data.archive import unpack
+from seepage.data.download import unpack
 from seepage.errors import InputError
 
 

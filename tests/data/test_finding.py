@@ -11,7 +11,7 @@ import publisher_files as files
 import pytest
 
 import seepage.data as sd
-from seepage.data.folders import cache_folder, find, searched_folders
+from seepage.data.obtain import cache_folder, find, searched_folders
 from seepage.data.registry import DATA_SETS
 from seepage.errors import InputError
 

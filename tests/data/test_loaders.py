@@ -10,7 +10,7 @@ import publisher_files as files
 import pytest
 
 import seepage.data as sd
-from seepage.data.readers.idx import read_idx
+from seepage.data.readers import read_idx
 from seepage.errors import InputError
 
 

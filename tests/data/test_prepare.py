@@ -7,8 +7,8 @@ import publisher_files as files
 import pytest
 
 import seepage.data as sd
-from seepage.data.sets.adult import COLUMNS, CONTINUOUS, Adult
 from seepage.data.structures import Images, ImageSet, Records
+from seepage.data.tables import ADULT_COLUMNS, ADULT_CONTINUOUS, Adult
 from seepage.errors import InputError
 
 
@@ -121,8 +121,10 @@ def people(*rows: str) -> Records:
     table = zip(*(row.split(", ") for row in rows), strict=True)
     return Records(
         {
-            name: np.asarray(values, dtype=float) if name in CONTINUOUS else np.asarray(values)
-            for name, values in zip(COLUMNS, table, strict=True)
+            name: np.asarray(values, dtype=float)
+            if name in ADULT_CONTINUOUS
+            else np.asarray(values)
+            for name, values in zip(ADULT_COLUMNS, table, strict=True)
         }
     )
 

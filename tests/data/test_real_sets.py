@@ -7,7 +7,7 @@ import pytest
 
 import seepage.data as sd
 from seepage.data.download import digest
-from seepage.data.folders import find
+from seepage.data.obtain import find
 from seepage.data.registry import DATA_SETS
 
 

@@ -6,17 +6,15 @@ import scipy.optimize
 import torch
 from sklearn import linear_model
 
-from seepage.glm.fitting.cholesky import cholesky_factor, damped_factor
 from seepage.glm.fitting.curvature import (
-    categorical_hessian,
     gauge_fixed,
-    single_output_hessian,
+    hessian,
     weighted_gram,
 )
+from seepage.glm.fitting.factorisations import cholesky_factor, damped_factor, stacked_r
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.fitting.stacked_qr import stacked_r
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.families import bernoulli, gaussian, poisson
 
@@ -65,7 +63,7 @@ def test_weighted_gram(shape, signs):
 def test_single_output_hessian(intercept):
     X, _ = problem(gaussian)
     a = np.random.default_rng(1).random(60)
-    H = single_output_hessian(X, a, ridge=2.5, intercept=intercept)
+    H = hessian(X, a, ridge=2.5, intercept=intercept)
     Z = extended(X, intercept)
     truth = (Z * a[:, None]).T @ Z
     truth[:4, :4] += 2.5 * np.eye(4)
@@ -79,7 +77,7 @@ def test_categorical_hessian_has_feature_slow_and_class_fast(intercept):
     Z = extended(X, intercept)
     family = Categorical(4)
     A = family.curvature(Z @ rng.normal(size=(Z.shape[1], 4)), None) * rng.random((30, 1, 1))
-    H = categorical_hessian(X, A, ridge=1.5, intercept=intercept)
+    H = hessian(X, A, ridge=1.5, intercept=intercept)
     truth = sum(np.kron(np.outer(z, z), block) for z, block in zip(Z, A, strict=True))
     truth[:12, :12] += 1.5 * np.eye(12)
     np.testing.assert_allclose(H, truth, atol=1e-13)
@@ -88,7 +86,7 @@ def test_categorical_hessian_has_feature_slow_and_class_fast(intercept):
 def test_gauge_fixing_changes_no_solution_that_sums_to_zero():
     X, _ = problem(gaussian, n=30, d=3)
     A = Categorical(4).curvature(X @ np.random.default_rng(2).normal(size=(3, 4)), None)
-    H = categorical_hessian(X, A, ridge=0.0, intercept=False)
+    H = hessian(X, A, ridge=0.0, intercept=False)
     assert np.linalg.matrix_rank(H) == 9
     fixed = gauge_fixed(H, 4)
     assert np.linalg.cond(fixed) < 1e3

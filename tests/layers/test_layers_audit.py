@@ -9,8 +9,8 @@ from torch import nn
 
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, PerLayer, audit, record_gradients
-from seepage.layers.federated.naming import layer_parameters
 from seepage.layers.layer_audit import _drops, layers_to_protect
+from seepage.layers.layer_parameters import layer_parameters
 
 
 class TwoDoors(nn.Module):

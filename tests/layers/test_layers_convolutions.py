@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from seepage.layers import sensitivity
-from seepage.layers.measures.convolution_gradients import quick_geometry
-from seepage.layers.measures.jacobian_columns import OutputKeeper, TargetColumns
+from seepage.layers.measures.jacobian_columns import OutputKeeper, TargetColumns, quick_geometry
 from seepage.nn.gradients.contributions import Contribution
 from seepage.nn.gradients.network_checks import Validator
 from seepage.nn.problem.losses import per_example

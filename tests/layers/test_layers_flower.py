@@ -29,7 +29,7 @@ from seepage.errors import InputError
 from seepage.layers import LayerGradients, v_information
 from seepage.layers.federated import flower
 from seepage.layers.federated.flower import UpdateRecorder, recording_mod
-from seepage.layers.federated.recording_file import load_gradients, save_gradients
+from seepage.layers.federated.gradients import load_gradients, save_gradients
 
 APP = Path(__file__).parent / "flower_app"
 NODES = {11: 0, 2**63 + 5: 1}  # Flower's nodes have numbers of 64 bits without a sign

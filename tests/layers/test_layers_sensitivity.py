@@ -13,7 +13,7 @@ from torch import nn
 from reproduction.layers.networks import alexnet, fcnet, vgg11net
 from seepage.errors import InputError
 from seepage.layers import sensitivity
-from seepage.layers.federated.naming import layer_parameters
+from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import KinkWarning
 
 

@@ -12,8 +12,7 @@ from sklearn.svm import LinearSVC
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, v_information
 from seepage.layers.federated.gradients import joined
-from seepage.layers.measures.property_task import PropertyTask, small_sample_factor
-from seepage.layers.measures.recalibration import recalibrated
+from seepage.layers.measures.v_information import PropertyTask, recalibrated, small_sample_factor
 
 QUICK = {"resamples": 200, "permutations": 99}
 

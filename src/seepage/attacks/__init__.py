@@ -1,6 +1,11 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-Everything here is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
+A room for every aim: an attribute of known records (``attribute``), a whole record from a released
+linear model (``record``), records from a network's gradients (``gradient``). Beside them lie the
+attacks that are one file each, the releases they are made on, and the intervals of what they
+achieve. Measures and bounds are not here: attacks only test them.
+
+Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +15,22 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.attacks.attribute.attribute_inversion import AttributeInversion
+    from seepage.attacks.attribute.adversary import Accuracy, AttributeInversion, InversionResult
+    from seepage.attacks.attribute.baselines import Ideal, Prior
     from seepage.attacks.attribute.black_box import BlackBox
-    from seepage.attacks.attribute.ideal import Ideal
-    from seepage.attacks.attribute.inversion_result import Accuracy, InversionResult
     from seepage.attacks.attribute.nominal import NominalAttribute
-    from seepage.attacks.attribute.prior import Prior
     from seepage.attacks.attribute.white_box import WhiteBox
-    from seepage.attacks.gradient.gradient_inversion import GradientInversion
-    from seepage.attacks.gradient.gradient_reconstruction import (
-        GradientReconstruction,
+    from seepage.attacks.gradient.image_similarity import (
         ImageQuality,
         compare_images,
+        haarpsi,
+        psnr,
+        ssim,
     )
-    from seepage.attacks.gradient.gradient_releases import GradientReleases, release_gradients
-    from seepage.attacks.gradient.haar_similarity import haarpsi
-    from seepage.attacks.gradient.image_similarity import psnr, ssim
-    from seepage.attacks.gradient.label_recovery import recover_labels
+    from seepage.attacks.gradient.inversion import GradientInversion, GradientReconstruction
+    from seepage.attacks.gradient.labels import recover_labels
+    from seepage.attacks.gradient.releases import GradientReleases, release_gradients
+    from seepage.attacks.noisy_releases import Releases, draw_releases
     from seepage.attacks.outliers import OutlierDetection, out_of_distribution
     from seepage.attacks.property_inference import (
         PropertyInference,
@@ -40,7 +44,6 @@ if TYPE_CHECKING:
         categorical_accuracy,
         reconstruction_errors,
     )
-    from seepage.attacks.record.releases import Releases, draw_releases
 
 __all__ = [
     "Accuracy",

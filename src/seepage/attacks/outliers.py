@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seepage.attacks.attribute.intervals import Interval
-from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
 from seepage.tables.frames import as_numpy
 
@@ -41,7 +40,7 @@ class OutlierDetection:
     """
 
     area: float
-    interval: Interval
+    interval: ConfidenceInterval
     thresholds: Numbers
     false_alarms: Numbers
     detections: Numbers

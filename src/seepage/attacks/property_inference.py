@@ -13,13 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.intervals import Interval
-from seepage.attacks.auc import area_under_curve
+from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import JOINED, LayerGradients
-from seepage.layers.measures.families import find_family
+from seepage.layers.measures.classifiers import find_family
 from seepage.layers.measures.per_layer import PerLayer
-from seepage.layers.measures.property_labels import read_property
+from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
 from seepage.tables.frames import as_numpy
 
@@ -57,17 +56,17 @@ class PropertyInferenceResult:
         return float(np.mean([area for area, _ in self._areas()]))
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> ConfidenceInterval:
         """DeLong's 95 % interval; of several classes, the mean of the ends, which is too wide."""
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
-        return Interval(float(ends[0]), float(ends[1]))
+        return ConfidenceInterval(float(ends[0]), float(ends[1]))
 
     @property
     def accuracy(self) -> float:
         """The share of updates whose most likely class is the true one."""
         return float(np.mean(self.scores.argmax(axis=1) == self.truth))
 
-    def _areas(self) -> list[tuple[float, Interval]]:
+    def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
         columns = [1] if len(self.classes) == 2 else range(len(self.classes))
         return [area_under_curve(self.scores[:, k], self.truth == k) for k in columns]
 

@@ -29,7 +29,7 @@ from seepage.auditing.trained_model import (
     choose_model,
     settings_of,
 )
-from seepage.bounds.guarantee_table import Guarantees
+from seepage.bounds.guarantees import Guarantees
 from seepage.bounds.guarantees import guarantees
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest

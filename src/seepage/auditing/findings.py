@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seepage.bounds.guarantee_table import Guarantees
+from seepage.bounds.guarantees import Guarantees
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,7 @@ from seepage.auditing.trained_model import (
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.estimators.base import LinearModel
 from seepage.tables.frames import as_numpy, read_table
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.estimators.linear import LinearRegression
 from seepage.glm.estimators.logistic import LogisticRegression
 from seepage.glm.estimators.poisson import PoissonRegression

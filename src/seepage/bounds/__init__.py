@@ -1,8 +1,9 @@
 """What leakage and privacy imply for adversaries: lower bounds on their mean squared error.
 
-Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that carries its assumptions in
-words. From the loosest to the tightest, for an unbiased adversary who wants a whole record of d
-unknowns (paper 004, section 5; the last step is exact)::
+One file for each kind of bound, what they assume of a record (``priors``), and the table of all of
+them (``guarantees``). Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that
+carries its assumptions in words. From the loosest to the tightest, for an unbiased adversary who
+wants a whole record of d unknowns (paper 004, section 5; the last step is exact)::
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 
@@ -10,12 +11,16 @@ The first two are ``leak.rows().mse_bound()`` and ``leak.rows(measure="dfil").ms
 package has the exact one, and the bounds for other adversaries and from other promises.
 """
 
-from seepage.bounds.bias import biased, biased_leakage
-from seepage.bounds.cramer_rao import cramer_rao, cramer_rao_cells, cramer_rao_rows
-from seepage.bounds.domain import Domain
+from seepage.bounds.cramer_rao import (
+    biased,
+    biased_leakage,
+    cramer_rao,
+    cramer_rao_cells,
+    cramer_rao_rows,
+)
 from seepage.bounds.from_privacy import from_privacy, from_renyi, membership_advantage, two_point
 from seepage.bounds.hammersley import FiniteChangeBound, hammersley_chapman_robbins
-from seepage.bounds.priors import BoundedPrior, EmpiricalPrior, GaussianPrior
+from seepage.bounds.priors import BoundedPrior, Domain, EmpiricalPrior, GaussianPrior
 from seepage.bounds.van_trees import van_trees, van_trees_rows
 
 __all__ = [

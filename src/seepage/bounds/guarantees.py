@@ -7,29 +7,26 @@ number. Lines are grouped by the adversaries they hold for.
 
 from __future__ import annotations
 
+import html
+import math
+import textwrap
+import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from seepage.bounds import (
-    BoundedPrior,
-    Domain,
-    GaussianPrior,
-    cramer_rao_rows,
-    from_privacy,
-    hammersley_chapman_robbins,
-    membership_advantage,
-    two_point,
-    van_trees_rows,
-)
-from seepage.bounds.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.cramer_rao import cramer_rao_rows
+from seepage.bounds.from_privacy import from_privacy, membership_advantage, two_point
+from seepage.bounds.hammersley import hammersley_chapman_robbins
+from seepage.bounds.priors import BoundedPrior, Domain, GaussianPrior
+from seepage.bounds.van_trees import van_trees_rows
 from seepage.core.leakage import Columns, Leakage
-from seepage.core.result import UNBIASED, Result
-from seepage.errors import InputError
+from seepage.core.result import NOTICE, UNBIASED, Result
+from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
-from seepage.tables.frames import as_numpy
+from seepage.tables.frames import as_numpy, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"
@@ -38,6 +35,8 @@ MEMBERSHIP = "membership inference"
 
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
 _REGULAR = "The bound is that of small changes of the record, at the data as they are."
+_WIDTH = 100
+_NOTHING = 1e-30  # a bound below it says nothing, whatever the units
 
 
 def guarantees(
@@ -86,20 +85,22 @@ def guarantees(
     'Cramér–Rao'
     """
     unknowns, about = leak.unknowns(columns, False)
-    which = list(range(leak.jacobian.features)) if unknowns.columns is None else unknowns.columns
+    everything = range(leak.jacobian.features)
+    which = list(everything if unknowns.columns is None else unknowns.columns)
     diagonal = leak.rows(columns=columns, label=False, measure="dfil")
     position = int(np.argmax(np.asarray(diagonal))) if row is None else _position(leak, row)
     limits = Domain.of(domain, leak.table)
     promise, no_promise = _promise(leak, limits, dp)
+    promised = (promise, no_promise, limits, which)
     rows = [
         *_unbiased(leak, columns, position, diagonal),
-        _from_promise(promise, no_promise, limits, list(which)),
-        *_van_trees(leak, prior, limits, list(which), position, {"draws": draws, "seed": seed}),
-        _two_point(promise, no_promise, limits, list(which)),
-        *_cell(leak, limits, list(which), position),
+        _promised("Rényi differential privacy", UNBIASED_ADVERSARY, from_privacy, *promised),
+        *_van_trees(leak, prior, limits, which, position, {"draws": draws, "seed": seed}),
+        _promised("two points", EVERY_ADVERSARY, two_point, *promised),
+        *_cell(leak, limits, which, position),
         _membership(promise, no_promise),
     ]
-    values = as_numpy(leak.table.values)[:, list(which)]
+    values = as_numpy(leak.table.values)[:, which]
     return Guarantees(
         rows=tuple(rows),
         row=position,
@@ -110,6 +111,191 @@ def guarantees(
         numbers=len(which),
         guessing=float(np.mean(values.var(axis=0))),
     )
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """One line of the table.
+
+    Parameters
+    ----------
+    name
+        Where the bound comes from.
+    value
+        The least mean squared error per number (``unit="mse"``), or the largest advantage
+        (``unit="advantage"``); ``None`` where the bound does not apply.
+    adversary
+        For whom it holds.
+    assumptions
+        What must hold for it to bind.
+    guarantee
+        Whether it rests on what was stated alone; if not, on the ranges of the data at hand too,
+        and it is an indication.
+    reason
+        Why it does not apply, where it does not.
+    unit
+        ``mse`` or ``advantage``.
+    """
+
+    name: str
+    value: float | None
+    adversary: str
+    assumptions: tuple[str, ...]
+    guarantee: bool = True
+    reason: str = ""
+    unit: str = "mse"
+
+    @property
+    def applies(self) -> bool:
+        """Whether the bound applies to this release."""
+        return self.value is not None
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """Every bound on what can be found out about one record; print it to read it.
+
+    Parameters
+    ----------
+    rows
+        The lines.
+    row, label
+        The record's position, and what the caller's table calls it.
+    chosen
+        Whether the caller chose it; otherwise it is the most exposed one by dFIL.
+    records
+        How many records there are.
+    about, numbers
+        What is sought of the record, and how many numbers that is.
+    guessing
+        For comparison: the mean squared error of guessing every column's mean.
+    """
+
+    rows: tuple[Guarantee, ...]
+    row: int
+    label: str
+    chosen: bool
+    records: int
+    about: str
+    numbers: int
+    guessing: float
+
+    def tightest(self, adversary: str | None = None) -> Guarantee:
+        """Return the line with the largest bound on the error that holds for an adversary.
+
+        ``adversary`` is one of the groups of the table; where not given, bounds on one cell and on
+        membership are left aside, and any adversary will do.
+        """
+        groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
+        if adversary is not None and adversary not in groups:
+            raise InputError(
+                f"There are no bounds for {adversary!r}{nearest(adversary, groups)}; there are "
+                f"some for {', '.join(map(repr, groups))}."
+            )
+        lines = [
+            line
+            for line in self.rows
+            if line.applies
+            and line.unit == "mse"
+            and (
+                line.adversary == adversary or (adversary is None and "cell" not in line.adversary)
+            )
+        ]
+        if not lines:
+            raise InputError(f"No bound applies to {adversary or 'this release'}.")
+        return max(lines, key=lambda line: line.value or 0.0)
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with a line for every bound."""
+        return build_frame(
+            {
+                "adversary": [line.adversary for line in self.rows],
+                "bound": [line.name for line in self.rows],
+                "value": [math.nan if line.value is None else line.value for line in self.rows],
+                "unit": [line.unit for line in self.rows],
+                "applies": [line.applies for line in self.rows],
+                "guarantee": [line.guarantee for line in self.rows],
+                "assumptions": [" ".join(line.assumptions) or line.reason for line in self.rows],
+            },
+            library,
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _title(self) -> str:
+        which = "" if self.chosen else f", the most exposed of {self.records:,} by dFIL"
+        return f"What can be found out about record {self.label}{which}"
+
+    def _numbered(self) -> dict[str, int]:
+        """Return the number of every assumption, in the order of their first use."""
+        texts = dict.fromkeys(text for line in self.rows for text in line.assumptions)
+        return {text: k for k, text in enumerate(texts, 1)}
+
+    def _groups(self) -> Iterator[tuple[str, list[Guarantee]]]:
+        for group in dict.fromkeys(line.adversary for line in self.rows):
+            yield group, [line for line in self.rows if line.adversary == group]
+
+    def _best(self, group: str, lines: list[Guarantee]) -> Guarantee | None:
+        able = [line for line in lines if line.applies and line.unit == "mse"]
+        return self.tightest(group) if len(able) > 1 else None
+
+    def _lines(self) -> Iterator[str]:
+        numbered = self._numbered()
+        width = max(len(line.name) for line in self.rows) + 2
+        numbers = f"{self.numbers:,} number{'s' if self.numbers != 1 else ''}"
+        yield self._title()
+        yield f"({self.about}: {numbers}; the error is per number, in the table's own units)"
+        yield ""
+        head = f"  {'':<{width}}{'squared':>11}{'error':>12}"
+        yield head.rstrip()
+        guess = _number(self.guessing)
+        yield f"  {'for comparison: guess the mean':<{width}}{guess:>11}{_root(self.guessing):>12}"
+        told: set[str] = set()
+        for group, lines in self._groups():
+            yield ""
+            yield group[0].upper() + group[1:]
+            best = self._best(group, lines)
+            for line in lines:
+                if line.applies:
+                    yield _line(line, width, numbered, line is best)
+                else:
+                    yield _why_not(line, width, line.reason in told)
+                    told.add(line.reason)
+        yield ""
+        yield "Assuming:"
+        for text, k in numbered.items():
+            yield textwrap.fill(
+                text, _WIDTH, initial_indent=f"  [{k}] ", subsequent_indent=" " * (6 + (k > 9))
+            )
+        if any(line.applies and not line.guarantee for line in self.rows):
+            yield "  *   An indication, not a guarantee: it rests on what was read off the data."
+        yield NOTICE
+
+    def _repr_html_(self) -> str:
+        numbered = self._numbered()
+        body = []
+        for group, lines in self._groups():
+            body.append(f'<tr><th colspan="4">{html.escape(group)}</th></tr>')
+            best = self._best(group, lines)
+            for line in lines:
+                value = "–" if line.value is None else _number(line.value)
+                error = "–" if line.value is None or line.unit != "mse" else _root(line.value)
+                refs = ", ".join(f"[{numbered[text]}]" for text in line.assumptions)
+                mark = "" if line.guarantee else "*"
+                name = html.escape(line.name)
+                if line is best:
+                    name = f"<strong>{name}</strong>"
+                note = refs if line.applies else html.escape(line.reason)
+                body.append(
+                    f"<tr><td>{name}</td><td>{value}{mark}</td><td>{error}</td><td>{note}</td></tr>"
+                )
+        notes = "".join(f"<li>{html.escape(text)}</li>" for text in numbered)
+        return (
+            f"<p><strong>{html.escape(self._title())}</strong></p><table><thead><tr><th>bound</th>"
+            f"<th>squared error</th><th>error</th><th>assuming</th></tr></thead><tbody>"
+            f"{''.join(body)}</tbody></table><ol>{notes}</ol><p><em>{NOTICE}</em></p>"
+        )
 
 
 def _position(leak: Leakage, row: int) -> int:
@@ -142,46 +328,25 @@ def _promise(leak: Leakage, limits: Domain, dp: Any) -> tuple[PrivacyStatement |
         return None, str(error)
 
 
-def _from_promise(
-    promise: PrivacyStatement | None, reason: str, limits: Domain, which: list[int]
-) -> Guarantee:
-    def bound(promise: PrivacyStatement) -> tuple[float, Result]:
-        found = from_privacy(promise, limits.diameters[which])
-        return float(found), found
-
-    return _promised(
-        "Rényi differential privacy", UNBIASED_ADVERSARY, promise, reason, limits, bound
-    )
-
-
-def _two_point(
-    promise: PrivacyStatement | None, reason: str, limits: Domain, which: list[int]
-) -> Guarantee:
-    def bound(promise: PrivacyStatement) -> tuple[float, Result]:
-        found = two_point(promise, limits.diameters[which])
-        return float(found), found
-
-    return _promised("two points", EVERY_ADVERSARY, promise, reason, limits, bound)
-
-
 def _promised(
     name: str,
     adversary: str,
+    bound: Callable[[PrivacyStatement, np.ndarray], Result],
     promise: PrivacyStatement | None,
     reason: str,
     limits: Domain,
-    bound: Callable[[PrivacyStatement], tuple[float, Result]],
+    which: list[int],
 ) -> Guarantee:
     """Return the line of a bound that follows from a promise and the domain."""
     if promise is None:
         return Guarantee(name, None, adversary, (), reason=reason)
     try:
-        value, found = bound(promise)
+        found = bound(promise, limits.diameters[which])
     except InputError as error:
         return Guarantee(name, None, adversary, (), reason=str(error))
     assumptions = (*found.assumptions[:2], limits.words, *_about(promise))
     safe = promise.guarantee and limits.stated
-    return Guarantee(name, value, adversary, assumptions, guarantee=safe)
+    return Guarantee(name, float(found), adversary, assumptions, guarantee=safe)
 
 
 def _about(promise: PrivacyStatement) -> tuple[str, ...]:
@@ -268,3 +433,37 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
         guarantee=promise.guarantee,
         unit="advantage",
     )
+
+
+def _line(line: Guarantee, width: int, numbered: dict[str, int], best: bool) -> str:
+    value = line.value or 0.0
+    error = _root(value) if line.unit == "mse" else ""
+    mark = " " if line.guarantee else "*"
+    refs = " ".join(f"[{numbered[text]}]" for text in line.assumptions)
+    tail = f"{refs}  ← tightest" if best else refs
+    return f"  {_padded(line.name, width)}{_number(value):>11}{mark}{error:>11}   {tail}"
+
+
+def _why_not(line: Guarantee, width: int, told: bool) -> str:
+    reason = "for the same reason." if told else line.reason
+    return textwrap.fill(
+        f"does not apply: {reason}",
+        _WIDTH,
+        initial_indent=f"  {_padded(line.name, width)}",
+        subsequent_indent=" " * (width + 2),
+    )
+
+
+def _padded(text: str, width: int) -> str:
+    """Fill up with blanks; a mark that stands above a letter takes no room of its own."""
+    return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.3g}" if value > _NOTHING else "0"
+
+
+def _root(value: float) -> str:
+    return f"±{_number(math.sqrt(value))}"

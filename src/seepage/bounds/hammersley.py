@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.bounds.domain import Domain
+from seepage.bounds.priors import Domain
 from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.bounds.bias import square
+from seepage.bounds.cramer_rao import square
 from seepage.bounds.priors import BoundedPrior, EmpiricalPrior, GaussianPrior
 from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage

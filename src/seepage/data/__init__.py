@@ -1,6 +1,9 @@
 """Data sets: find or fetch them, read them in their publishers' formats, prepare them as papers do.
 
-Everything here is imported on first use, so that ``import seepage.data`` costs next to nothing.
+For the demo, the papers and the tests: nothing that measures needs this room. ``registry`` says
+what there is, ``obtain`` and ``download`` bring it here, ``readers`` know the file formats,
+``tables``, ``images`` and ``faces`` load the sets, and ``prepare`` makes learning problems of them.
+Everything is imported on first use, so that ``import seepage.data`` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -10,24 +13,18 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from seepage.data.faces import load_celeba, load_lfw, load_pubfig
+    from seepage.data.images import load_cifar10, load_mnist, load_pneumoniamnist
     from seepage.data.obtain import fetch, locate
-    from seepage.data.registry import DATA_SETS
-    from seepage.data.sets.adult import load_adult
-    from seepage.data.sets.bundled import load_bundled
-    from seepage.data.sets.celeba import load_celeba
-    from seepage.data.sets.cifar10 import load_cifar10
-    from seepage.data.sets.iwpc import load_iwpc
-    from seepage.data.sets.lfw import load_lfw
-    from seepage.data.sets.mnist import load_mnist
-    from seepage.data.sets.pneumoniamnist import load_pneumoniamnist
-    from seepage.data.sets.prepare import (
+    from seepage.data.prepare import (
         adult_one_hot,
         iwpc_one_hot,
         two_class_pca,
         two_class_pixels,
     )
-    from seepage.data.sets.pubfig import load_pubfig
+    from seepage.data.registry import DATA_SETS
     from seepage.data.structures import Faces, Images, ImageSet, Problem, Records, Tabular
+    from seepage.data.tables import load_adult, load_bundled, load_iwpc
 
 __all__ = [
     "DATA_SETS",

@@ -1,7 +1,8 @@
-"""Download one file so that its final name only ever holds the complete, verified bytes.
+"""Download one file, and unpack it, so that a final name only ever holds whole, verified bytes.
 
 What has arrived waits in ``NAME.part``; an interrupted download goes on from there with an HTTP
-range request, and the part is renamed only when its length and SHA-256 are the published ones.
+range request, and the part is renamed only when its length and SHA-256 are the published ones. An
+archive is unpacked into its own folder and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import tarfile
+import tempfile
 import urllib.error
 import urllib.request
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 
 from seepage.data.registry import RemoteFile
 from seepage.errors import InputError
@@ -136,3 +140,40 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.URLError):
         return f"the server cannot be reached ({error.reason})"
     return str(error) or type(error).__name__
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar archive into ``folder``: plain files and folders only, each file whole.
+
+    Members with absolute names, names that climb out by ``..``, links and devices are refused
+    before anything is written. Files are unpacked into a temporary folder beside their final
+    place and then renamed, so a final name never holds half a file.
+    """
+    try:
+        with (
+            tarfile.open(archive) as tar,
+            tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as temporary,
+        ):
+            members = tar.getmembers()
+            for member in members:
+                _refuse_unsafe(member, archive)
+            tar.extractall(temporary, members=members, filter="data")
+            for member in members:
+                if member.isfile():
+                    final = folder / member.name
+                    final.parent.mkdir(parents=True, exist_ok=True)
+                    (Path(temporary) / member.name).replace(final)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise InputError(
+            f"{archive} cannot be unpacked ({error}); delete it and fetch it again."
+        ) from error
+
+
+def _refuse_unsafe(member: tarfile.TarInfo, archive: Path) -> None:
+    # Backslashes and colons are harmless here but name other places on Windows.
+    name = member.name.replace("\\", "/")
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or ":" in name:
+        raise InputError(f"{archive} is refused: its member {member.name!r} leaves the folder.")
+    if not (member.isfile() or member.isdir()):
+        raise InputError(f"{archive} is refused: its member {member.name!r} is a link or device.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from seepage.errors import InputError, nearest
 
@@ -258,3 +259,12 @@ def data_set(name: str) -> DataSet:
             f"{', '.join(DATA_SETS)}."
         )
     return DATA_SETS[name]
+
+
+def broken(path: Path, what: str, name: str) -> InputError:
+    """Return the error for a file of the data set ``name`` that is corrupted, cut off or wrong."""
+    if DATA_SETS[name].downloads:
+        remedy = f"delete it and run `seepage data fetch {name}`"
+    else:
+        remedy = f"replace it (`seepage data fetch {name}` says what is expected)"
+    return InputError(f"{path} {what}; {remedy}.")

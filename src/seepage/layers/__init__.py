@@ -1,5 +1,9 @@
 """Which layer of a network gives away what: per-layer measures and federated rounds; needs torch.
 
+``measures`` has one number per layer, with its interval; ``federated`` what leaves the clients,
+simulated or recorded. The audit joins the two. What holds for a network as a whole is in
+:mod:`seepage.nn`, and attacks on what is recorded here in :mod:`seepage.attacks`.
+
 Everything here is imported on first use, so that ``import seepage`` never waits for torch.
 """
 
@@ -11,14 +15,13 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.layers.federated.gradients import LayerGradients
-    from seepage.layers.federated.recorded import record_gradients, record_updates
-    from seepage.layers.federated.rounds import FederatedRun, simulate
-    from seepage.layers.federated.update import Update
+    from seepage.layers.federated.recording import record_gradients, record_updates
+    from seepage.layers.federated.rounds import FederatedRun, Update, simulate
     from seepage.layers.layer_audit import LayerAudit, audit
-    from seepage.layers.measures.batches import PropertyBatches, property_batches
-    from seepage.layers.measures.layer_sensitivity import sensitivity
     from seepage.layers.measures.per_layer import PerLayer
-    from seepage.layers.measures.usable_information import v_information
+    from seepage.layers.measures.property_batches import PropertyBatches, property_batches
+    from seepage.layers.measures.sensitivity import sensitivity
+    from seepage.layers.measures.v_information import v_information
 
 __all__ = [
     "FederatedRun",

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.examples import check_classes, read_inputs, read_targets
 from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
-from seepage.layers.federated.recorded import record_gradients
-from seepage.layers.measures.batches import property_batches
-from seepage.layers.measures.figure import draw_layers
-from seepage.layers.measures.layer_sensitivity import sensitivity
-from seepage.layers.measures.per_layer import NOTICE, PerLayer
-from seepage.layers.measures.usable_information import v_information
+from seepage.layers.federated.recording import record_gradients
+from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.measures.per_layer import NOTICE, PerLayer, draw_layers
+from seepage.layers.measures.property_batches import property_batches
+from seepage.layers.measures.sensitivity import sensitivity
+from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
@@ -30,7 +29,7 @@ _SINGLE = 8  # named layers up to which each is also dropped alone
 
 
 @dataclass(frozen=True)
-class Remedy:
+class LayerRemedy:
     """What is left to read off a whole update once something is done about it.
 
     Parameters
@@ -73,7 +72,7 @@ class LayerAudit:
     sensitivity: PerLayer
     v_information: PerLayer
     protect: tuple[str, ...]
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[LayerRemedy, ...]
     mix: str
     notes: tuple[str, ...] = ()
 
@@ -203,10 +202,10 @@ def audit(
     sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
     protect = layers_to_protect(information)
 
-    def whole(name: str, gradients: LayerGradients) -> Remedy:
+    def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
         found = v_information(gradients[JOINED], drawn.property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
-        return Remedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
+        return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
     clipped = recorded.clipped(norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from seepage.errors import InputError
+from seepage.support.number_check import check_positive
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -79,9 +80,13 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _check(epsilon: float, delta: float, sensitivity: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise InputError(f"epsilon must be finite and not negative, but it is {epsilon!r}.")
+    check_epsilon(epsilon)
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, but it is {delta!r}.")
-    if not 0 < sensitivity < math.inf:
-        raise InputError(f"sensitivity must be a finite number above zero, not {sensitivity!r}.")
+    check_positive(sensitivity, "sensitivity")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless ε is finite and not negative."""
+    if not 0 <= epsilon < math.inf:
+        raise InputError(f"epsilon must be finite and not negative, but it is {epsilon!r}.")

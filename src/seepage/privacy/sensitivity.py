@@ -27,10 +27,11 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.losses.categorical import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
+from seepage.support.number_check import check_positive
 from seepage.tables.frames import as_numpy, read_table
 
 Array = Any
@@ -97,7 +98,7 @@ def output_sensitivity(
     weight = 1.0 if fit.sample_weight is None else float(np.max(as_numpy(fit.sample_weight)))
     assumptions: tuple[str, ...]
     if lipschitz is not None:
-        _check_positive(lipschitz, "lipschitz")
+        check_positive(lipschitz, "lipschitz")
         L, assumptions, stated = lipschitz, (f"Every loss is {lipschitz:g}-Lipschitz.",), True
     else:
         B, stated_rows, about_rows = _row_norm(leak.jacobian.X, row_norm)
@@ -145,7 +146,7 @@ def clip_rows(X: Any, norm: float) -> Array:
     Fit on what it returns, and the norm of every record, present or future, is bounded by a number
     that does not depend on the data: what :func:`output_sensitivity` takes as ``row_norm``.
     """
-    _check_positive(norm, "norm")
+    check_positive(norm, "norm")
     values = read_table(X).values
     xp = array_namespace(values)
     lengths = xp.sqrt(xp.sum(values * values, axis=1))
@@ -185,7 +186,7 @@ def _row_norm(X: Array, stated: float | None) -> tuple[float, bool, tuple[str, .
     longest = float(xp.max(lengths))
     if stated is None:
         return longest, False, (_FROM_THE_DATA.format(f"‖x‖, {longest:.4g},"),)
-    _check_positive(stated, "row_norm")
+    check_positive(stated, "row_norm")
     if longest > stated:
         raise InputError(
             f"Row {int(xp.argmax(lengths))} has norm {longest:.4g}, above the stated row_norm "
@@ -210,7 +211,7 @@ def _slope(
     if label_bound is None:
         Y, stated, about = largest, False, _FROM_THE_DATA.format(f"|y|, {largest:.4g},")
     else:
-        _check_positive(label_bound, "label_bound")
+        check_positive(label_bound, "label_bound")
         if largest > label_bound:
             raise InputError(
                 f"A label has size {largest:.4g}, above the stated label_bound {label_bound:g}; "
@@ -224,8 +225,3 @@ def _slope(
     excess = max(0.0, Y * math.log(Y) - Y) if Y > 0 else 0.0
     margin = row_norm * math.sqrt(2 * (n / fit.ridge) * (1 + excess))
     return max(math.exp(min(margin, 700.0)), Y), stated, (about,)
-
-
-def _check_positive(value: float, what: str) -> None:
-    if not 0 < value < math.inf:
-        raise InputError(f"{what} must be a finite number above zero, not {value!r}.")

@@ -16,15 +16,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from seepage.errors import InputError
-from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
-
-NEIGHBOURS = ("replace", "add-or-remove")
+from seepage.privacy.gaussian_mechanism import check_epsilon, gaussian_delta, gaussian_mu
 
 # In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: at p = 3/2 (orders 3 and
 # 4) it is exact for the Gaussian mechanism; the others may do better for another curve.
-HOELDER = (1.2, 1.5, 2.0, 3.0)
+# Each line: the weight 2 − 1/p, and both orders.
+_BY_WAY_OF_REMOVAL = tuple(
+    (2 - 1 / p, 2 * p, (2 - 1 / p) * p / (p - 1)) for p in (1.2, 1.5, 2.0, 3.0)
+)
 
 
 class PrivacyStatement(ABC):
@@ -79,7 +81,7 @@ class DifferentialPrivacy(PrivacyStatement):
     guarantee: bool = True
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_epsilon(self.epsilon)
         if not 0 <= self.delta < 1:
             raise InputError(f"delta must be at least 0 and below 1, but it is {self.delta!r}.")
         _check_neighbours(self.neighbours)
@@ -149,7 +151,7 @@ class GaussianDP(PrivacyStatement):
         For who knows (ε, δ), and that Gaussian noise was calibrated to it exactly: unlike (ε, δ)
         alone, it has a Rényi divergence.
         """
-        _check_epsilon(epsilon)
+        check_epsilon(epsilon)
         if not 0 < delta < 1:
             raise InputError(f"delta must lie between 0 and 1, but it is {delta!r}.")
         return cls(gaussian_mu(epsilon, delta), neighbours)
@@ -236,11 +238,10 @@ class RenyiDP(PrivacyStatement):
         """Return ε(2) under replacement; infinite where the orders given do not reach it."""
         if self.neighbours == "replace":
             return self.at(2.0)
-        options = []
-        for p in HOELDER:
-            rest = 2 - 1 / p
-            options.append(rest * self.at(2 * p) + self.at(rest * p / (p - 1)))
-        return min(options)
+        return min(
+            weight * self.at(first) + self.at(second)
+            for weight, first, second in _BY_WAY_OF_REMOVAL
+        )
 
     def total_variation(self) -> float:
         """Return what χ² = e^ε − 1 leaves: ``√χ²/2`` up to 1, ``χ²/(1 + χ²)`` beyond."""
@@ -253,16 +254,58 @@ class RenyiDP(PrivacyStatement):
         return tuple(self.curve)  # type: ignore[arg-type]
 
 
+def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
+    """Return the Rényi differential privacy of a ``dp_accounting`` event.
+
+    Parameters
+    ----------
+    event
+        Any event that ``dp_accounting``'s RDP accountant supports: Gaussian, Laplace, Poisson
+        sampling, compositions, and so on.
+    neighbours
+        What the event's noise multiplier is relative to: how far ``"add-or-remove"`` one record
+        (as for private SGD) or ``"replace"`` one can move the sum. Sampling without replacement is
+        about replacing, Poisson sampling about adding or removing; the accountant refuses the
+        other.
+
+    Examples
+    --------
+    >>> import dp_accounting
+    >>> from seepage.privacy import renyi_of_event
+    >>> round(renyi_of_event(dp_accounting.GaussianDpEvent(2.0)).renyi(), 6)
+    1.0
+    """
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    if not isinstance(event, dp_accounting.DpEvent):
+        raise InputError(
+            f"dp must be a dp_accounting event or a statement of seepage.privacy, not a "
+            f"{type(event).__name__}."
+        )
+    _check_neighbours(neighbours)
+    relation = dp_accounting.NeighboringRelation
+    if neighbours == "replace":
+        accountant = RdpAccountant([2.0], relation.REPLACE_ONE)
+    else:
+        orders = {round(order, 9) for line in _BY_WAY_OF_REMOVAL for order in line[1:]}
+        accountant = RdpAccountant(sorted(orders), relation.ADD_OR_REMOVE_ONE)
+    try:
+        accountant.compose(event)
+    except dp_accounting.UnsupportedEventError as error:
+        raise InputError(f"The accountant does not support this event: {error}") from None
+    pairs = zip(accountant.orders.tolist(), accountant.rdp.tolist(), strict=True)
+    curve = [(order, epsilon) for order, epsilon in pairs if math.isfinite(epsilon)]
+    if not curve:
+        raise InputError("The event has no finite Rényi divergence: it does not protect anything.")
+    return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
+
+
 def _inverse_of_one_plus_exp(epsilon: float) -> float:
     small = math.exp(-epsilon)
     return small / (1 + small)
 
 
-def _check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise InputError(f"epsilon must be finite and not negative, but it is {epsilon!r}.")
-
-
 def _check_neighbours(neighbours: str) -> None:
-    if neighbours not in NEIGHBOURS:
+    if neighbours not in ("replace", "add-or-remove"):
         raise InputError(f"neighbours must be 'replace' or 'add-or-remove', not {neighbours!r}.")

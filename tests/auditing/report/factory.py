@@ -17,7 +17,7 @@ from seepage.auditing.findings import (
     RecordLeakage,
     TradeoffCurve,
 )
-from seepage.bounds.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.guarantees import Guarantee, Guarantees
 
 NAMES = ("age", "body mass index", "smoker", "marital-status", "blood pressure", "hours per week")
 KINDS = ("numeric", "numeric", "boolean", "categorical", "numeric", "numeric")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.attribute_inversion import AttributeInversion, log_frequencies
-from seepage.attacks.record.releases import Releases
+from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
 from seepage.tables.frames import as_numpy

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.attribute_inversion import AttributeInversion, log_frequencies
-from seepage.attacks.attribute.candidate_models import CandidateModels
-from seepage.attacks.attribute.newton_models import NewtonModels
+from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.attacks.attribute.candidate_models import CandidateModels, NewtonModels
 from seepage.attacks.attribute.nominal import NominalAttribute
-from seepage.attacks.record.releases import Releases, released_parameters
+from seepage.attacks.noisy_releases import Releases, released_parameters
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe

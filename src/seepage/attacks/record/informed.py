@@ -10,15 +10,14 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from seepage.attacks.record.estimate_slope import slope_sums
-from seepage.attacks.record.informed_margin import MarginAttack
+from seepage.attacks.noisy_releases import parameters_of
+from seepage.attacks.record.informed_margin import MarginAttack, slope_sums
 from seepage.attacks.record.informed_softmax import SoftmaxAttack
-from seepage.attacks.record.parameters import parameters_of
 from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.stationarity import check_stationarity
 from seepage.glm.losses.categorical import Categorical
 from seepage.support.chunks import progress, usable_cores

@@ -26,17 +26,15 @@ and deviation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from seepage.attacks.record.known_coordinate import known_coordinate
-from seepage.attacks.record.noise_covariance import covariance_times
-from seepage.attacks.record.record_length import nearest_length
-from seepage.core.noise import Noise
+from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import by_rows
@@ -45,6 +43,10 @@ _GRID = 33  # margins tried before the iteration
 _REACH = 6.0  # how far they go from the other records' mean margin, in deviations
 _STEPS = 12
 _PIECE = 1 << 15  # numbers in a piece of elementwise work
+_RATIOS = np.geomspace(0.02, 50.0, 121)  # lengths tried, beside the usual one
+_HALVINGS = 48
+
+Gap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Solved(NamedTuple):
@@ -298,3 +300,103 @@ class MarginAttack:
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
     return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))
+
+
+def slope_sums(
+    attack: MarginAttack, theta: np.ndarray, rows: np.ndarray, noise: Gaussian
+) -> np.ndarray:
+    """Return ``Σ_t (ẑ − z)ᵀs`` of some rows over releases ``theta``, (m,)."""
+    d = attack.X.shape[1]
+    found = attack.solve(theta, rows)
+    X, g = attack.picked(rows), found.g[:d]
+    drawn = (theta - attack.theta).T
+    information = noise.information(len(drawn))
+    white = information @ drawn if information.ndim == 2 else (information * drawn.T).T
+    v = np.linalg.solve(attack.objective.hessian(attack.margins), white)
+    w, margin, y = attack.theta[:d], attack.margins[rows], attack.fit.target[rows]
+    weight = attack.weights(rows)[:, 0]
+    r = weight * attack.family.slope(margin, y)
+    a = weight * attack.family.curvature(margin, y)
+    along_v = X @ v[:d]
+    off = found.s - found.rho
+    # ẑ − z = (off·x − g − Γe)/ρ, first along w and then along v.
+    by_w = off * (X @ w)[:, None] - w @ g
+    by_v = off * along_v - np.einsum("pt,pt->t", v[:d], g)
+    if found.e is not None:
+        gain = attack.gain[:d]
+        by_w -= np.einsum("k,kmt->mt", w @ gain, found.e)
+        by_v -= np.einsum("kt,kmt->mt", gain.T @ v[:d], found.e)
+    whole = along_v + (v[d] if attack.objective.intercept else 0.0)
+    score = -(a[:, None] * whole * by_w + r[:, None] * by_v)
+    return np.asarray(np.sum(score / found.rho, axis=1))
+
+
+def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
+    """Return the parameter whose column is the same in every record, and the value there.
+
+    It is the intercept, or the first column of the table that is constant and not zero.
+    """
+    if fit.intercept is not None:
+        return X.shape[1], 1.0
+    if len(X) > 1:
+        for j in np.flatnonzero(X[0] != 0):
+            if np.all(X[:, j] == X[0, j]):
+                return int(j), float(X[0, j])
+    return None, 0.0
+
+
+def nearest_length(
+    gap: Gap, shape: tuple[int, ...], usual: float, signs: Sequence[float] = (1.0,)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the length and sign, of many records at once, at which ``gap(length, sign)`` is zero.
+
+    Of several roots the one whose length is nearest the usual one, in ratio; where there is none
+    between a fiftieth of it and fifty times it, where the gap is smallest.
+
+    Parameters
+    ----------
+    gap
+        A continuous function of one length and sign per record.
+    shape
+        The shape of the array of records.
+    usual
+        The usual length.
+    signs
+        Which sides of the direction to look on.
+    """
+    off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
+    low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for sign in signs:
+            signed = np.full(shape, sign)
+            before = gap(np.full(shape, usual * _RATIOS[0]), signed)
+            for start, stop in pairwise(_RATIOS):
+                here = gap(np.full(shape, usual * stop), signed)
+                distance = abs(np.log(start * stop)) / 2
+                root = (before * here <= 0) & (distance < off)
+                # Kept until a root turns up: the best that can be done without one.
+                closest = ~np.isfinite(off) & ~root & (np.abs(here) < smallest)
+                smallest = np.where(closest, np.abs(here), smallest)
+                off = np.where(root, distance, off)
+                low = np.where(root, usual * start, np.where(closest, usual * stop, low))
+                high = np.where(root | closest, usual * stop, high)
+                side = np.where(root | closest, signed, side)
+                before = here
+        at_low = gap(low, side)
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(low * high)
+            short = gap(middle, side) * at_low > 0
+            low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return np.sqrt(low * high), side
+
+
+def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
+    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known."""
+    if isinstance(noise, Gaussian):
+        sigma = np.asarray(noise.sigma)
+        if sigma.ndim == 2:
+            return np.asarray(sigma @ vectors)
+        return np.asarray(sigma[..., None] ** 2 * vectors)
+    if isinstance(noise, Laplace):
+        return np.asarray(2 * np.asarray(noise.scale)[..., None] ** 2 * vectors)
+    return vectors

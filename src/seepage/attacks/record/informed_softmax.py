@@ -1,7 +1,7 @@
 """The informed adversary's algebra for softmax models, over rows and releases at once.
 
-As in :mod:`seepage.attacks.record.informed_margin`, but with a column for each of K classes: the known
-records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` but for noise, with
+As in :mod:`seepage.attacks.record.informed_margin`, but with a column for each of K classes: the
+known records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` but for noise, with
 ``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector for all classes changes no loss, so what B has in
 that direction is noise and is taken off.
 
@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seepage.attacks.record.known_coordinate import known_coordinate
-from seepage.attacks.record.record_length import nearest_length
+from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.categorical import Categorical
 

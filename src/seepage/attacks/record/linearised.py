@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.record.parameters import parameters_of
+from seepage.attacks.noisy_releases import parameters_of
 from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
 from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage

@@ -37,7 +37,7 @@ from seepage.auditing.report.words import (
     sentence,
     short,
 )
-from seepage.bounds.guarantee_table import Guarantee, Guarantees
+from seepage.bounds.guarantees import Guarantee, Guarantees
 from seepage.tables.names import counted
 
 EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only

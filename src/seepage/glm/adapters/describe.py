@@ -8,7 +8,6 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
 from seepage.glm.adapters.sklearn import describe_sklearn
 from seepage.glm.adapters.statsmodels import describe_statsmodels
@@ -17,6 +16,7 @@ from seepage.glm.estimators.inputs import place_like, read_penalty, read_respons
 from seepage.glm.estimators.logistic import LogisticRegression
 from seepage.glm.estimators.regression import GLMRegressor
 from seepage.glm.estimators.softmax import SoftmaxRegression
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.families import bernoulli
 from seepage.tables.frames import Table
 

@@ -8,8 +8,8 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.estimators.inputs import place_like
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.families import Family
 from seepage.tables.frames import Table, as_numpy, check_length

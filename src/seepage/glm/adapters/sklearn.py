@@ -22,9 +22,9 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
 from seepage.glm.estimators.inputs import place_like, read_response, read_weights
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.families import bernoulli, gaussian, poisson
 from seepage.tables.frames import Table, as_numpy
 

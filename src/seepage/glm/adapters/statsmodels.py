@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.adapters.shared import check_column_count, description
 from seepage.glm.estimators.inputs import read_response, read_weights
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.families import Family, bernoulli, gaussian, poisson
 from seepage.tables.frames import Table, as_numpy
 

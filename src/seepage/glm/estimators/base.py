@@ -10,13 +10,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from seepage.glm.estimators.inputs import place_like, read_features, read_penalty
-from seepage.glm.fitting.dependence import check_independent_columns
-from seepage.glm.fitting.divergence import check_intercept_exists
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.fitting.streamed_fit import minimise_streamed
-from seepage.glm.fitting.streamed_sums import Problem
+from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.families import Family
 from seepage.tables.frames import Table
@@ -42,38 +39,34 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         self.l2 = l2
         self.fit_intercept = fit_intercept
 
-    def _solve(
-        self, table: Table, family: Family | Categorical, target: Array, weights: Array | None
-    ) -> Array:
+    def _solve(self, objective: AnyObjective, names: tuple[str, ...]) -> Array:
         """Return the parameters of the minimiser, (D,) or (D, K), and note how it was found."""
-        X = table.values
-        ridge = read_penalty(self.l2, len(table))
-        intercept = bool(self.fit_intercept)
-        objective = Objective(X, family, target, weights, ridge, intercept)
-        self.weighted_ = weights is not None
-        if family.name == "gaussian":
+        if objective.family.name == "gaussian":
             self.n_iter_ = 1
-            return solve_least_squares(objective, table.names)
-        if ridge == 0:
-            check_independent_columns(X, weights, intercept=intercept, names=table.names)
-        check_intercept_exists(objective)
-        minimum = minimise(objective, self._start)
+            return solve_least_squares(objective, names)
+        minimum = minimise(objective, self._start, names)
         self.n_iter_ = minimum.steps
         return minimum.parameters
+
+    def _solve_in_memory(
+        self, table: Table, family: Family | Categorical, target: Array, weights: Array | None
+    ) -> Array:
+        ridge, intercept = read_penalty(self.l2, len(table)), bool(self.fit_intercept)
+        self.weighted_ = weights is not None
+        return self._solve(
+            Objective(table.values, family, target, weights, ridge, intercept), table.names
+        )
 
     def _solve_streamed(
         self, source: RowSource, family: Family | Categorical, classes: np.ndarray | None
     ) -> Array:
-        """Return the same for rows that come in chunks."""
-        ridge = read_penalty(self.l2, len(source))
-        intercept = bool(self.fit_intercept)
-        problem = Problem(family, classes, ridge, intercept, len(source.names))
-        minimum = minimise_streamed(source, problem, self._start)
+        ridge, intercept = read_penalty(self.l2, len(source)), bool(self.fit_intercept)
+        loss = PenalisedLoss(family, classes, ridge, intercept, len(source.names))
+        theta = self._solve(StreamedObjective(source, loss), source.names)
         self.weighted_ = source.weighted
-        self.n_iter_ = minimum.steps
         self.n_features_in_ = len(source.names)
         self.feature_names_in_ = np.asarray(source.names, dtype=object)
-        return minimum.parameters
+        return theta
 
     def _parameters(self) -> Array:
         """Return the fitted parameters in the shape :func:`split_parameters` takes apart."""

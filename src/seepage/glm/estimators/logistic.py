@@ -78,7 +78,7 @@ class LogisticRegression(GLMClassifier):
         check_two_classes(self.classes_, positions, weights)
         self._check_binary()
         target = place_like(positions, table.values)
-        return self._with(self._solve(table, bernoulli, target, weights))
+        return self._with(self._solve_in_memory(table, bernoulli, target, weights))
 
     def _check_binary(self) -> None:
         if self.classes_.shape[0] > 2:

@@ -42,7 +42,7 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
         problem = family.problem_with(target)
         if problem is not None:
             raise InputError(f"y does not suit {type(self).__name__}: {problem}.")
-        theta = self._solve(table, family, target, weights)
+        theta = self._solve_in_memory(table, family, target, weights)
         self.coef_, self.intercept_ = split_parameters(theta, bool(self.fit_intercept))
         return self
 

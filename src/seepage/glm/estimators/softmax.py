@@ -79,7 +79,7 @@ class SoftmaxRegression(GLMClassifier):
         self._check_every_class_counts(positions, weights)
         classes = self.classes_.shape[0]
         target = place_like(np.eye(classes)[positions], table.values)
-        return self._with(self._solve(table, Categorical(classes), target, weights))
+        return self._with(self._solve_in_memory(table, Categorical(classes), target, weights))
 
     def _with(self, theta: Array) -> Self:
         coef, self.intercept_ = split_parameters(theta, bool(self.fit_intercept))

@@ -53,75 +53,54 @@ def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
     return xp.concat([top, bottom[None, :]], axis=0)
 
 
-def _add_to_diagonal(H: Array, amounts: Array) -> Array:
-    xp = array_namespace(H)
-    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * amounts[None, :]
+def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Array:
+    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
 
-
-def _penalty(X: Array, ridge: float, intercept: bool) -> Array:
-    """Return the penalty of every row of the parameters: ridge, and 0 for the intercept."""
-    xp = array_namespace(X)
-    penalty = xp.full((X.shape[1] + intercept,), ridge, dtype=X.dtype, device=device(X))
-    if intercept:
-        penalty[-1] = 0.0
-    return penalty
-
-
-def single_output_hessian(X: Array, weights: Array, *, ridge: float, intercept: bool) -> Array:
-    """Return ``H = Σᵢ weightᵢ xᵢ xᵢᵀ + ridge·I``, the Hessian of a single-output objective.
+    For softmax it is singular along the gauge directions (one and the same vector added to the
+    parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
 
     Parameters
     ----------
     X
-        The rows, (n, d).
-    weights
-        The curvature of every row times its sample weight, ``ωᵢ aᵢ``, (n,).
+        The table, (n, d).
+    curvature
+        ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
+        softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
     ridge
         ``nλ``, the coefficient of ``½‖w‖²`` in the objective.
     intercept
-        Whether ``x`` is extended by a last entry 1, whose parameter is not penalised.
+        Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
 
     Returns
     -------
     Array
-        (P, P) with P = d, or d + 1 with an intercept (the last parameter).
+        (P, P), P = D or DK, with D = d, or d + 1 with an intercept; the feature is the slow index,
+        the class the fast one.
     """
-    H = bordered_gram(X, weights, intercept)
-    return _add_to_diagonal(H, _penalty(X, ridge, intercept)) if ridge else H
-
-
-def categorical_hessian(X: Array, weights: Array, *, ridge: float, intercept: bool) -> Array:
-    """Return ``H = Σᵢ xᵢ xᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a softmax objective.
-
-    It is singular along the gauge directions (one and the same vector added to the parameters of
-    every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
-
-    Parameters
-    ----------
-    X
-        The rows, (n, d).
-    weights
-        ``Aᵢ``, (n, K, K): the curvature ``ωᵢ (diag π − ππᵀ)`` of every row, symmetric.
-    ridge, intercept
-        As for :func:`single_output_hessian`.
-
-    Returns
-    -------
-    Array
-        (DK, DK) with D = d, or d + 1 with an intercept; the feature is the slow index, the class
-        the fast one.
-    """
+    if len(curvature.shape) == 1:
+        return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
     xp = array_namespace(X)
-    classes = weights.shape[1]
+    classes = curvature.shape[1]
     D = X.shape[1] + intercept
     blocks = xp.zeros((D, classes, D, classes), dtype=X.dtype, device=device(X))
     for j in range(classes):
         for k in range(j, classes):
-            block = bordered_gram(X, weights[:, j, k], intercept)
+            block = bordered_gram(X, curvature[:, j, k], intercept)
             blocks[:, j, :, k] = block
             blocks[:, k, :, j] = block
-    H = xp.reshape(blocks, (D * classes, D * classes))
-    return _add_to_diagonal(H, xp.repeat(_penalty(X, ridge, intercept), classes)) if ridge else H
+    return penalised(
+        xp.reshape(blocks, (D * classes, D * classes)), ridge, classes if intercept else 0
+    )
+
+
+def penalised(H: Array, ridge: float, free: int) -> Array:
+    """Return ``H + ridge·I``, but for the last ``free`` parameters: the intercepts."""
+    if not ridge:
+        return H
+    xp = array_namespace(H)
+    penalty = xp.full((H.shape[0],), ridge, dtype=H.dtype, device=device(H))
+    penalty[H.shape[0] - free :] = 0.0
+    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
 
 
 def gauge_fixed(H: Array, classes: int) -> Array:

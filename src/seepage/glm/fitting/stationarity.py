@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.cholesky import cholesky_factor, damped_factor
-from seepage.glm.fitting.curvature import row_chunks
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.curvature import penalised, row_chunks
+from seepage.glm.fitting.factorisations import cholesky_factor, damped_factor
+from seepage.glm.fitting.fitted import FittedGLM
+from seepage.glm.fitting.objective import Objective, norm
 
 Array = Any  # any array of the array API standard
 
@@ -73,7 +75,7 @@ def judge_stationarity(
     if relative <= _WARN:
         return relative
     finding = (
-        f"the gradient has norm {_norm(gradient):.2g} and Newton's method would still move the "
+        f"the gradient has norm {norm(gradient):.2g} and Newton's method would still move the "
         f"coefficients by {relative:.2g} of their size (weighed by the curvature)"
     )
     if relative <= _REFUSE:
@@ -102,10 +104,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, NotConvergedWarning, stacklevel=4)
 
 
-def _norm(values: Array) -> float:
-    return math.sqrt(float(array_namespace(values).sum(values * values)))
-
-
 def _size(fit: FittedGLM, H: Array) -> float:
     """Return ``√(wᵀHw)``, with the intercept projected out: the spread of the margins."""
     xp = array_namespace(H)
@@ -121,30 +119,31 @@ def _size(fit: FittedGLM, H: Array) -> float:
 
 def gradient_and_spread(fit: FittedGLM, X: Array) -> tuple[Array, float]:
     """Return the gradient at the coefficients, and ``√Σᵢ (ωᵢ rᵢ ‖xᵢ‖)²``, in chunks of rows."""
-    xp = array_namespace(fit.coef)
-    total = fit.ridge * fit.coef
-    free = 0.0 * fit.intercept if fit.intercept is not None else None
-    spread = 0.0
-    for rows in row_chunks(*X.shape):
-        block = xp.astype(X[rows, :], fit.coef.dtype, copy=False)
-        slopes = fit.family.slope(fit.margins(block), fit.target[rows, ...])
-        if fit.sample_weight is not None:
-            weights = fit.sample_weight[rows]
-            slopes = slopes * (weights if len(slopes.shape) == 1 else weights[:, None])
-        total = total + block.T @ slopes
-        squares = xp.sum(block * block, axis=1)
-        if free is not None:
-            free, squares = free + xp.sum(slopes, axis=0), squares + 1.0
-        sizes = slopes * slopes
-        sizes = sizes if len(sizes.shape) == 1 else xp.sum(sizes, axis=1)
-        spread += float(xp.sum(squares * sizes))
-    if free is not None:
-        total = xp.concat([total, xp.reshape(free, (1, *fit.coef.shape[1:]))], axis=0)
-    return total, math.sqrt(spread)
+    theta, squares = fit.parameters, 0.0
+    total = fit.ridge * theta
+    if fit.intercept is not None:
+        total[-1, ...] = 0.0
+    for part in _parts(fit, X):
+        slopes = part.slopes(part.margins(theta))
+        total = total + part.gradient(theta, slopes)
+        lengths = part.row_norms if len(slopes.shape) == 1 else part.row_norms[:, None]
+        squares += norm(slopes * lengths) ** 2
+    return total, math.sqrt(squares)
 
 
 def _hessian(fit: FittedGLM, X: Array) -> Array:
+    whole = Objective.of(fit, X)
+    H: Array = 0.0
+    for part in _parts(fit, X):
+        H = H + part.hessian(part.margins(fit.parameters))
+    free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
+    return whole.definite(penalised(H, fit.ridge, free))
+
+
+def _parts(fit: FittedGLM, X: Array) -> Iterator[Objective]:
+    """Yield the objectives of chunks of rows, without the penalty and in the type of ``fit``."""
     xp = array_namespace(fit.coef)
-    objective = Objective.of(fit, xp.astype(X, fit.coef.dtype, copy=False))
-    H = objective.hessian(fit.margins(objective.X))
-    return objective.definite(H)
+    for rows in row_chunks(*X.shape):
+        weight = None if fit.sample_weight is None else fit.sample_weight[rows]
+        part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0)
+        yield Objective.of(part, xp.astype(X[rows, :], fit.coef.dtype, copy=False))

@@ -10,9 +10,10 @@ from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.curvature import categorical_hessian, gauge_fixed, single_output_hessian
-from seepage.glm.fitting.dependence import check_independent_columns
+from seepage.glm.fitting.curvature import hessian, penalised
+from seepage.glm.fitting.existence import check_columns
+from seepage.glm.fitting.fitted import FittedGLM
+from seepage.glm.fitting.objective import Objective
 from seepage.glm.fitting.stationarity import check_stationarity
 from seepage.glm.jacobian.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian.operator import GLMJacobian
@@ -37,15 +38,9 @@ def glm_jacobian(
         lambda rows: fit.margins(_wide(X[rows, :])), len(table), X.shape[1], chunk=chunk_for(X)
     )
     H = _hessian(fit, X, margins)
-    if fit.ridge == 0:
-        gram = None if isinstance(fit.family, Categorical) else H
-        check_independent_columns(
-            X,
-            fit.sample_weight,
-            intercept=fit.intercept is not None,
-            names=table.names,
-            gram=gram,
-        )
+    objective = Objective.of(fit, X)
+    check_columns(objective, H, objective.counted, table.names)
+    H = objective.definite(H)
     check_stationarity(fit, X, on_mismatch, hessian=H)
     jacobian = jacobian_of_rows(fit, X, margins, whitened_inverse(H, noise))
     jacobian.fit = fit
@@ -58,7 +53,7 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     It is a Jacobian over a table of that one row, however many rows the model was fitted on.
     """
     margins = fit.margins(X)
-    H = _hessian(fit, X, margins)
+    H = Objective.of(fit, X).definite(_hessian(fit, X, margins))
     one = slice(row, row + 1)
     weight = None if fit.sample_weight is None else fit.sample_weight[one]
     alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
@@ -131,10 +126,9 @@ def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> G
 
 
 def _hessian(fit: FittedGLM, X: Array, margins: Array) -> Array:
-    """Return the objective's Hessian in float64, definite also along softmax's gauge."""
+    """Return the objective's Hessian in float64."""
     xp = array_namespace(X)
     weight = fit.sample_weight
-    wanted = {"intercept": fit.intercept is not None}
     # A float64 table goes through whole: the Hessian works in chunks of its own.
     step = 1 << 22 if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
     total: Array = 0.0
@@ -143,16 +137,10 @@ def _hessian(fit: FittedGLM, X: Array, margins: Array) -> Array:
         curvature = fit.family.curvature(M, fit.target[rows, ...])
         if weight is not None:
             curvature = xp.reshape(weight[rows], (-1, *(1,) * (curvature.ndim - 1))) * curvature
-        hessian = (
-            categorical_hessian if isinstance(fit.family, Categorical) else single_output_hessian
-        )
-        total = total + hessian(_wide(X[rows, :]), curvature, ridge=0.0, **wanted)
+        intercept = fit.intercept is not None
+        total = total + hessian(_wide(X[rows, :]), curvature, ridge=0.0, intercept=intercept)
     outputs = fit.family.outputs if isinstance(fit.family, Categorical) else 1
-    penalised = X.shape[1] * outputs
-    diagonal = xp.zeros((total.shape[0],), dtype=xp.float64, device=X.device)
-    diagonal[:penalised] = fit.ridge
-    total = total + xp.eye(total.shape[0], dtype=xp.float64, device=X.device) * diagonal
-    return gauge_fixed(total, outputs) if outputs > 1 else total
+    return penalised(total, fit.ridge, outputs if fit.intercept is not None else 0)
 
 
 def _in_float64(fit: FittedGLM) -> FittedGLM:

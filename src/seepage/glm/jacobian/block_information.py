@@ -17,7 +17,7 @@ import numpy as np
 
 from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.curvature import categorical_hessian
+from seepage.glm.fitting.curvature import hessian
 from seepage.glm.jacobian.operator import GLMJacobian
 
 Array = Any
@@ -32,9 +32,7 @@ def block_information(jacobian: GLMJacobian, unknowns: Unknowns, rows: Array) ->
     B = a @ W.T
     if unknowns.label:
         B = np.concatenate([B, b], axis=2)
-    total = categorical_hessian(
-        X, B @ np.swapaxes(B, 1, 2), ridge=0.0, intercept=jacobian.intercept
-    )
+    total = hessian(X, B @ np.swapaxes(B, 1, 2), ridge=0.0, intercept=jacobian.intercept)
     V = np.zeros((D, W.shape[0]))
     V[: jacobian.features, :] = unknowns.of(np.eye(jacobian.features), axis=1)
     total = total + np.kron(V @ V.T, r.T @ r)

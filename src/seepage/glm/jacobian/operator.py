@@ -25,7 +25,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 
 if TYPE_CHECKING:
-    from seepage.glm.adapters.fitted import FittedGLM
+    from seepage.glm.fitting.fitted import FittedGLM
 
 Array = Any
 

@@ -12,13 +12,13 @@ import numpy as np
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_penalty
 from seepage.glm.fitting.curvature import gauge_fixed
+from seepage.glm.fitting.existence import check_columns
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.stationarity import gradient_and_spread, judge_stationarity
-from seepage.glm.fitting.streamed_fit import check_columns_of
-from seepage.glm.fitting.streamed_sums import Problem
+from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.assembly import jacobian_of_rows, weighted_derivatives, whitened_inverse
 from seepage.glm.jacobian.closed_form import SingleOutputJacobian
 from seepage.glm.jacobian.operator import GLMJacobian
@@ -47,7 +47,7 @@ class Release:
     """
 
     fit: FittedGLM
-    problem: Problem
+    problem: PenalisedLoss
     template: GLMJacobian
 
     def jacobian(self, chunk: Chunk) -> GLMJacobian:
@@ -80,9 +80,9 @@ class OptimumSums:
         )
 
 
-def optimum_sums(chunk: Chunk, fit: FittedGLM, problem: Problem) -> OptimumSums:
+def optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:
     """Return the sums at the coefficients of ``fit`` over a chunk."""
-    objective = problem.objective(chunk)
+    objective = problem.on(chunk)
     here = replace(fit, target=objective.target, sample_weight=chunk.weight, ridge=0.0)
     gradient, spread = gradient_and_spread(here, chunk.X)
     counted = len(chunk) if chunk.weight is None else int(np.count_nonzero(chunk.weight))
@@ -105,7 +105,7 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         problem = replace(problem, ridge=fit.ridge)
     ridge = problem.penalised(np.full(problem.shape, problem.ridge))
     H = sums.hessian + np.diag(np.ravel(ridge))
-    check_columns_of(source, problem, H, sums.rows)
+    check_columns(StreamedObjective(source, problem), H, sums.rows, source.names)
     if isinstance(problem.family, Categorical):
         H = gauge_fixed(H, problem.family.outputs)
     gradient = sums.gradient + ridge * fit.parameters
@@ -117,7 +117,7 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     return Release(fit, problem, template)
 
 
-def describe_streamed(model: Any, source: RowSource) -> tuple[FittedGLM, Problem]:
+def describe_streamed(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss]:
     """Return a model's description without any row, and the objective it states."""
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
@@ -146,4 +146,4 @@ def describe_streamed(model: Any, source: RowSource) -> tuple[FittedGLM, Problem
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
-    return fit, Problem(fit.family, known, fit.ridge, intercept, len(source.names))
+    return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))

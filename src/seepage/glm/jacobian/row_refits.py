@@ -20,8 +20,8 @@ import numpy as np
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.cholesky import cholesky_factor
+from seepage.glm.fitting.factorisations import cholesky_factor
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.jacobian.assembly import one_row_jacobian

@@ -26,8 +26,8 @@ from seepage.core.noise import Noise
 from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.curvature import single_output_hessian
+from seepage.glm.fitting.curvature import hessian
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.jacobian.assembly import whitened_inverse
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.reweighting.rule import ReweightRule, Step
@@ -83,9 +83,7 @@ def procedure_leakage(
     )
     family, width = fit.family, X.shape[1]
     curvature = family.curvature(fit.margins(X), fit.target)
-    H = single_output_hessian(
-        X, last.weights * curvature, ridge=fit.ridge, intercept=fit.intercept is not None
-    )
+    H = hessian(X, last.weights * curvature, ridge=fit.ridge, intercept=fit.intercept is not None)
     maker = SlopeMaker(fit, X, H, unknowns, noise)
     system = _System.at(maker, rule, last)
     adjoint = system.adjoint()

@@ -20,7 +20,7 @@ import numpy as np
 from seepage.core.noise import Noise
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.jacobian.assembly import whitened_inverse
 
 _TIED = 1e-9  # relative gap of the two leading singular values below which e has no derivative

@@ -1,1 +1,5 @@
-"""Federated rounds: simulated, recorded, or run with Flower."""
+"""What clients of federated learning send, layer by layer: simulated, recorded, or seen in Flower.
+
+Rounds of a simulation, the recording of gradients and updates, and the recorded gradients
+themselves, projected where they are too wide to hold.
+"""

@@ -15,9 +15,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.federated.gradients import WIDTH, LayerGradients, joined
-from seepage.layers.federated.recorded import blank_recording, record_updates
-from seepage.layers.federated.recording_file import load_gradients, save_gradients
+from seepage.layers.federated.gradients import (
+    WIDTH,
+    LayerGradients,
+    joined,
+    load_gradients,
+    save_gradients,
+)
+from seepage.layers.federated.recording import blank_recording, record_updates
 from seepage.nn.gradients.network_checks import unwrapped
 
 if TYPE_CHECKING:

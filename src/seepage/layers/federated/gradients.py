@@ -1,17 +1,29 @@
-"""Recorded gradients, layer by layer: what an observer of federated rounds holds."""
+"""Recorded gradients, layer by layer: what an observer of federated rounds holds.
+
+Gradients too wide to hold are projected at random: every entry, with a random sign, to a bucket.
+This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it takes one
+addition per entry, keeps inner products right in expectation, and turns independent noise into
+independent noise, so that noise may be added before or after.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.layers.federated.hashed_projection import Sketch
+from seepage.nn.jacobian.random_signs import key_of
 from seepage.support.chunks import row_slices
+from seepage.support.files import write_private
 from seepage.tables.frames import as_numpy
 
 WIDTH = 4096  # numbers kept of a layer's gradient
@@ -87,7 +99,7 @@ class LayerGradients:
                     f"The gradients of layer {layer!r} must have one row per gradient, but their "
                     f"shape is {tuple(values.shape)}."
                 )
-            sketch = Sketch(values.shape[1], width, seed, layer)
+            sketch = CountSketch(values.shape[1], width, seed, layer)
             rows, squares = [], []
             for piece in row_slices(*values.shape):
                 part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
@@ -227,3 +239,105 @@ def _finite(block: np.ndarray, layer: str) -> np.ndarray:
             f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
         )
     return block
+
+
+class CountSketch:
+    """Projects vectors of ``size`` numbers to ``width``; leaves them as they are if they fit.
+
+    Parameters
+    ----------
+    size
+        Numbers in a vector.
+    width
+        The most that are kept.
+    key
+        Seeds the projection; the same key and sizes give the same projection.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.federated.gradients import CountSketch
+    >>> CountSketch(1000, 10, "a").apply(torch.ones(3, 1000)).shape
+    torch.Size([3, 10])
+    >>> CountSketch(5, 10, "a").apply(torch.ones(3, 5)).sum()
+    tensor(15.)
+    """
+
+    def __init__(self, size: int, width: int, *key: object) -> None:
+        self.size, self.width = size, min(size, width)
+        self.projects = size > width
+        self.key = key_of(*key, size, width)
+        self._places: tuple[Tensor, Tensor] | None = None
+
+    def apply(self, vectors: Tensor) -> Tensor:
+        """Return the projections of vectors, ``(n, size)``, where they live."""
+        if not self.projects:
+            return vectors
+        bucket, sign = self._table(vectors)
+        out = torch.zeros(len(vectors), self.width, dtype=vectors.dtype, device=vectors.device)
+        return out.index_add_(1, bucket, vectors * sign)
+
+    def counts(self) -> np.ndarray:
+        """Return how many entries fall into each bucket: the variance of projected unit noise."""
+        if not self.projects:
+            return np.ones(self.width)
+        bucket, _ = self._table(torch.zeros(1))
+        return np.bincount(bucket.cpu().numpy(), minlength=self.width).astype(float)
+
+    def _table(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        if self._places is None or self._places[0].device != like.device:
+            draw = torch.Generator().manual_seed(self.key % (1 << 63))
+            bucket = torch.randint(self.width, (self.size,), generator=draw)
+            sign = torch.randint(2, (self.size,), generator=draw) * 2 - 1
+            self._places = bucket.to(like.device), sign.to(like.device)
+        bucket, sign = self._places
+        return bucket, sign.to(like.dtype)
+
+
+def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
+    """Write recorded gradients, with further columns of the same length such as their clients.
+
+    Parameters
+    ----------
+    gradients
+        What was recorded.
+    path
+        The file, a NumPy archive.
+    columns
+        Arrays with one entry per gradient.
+    """
+    arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
+    arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
+    arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
+    arrays["norms"] = gradients.norms
+    keys = gradients.projections
+    head = json.dumps([[name, int(n), keys.get(name)] for name, n in gradients.sizes.items()])
+    arrays["layers"] = np.frombuffer(head.encode(), dtype=np.uint8)
+    write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def load_gradients(
+    path: str | os.PathLike[str],
+) -> tuple[LayerGradients, dict[str, np.ndarray]]:
+    """Read what :func:`save_gradients` wrote: the gradients, and the further columns."""
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; name a file in it.")
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            head = json.loads(bytes(found["layers"]).decode())
+            # Files of earlier versions do not say how a layer was projected.
+            sizes = {name: size for name, size, *_ in head}
+            keys = {name: key for name, _, *rest in head for key in rest if key is not None}
+            blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
+            variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
+            columns = {
+                name.removeprefix("column "): found[name]
+                for name in found.files
+                if name.startswith("column ")
+            }
+            return LayerGradients(blocks, sizes, found["norms"], variances, keys), columns
+    # An array without names (.npy) is no context, and a file of another kind has other entries.
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
+        raise InputError(
+            f"{path} does not hold recorded gradients ({error}); name another file."
+        ) from error

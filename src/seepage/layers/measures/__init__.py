@@ -1,1 +1,5 @@
-"""What is measured of each layer: sensitivity and V-information."""
+"""Measures with one number per layer: sensitivity (from its Jacobian) and V-information.
+
+With what they are made of: norms and columns of the layers' Jacobians; classifiers, and batches
+with and without a property; and the result that both return.
+"""

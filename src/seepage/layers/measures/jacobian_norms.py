@@ -1,15 +1,22 @@
-"""Norms of every layer's Jacobian, whole or estimated, and the extremes of its gradient."""
+"""Norms of every layer's Jacobian, whole or estimated, and the extremes of its gradient.
+
+A full layer's gradient is ``δ tᵀ``: the norms of its entries are products of norms, and its largest
+and smallest entries are products of largest and smallest ones, so it is never written out. What has
+to be written out (convolutions, sequences) is taken a few records at a time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.layers.measures.entries import extremes, measure_norm
 from seepage.layers.measures.jacobian_columns import InputColumns, Multiples, TargetColumns
+from seepage.nn.gradients.contributions import ParameterGradient
+from seepage.nn.gradients.outer_products import Grams, OneHot, Outer
 from seepage.nn.gradients.recording import Layers
 from seepage.nn.jacobian.random_signs import key_of, row_signs
 from seepage.nn.problem.problem import Batch
@@ -17,10 +24,13 @@ from seepage.support.chunks import progress
 
 Source = TargetColumns | InputColumns
 _TOGETHER = 4  # directions at once; more win nothing
+_WRITTEN = 1 << 24  # numbers of a gradient written out at a time
+
+NORMS: tuple[object, ...] = ("fro", 1, "inf")
 
 
 @dataclass
-class Tally:
+class NormTally:
     """The norm, its squared standard error, and the extremes of every layer's gradient."""
 
     norm: dict[str, Tensor]
@@ -58,7 +68,7 @@ class JacobianNorms:
     directions: int
     seed: int
 
-    def of(self, plan: Layers, batch: Batch, places: Tensor) -> Tally:
+    def of(self, plan: Layers, batch: Batch, places: Tensor) -> NormTally:
         """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
         columns = batch.z[0].numel()
@@ -78,17 +88,17 @@ class JacobianNorms:
                 part.setdefault(layer, zero)  # the loss does not depend on this layer
         return tally
 
-    def _range(self, source: Source) -> Tally:
+    def _range(self, source: Source) -> NormTally:
         """Return the extremes of every layer's gradient."""
-        tally = Tally({}, {}, {}, {})
+        tally = NormTally({}, {}, {}, {})
         for (name, _), gradient in source.gradients():
             if name in self.home:
                 tally.widen(self.home[name], *extremes(gradient))
         return tally
 
-    def _multiples(self, source: TargetColumns, one: Multiples) -> Tally:
+    def _multiples(self, source: TargetColumns, one: Multiples) -> NormTally:
         """Return norms and extremes from the one gradient of which all others are multiples."""
-        tally = Tally({}, {}, {}, {})
+        tally = NormTally({}, {}, {}, {})
         for (name, _), gradient in source.of_output(one.direction):
             if name in self.home:
                 layer = self.home[name]
@@ -108,7 +118,7 @@ class JacobianNorms:
         batch: Batch,
         places: Tensor,
         columns: int,
-        tally: Tally,
+        tally: NormTally,
     ) -> None:
         """Take small layers whole, by their rows, and estimate the others."""
         small = self._small() if isinstance(source, InputColumns) else {}
@@ -139,7 +149,7 @@ class JacobianNorms:
         places: Tensor,
         columns: int,
         done: set[str],
-        tally: Tally,
+        tally: NormTally,
     ) -> None:
         if self.norm == "inf":
             raise InputError(
@@ -209,3 +219,73 @@ def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
     """Return for every example the direction of one entry of its variable."""
     flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
     return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)
+
+
+def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
+    """Return, of every example, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
+    if norm == "fro":
+        return gradient.dot(gradient, Grams())
+    single = _single(gradient)
+    if single is not None:
+        left, right = (side.abs().flatten(2) for side in single)
+        if norm == 1:
+            return (left.sum(2) * right.sum(2)).sum(1)
+        return (left.amax(2) * right.amax(2)).amax(1)
+    if norm == 1:
+        return _in_pieces(gradient, lambda dense: dense.abs().sum(1))
+    return _in_pieces(gradient, lambda dense: dense.abs().amax(1))
+
+
+def extremes(gradient: ParameterGradient) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest entry of every example's gradient."""
+    single = _single(gradient)
+    if single is not None:
+        left, right = (side.flatten(2) for side in single)
+        corners = torch.stack(
+            [a * b for a in (left.amin(2), left.amax(2)) for b in (right.amin(2), right.amax(2))]
+        )
+        return corners.amin(dim=(0, 2)), corners.amax(dim=(0, 2))
+    low = _in_pieces(gradient, lambda dense: dense.amin(1))
+    return low, _in_pieces(gradient, lambda dense: dense.amax(1))
+
+
+def _single(gradient: ParameterGradient) -> tuple[Tensor, Tensor] | None:
+    """Return both sides of a gradient that is one outer product with one position."""
+    if gradient.plain is not None or len(gradient.outers) != 1:
+        return None
+    outer = gradient.outers[0]
+    if isinstance(outer.left, OneHot) or outer.right.shape[2] != 1:
+        return None
+    return outer.left, outer.right
+
+
+def _in_pieces(gradient: ParameterGradient, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cat([reduce(dense) for dense in _written_out(gradient)])
+
+
+def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
+    """Yield the gradients of a few examples at a time, ``(b, size)``."""
+    if not gradient.outers:
+        if gradient.plain is not None:
+            yield gradient.plain
+        return
+    examples = len(gradient.outers[0].right)
+    width = max(1, _outer_size(gradient.outers[0]))
+    step = max(1, _WRITTEN // width)
+    for start in range(0, examples, step):
+        rows = slice(start, start + step)
+        dense = sum(_rows(outer, rows).written_out() for outer in gradient.outers)
+        yield dense if gradient.plain is None else dense + gradient.plain[rows]
+
+
+def _outer_size(outer: Outer) -> int:
+    left = outer.left.size if isinstance(outer.left, OneHot) else outer.left.shape[3]
+    return int(outer.right.shape[1] * left * outer.right.shape[3])
+
+
+def _rows(outer: Outer, rows: slice) -> Outer:
+    left = outer.left
+    if isinstance(left, OneHot):
+        keep = None if left.keep is None else left.keep[rows]
+        return Outer(OneHot(left.index[rows], left.size, keep), outer.right[rows])
+    return Outer(left[rows], outer.right[rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from seepage.errors import InputError, nearest
 from seepage.tables.frames import build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
+_BAR, _WORST, _INK = "#0072b2", "#d55e00", "#1c2530"  # told apart with every colour vision
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,8 +110,6 @@ class PerLayer:
 
     def figure(self) -> Any:
         """Return a matplotlib figure: a bar for every layer, with its interval."""
-        from seepage.layers.measures.figure import draw_layers
-
         return draw_layers([self])
 
     def _high(self, layer: str) -> float:
@@ -144,3 +143,26 @@ def mean_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         reach = stdtrit(np.maximum(counts - 1, 1), 0.975) * deviation
     reach = np.where(counts > 1, reach, np.nan)
     return mean, mean - reach, mean + reach
+
+
+def draw_layers(results: Sequence[PerLayer]) -> Any:
+    """Return a matplotlib figure with one panel per result, the highest layer in another colour."""
+    from matplotlib.figure import Figure
+
+    width = max(4.5, 1.5 + 0.55 * len(results[0].layers))
+    figure = Figure(figsize=(width, 2.6 * len(results)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(results), 1, sharex=True))
+    for panel, result in zip(panels, results, strict=True):
+        highest = result.ranking()[0]
+        places = np.arange(len(result.layers))
+        colours = [_WORST if name == highest else _BAR for name in result.layers]
+        panel.bar(places, result.values, color=colours, width=0.7)
+        reach = np.abs(np.stack([result.values - result.low, result.high - result.values]))
+        panel.errorbar(
+            places, result.values, yerr=np.nan_to_num(reach), fmt="none", ecolor=_INK, capsize=3
+        )
+        panel.set_xticks(places, result.layers, rotation=45, ha="right")
+        panel.set_ylabel(result.unit)
+        panel.set_title(result.measure, loc="left", fontsize="medium")
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,278 @@
+"""What all attribute-inversion adversaries share: learn what is known, guess, and be scored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from seepage.attacks.attribute.nominal import NominalAttribute, check_columns
+from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, stratified_difference
+from seepage.attacks.noisy_releases import Releases
+from seepage.errors import InputError
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import Table, as_numpy, check_finite, check_length, read_table
+
+
+class AttributeInversion(ABC):
+    """An adversary who guesses a nominal attribute of records from everything else about them.
+
+    ``fit`` takes what the adversary knows; ``predict`` guesses the level of every target row, and
+    never looks at the attribute's own columns there; ``attack`` compares the guesses with the truth
+    in these columns. A subclass says how well each level explains what is seen.
+
+    Parameters
+    ----------
+    attribute
+        What is guessed.
+    """
+
+    name = "adversary"
+
+    def __init__(self, attribute: NominalAttribute) -> None:
+        self.attribute = attribute
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from what the adversary knows, and return the adversary."""
+
+    @abstractmethod
+    def _prepare(self, release: Any) -> tuple[Any, int]:
+        """Return what scoring needs of the release or releases, and how many there are."""
+
+    @abstractmethod
+    def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
+        """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
+
+        ``X``, (b, d), and ``y``, (b,), are the chunk, with zeros in the attribute's columns, and
+        ``rows`` says where among the targets it lies. The level with the highest score is guessed.
+        """
+
+    def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
+        """Guess the level of every target row.
+
+        Parameters
+        ----------
+        X
+            The target rows, (n, d). What stands in the attribute's columns is not looked at, and
+            may be NaN.
+        y
+            Their labels, (n,).
+        release
+            What left the house: a released model, or :class:`Releases`, many at once. Not looked at
+            by :class:`Prior` and :class:`Ideal`.
+
+        Returns
+        -------
+        numpy.ndarray
+            The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
+            :class:`Releases`. Of levels that explain what is seen equally well, the first.
+        """
+        guesses = self._guess(X, y, release)
+        if isinstance(release, Releases):
+            return np.broadcast_to(guesses, (len(release), len(guesses[0])))
+        return np.asarray(guesses[0])
+
+    def attack(self, X: Any, y: Any, release: Any = None) -> InversionResult:
+        """Guess the level of every target row and compare with the truth.
+
+        Parameters are those of :meth:`predict`, but the attribute's columns hold the truth.
+        """
+        truth = self.attribute.read(X)
+        hits = self._guess(X, y, release) == truth
+        return InversionResult(self.name, self.attribute.name, len(self.attribute), hits)
+
+    def _guess(self, X: Any, y: Any, release: Any) -> np.ndarray:
+        """Return the guessed levels, (T, n)."""
+        self._check_fitted()
+        table, labels = self._read_targets(X, y)
+        prepared, trials = self._prepare(release)
+        d, K = table.values.shape[1], len(self.attribute)
+        guesses = np.empty((trials, len(table)), dtype=np.min_scalar_type(K))
+        width = self._chunk_width(d, trials)
+        for rows in row_slices(len(table), width, what=f"{self.name} attack"):
+            chunk = self._without_attribute(table, rows)
+            guesses[:, rows] = np.argmax(self._scores(chunk, labels[rows], rows, prepared), axis=2)
+        return guesses
+
+    def _chunk_width(self, d: int, trials: int) -> int:
+        """Return about how many numbers scoring one row holds at a time."""
+        return d + 3 * trials * len(self.attribute)
+
+    def _read_known(self, X: Any, y: Any) -> tuple[Table, np.ndarray, np.ndarray]:
+        """Return the table the adversary knows, its labels, and the level of every row."""
+        table = read_table(X)
+        check_columns(self.attribute, table.values.shape[1])
+        labels = as_numpy(y)
+        check_length(labels, table, "y")
+        self.n_features_in_ = table.values.shape[1]
+        return table, labels, self.attribute.read_columns(self._shown(table))
+
+    def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
+        table = read_table(X, check=False)
+        if table.values.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {table.values.shape[1]} columns, but the adversary learnt from "
+                f"{self.n_features_in_}; pass rows of the same table."
+            )
+        labels = as_numpy(y)
+        check_length(labels, table, "y")
+        return table, labels
+
+    def _without_attribute(self, table: Table, rows: slice) -> np.ndarray:
+        """Return a chunk of the table with zeros in the attribute's columns."""
+        chunk = np.array(as_numpy(table.values[rows, :]), dtype=float)
+        chunk[:, self.attribute.columns] = 0.0
+        check_finite(Table(chunk, table.names, None, table.library))
+        return chunk
+
+    def _shown(self, table: Table) -> np.ndarray:
+        return as_numpy(table.values[:, list(self.attribute.columns)])
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise InputError(
+                f"This {type(self).__name__} knows nothing yet: call fit with what it knows first."
+            )
+
+    def __repr__(self) -> str:
+        return f"<{self.name} adversary on {self.attribute!r}>"
+
+
+def log_frequencies(positions: np.ndarray, levels: int) -> np.ndarray:
+    """Return the logarithm of every level's share, (K,); −∞ for a level nobody has."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.bincount(positions, minlength=levels) / len(positions))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy over one group of records, with its 95 % confidence interval."""
+
+    group: Hashable
+    rows: int
+    accuracy: float
+    interval: ConfidenceInterval
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InversionResult:
+    """Which guesses of an adversary were right, for every release and record.
+
+    The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
+
+    Parameters
+    ----------
+    adversary
+        Who guessed.
+    attribute
+        What was to be guessed.
+    levels
+        How many levels it has.
+    hits
+        Whether the guess was right, (T, n): by release and record (T = 1 for an adversary that
+        looks at no release).
+    kind
+        ``attack``: a demonstration that this much can be inferred, never that no more can be.
+    """
+
+    adversary: str
+    attribute: str
+    levels: int
+    hits: np.ndarray
+    kind: str = "attack"
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right guesses, over all releases and records."""
+        return float(self.hits.mean())
+
+    @property
+    def interval(self) -> ConfidenceInterval:
+        """The 95 % confidence interval of :attr:`accuracy`, over releases and records.
+
+        See :mod:`seepage.attacks.intervals` for what it counts.
+        """
+        return accuracy_interval(self.hits)
+
+    @property
+    def row_accuracy(self) -> np.ndarray:
+        """The share of the releases that give each record away, (n,)."""
+        return np.asarray(self.hits.mean(axis=0))
+
+    @property
+    def trial_accuracy(self) -> np.ndarray:
+        """The share of the records that each release gives away, (T,)."""
+        return np.asarray(self.hits.mean(axis=1))
+
+    def by(self, groups: Any) -> list[Accuracy]:
+        """Return the accuracy in each group of records, in sorted order of their labels.
+
+        Parameters
+        ----------
+        groups
+            One label per record, such as the decile of its leakage.
+        """
+        labels = self._labels(groups)
+        out = []
+        for label in np.unique(labels).tolist():
+            hits = self.hits[:, labels == label]
+            out.append(Accuracy(label, hits.shape[1], float(hits.mean()), accuracy_interval(hits)))
+        return out
+
+    def difference(
+        self, groups: Any, first: Hashable, second: Hashable, strata: Any = None
+    ) -> tuple[float, ConfidenceInterval]:
+        """Return how much more accurate the guesses are in one group than in another.
+
+        With it comes the 95 % confidence interval of the difference, which takes into account that
+        both groups were attacked through the same releases.
+
+        Parameters
+        ----------
+        groups
+            One label per record.
+        first, second
+            The two that are compared.
+        strata
+            One label per record, such as its true level: records of the same label are compared
+            with each other, and each label counts by its share of all records that were attacked.
+        """
+        labels = self._labels(groups)
+        layers = np.zeros(len(labels)) if strata is None else self._labels(strata)
+        for group in (first, second):
+            for layer in np.unique(layers):
+                if not np.any((labels == group) & (layers == layer)):
+                    where = "" if strata is None else f" with the label {layer.item()!r}"
+                    raise InputError(f"No record{where} belongs to the group {group!r}.")
+        return stratified_difference(
+            [
+                (
+                    float(np.mean(layers == layer)),
+                    self.hits[:, (labels == first) & (layers == layer)],
+                    self.hits[:, (labels == second) & (layers == layer)],
+                )
+                for layer in np.unique(layers)
+            ]
+        )
+
+    def _labels(self, groups: Any) -> np.ndarray:
+        labels = as_numpy(groups)
+        if labels.shape != self.hits.shape[1:]:
+            raise InputError(
+                f"{self.hits.shape[1]} records were attacked, but groups has the shape "
+                f"{labels.shape}; give one label per record."
+            )
+        return labels
+
+    def __repr__(self) -> str:
+        trials, rows = self.hits.shape
+        low, high = self.interval
+        times = f" in {trials:,} releases" if trials > 1 else ""
+        return (
+            f"<{self.adversary} on {self.attribute} ({self.levels} levels): accuracy "
+            f"{self.accuracy:.4f}, 95 % interval {low:.4f} to {high:.4f}, {rows:,} records{times}>"
+        )

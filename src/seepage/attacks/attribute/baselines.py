@@ -1,0 +1,116 @@
+"""Adversaries who look at no release: what an attack on one has to beat."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.errors import InputError
+
+
+class Prior(AttributeInversion):
+    """Guesses the most frequent level for everybody: ``argmax_k p(k)`` (paper 001, section 6.4).
+
+    Parameters
+    ----------
+    attribute
+        What is guessed.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> X = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    >>> allele = sp.attacks.NominalAttribute.from_table(X, [0], "allele")
+    >>> sp.attacks.Prior(allele).fit(X, np.zeros(3)).attack(X, np.zeros(3)).accuracy
+    0.6666666666666666
+    """
+
+    name = "prior"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Count the levels in a table ``X`` that shows the attribute."""
+        _, _, levels = self._read_known(X, y)
+        self.log_prior_ = log_frequencies(levels, len(self.attribute))
+        return self
+
+    def _prepare(self, release: Any) -> tuple[Any, int]:
+        return None, 1
+
+    def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
+        return np.broadcast_to(self.log_prior_, (1, len(X), len(self.attribute)))
+
+
+class Ideal(AttributeInversion):
+    """Guesses by a classifier that was shown the attribute: what the data give away on their own.
+
+    No model is attacked; the other columns and the label suffice. An attack on a release that does
+    no better tells nothing that could not be inferred from people like the target.
+
+    Give ``fit`` other rows than those attacked (half of the table, or a test set): a classifier
+    that has seen a row has seen its answer, and its accuracy there is too good.
+
+    Parameters
+    ----------
+    attribute
+        What is guessed.
+    classifier
+        Any scikit-learn classifier; multinomial logistic regression on standardised columns where
+        none is given. A copy of it is fitted.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> level = rng.integers(0, 2, 400).astype(float)
+    >>> X = np.column_stack([level, level + rng.standard_normal(400)])
+    >>> y = np.zeros(400)
+    >>> attribute = sp.attacks.NominalAttribute.from_table(X, [0], "level")
+    >>> ideal = sp.attacks.Ideal(attribute).fit(X[:200], y[:200])
+    >>> ideal.attack(X[200:], y[200:]).accuracy > 0.6
+    True
+    """
+
+    name = "ideal"
+
+    def __init__(self, attribute: Any, classifier: Any = None) -> None:
+        super().__init__(attribute)
+        self.classifier = classifier
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the attribute from rows ``X``, which show it, and labels ``y``."""
+        from sklearn.base import clone
+
+        table, labels, levels = self._read_known(X, y)
+        # Labels that are not numbers become one column per class.
+        self.classes_ = None if labels.dtype.kind in "biuf" else np.unique(labels)
+        features = self._features(self._without_attribute(table, slice(None)), labels)
+        seen = np.unique(levels)
+        if len(seen) < 2:
+            raise InputError(
+                f"All rows have the level {self.attribute.levels[seen[0]]!r}, so there is nothing "
+                "to learn; pass rows with at least two levels."
+            )
+        template = _default_classifier() if self.classifier is None else self.classifier
+        self.classifier_ = clone(template).fit(features, levels)
+        return self
+
+    def _prepare(self, release: Any) -> tuple[Any, int]:
+        return None, 1
+
+    def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
+        guesses = self.classifier_.predict(self._features(X, y))
+        return np.asarray(np.eye(len(self.attribute))[guesses][None])
+
+    def _features(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        label = y[:, None] if self.classes_ is None else y[:, None] == self.classes_
+        return np.hstack([X[:, self.attribute.others(X.shape[1])], label])
+
+
+def _default_classifier() -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))

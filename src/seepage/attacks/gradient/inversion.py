@@ -1,0 +1,396 @@
+"""Puts records together again from their gradients: gradient inversion.
+
+The adversary looks for a record whose gradient is the one it saw. It knows the network, how
+gradients were clipped and how many records there are in a batch.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.gradient.image_similarity import ImageQuality, compare_images
+from seepage.attacks.gradient.labels import is_plain_cross_entropy, recover_labels
+from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
+from seepage.attacks.gradient.releases import GradientReleases
+from seepage.attacks.gradient.simulation import COSTS, GradientCost, SimulatedGradients
+from seepage.errors import InputError
+from seepage.nn.gradients.network_checks import refuse_modes
+from seepage.nn.problem.losses import Loss
+from seepage.support.chunks import progress, row_slices
+from seepage.tables.frames import as_numpy
+
+_OPTIMISERS = ("signed_adam", "adam", "lbfgs")
+_HELD = 1 << 26  # numbers held at a time; an accelerator takes more to be kept busy
+_HELD_ON_ACCELERATOR = 1 << 30
+_SPREAD = 0.1  # of the starts around the middle, over the range of an unknown
+_LOOK = 10  # steps between two looks at which releases are done
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientReconstruction:
+    """Records as an adversary put them together from gradients.
+
+    They are as sensitive as the data: keep them to yourself.
+
+    Parameters
+    ----------
+    records
+        (releases, batch size, …), the shape of a record last.
+    labels
+        Their labels, (releases, batch size).
+    mismatch
+        What is left of the mismatch of the gradients, (releases,).
+    steps
+        How many steps each release took.
+    solved
+        Whether the mismatch fell under the tolerance. It does not mean that the record was found:
+        of a gradient that says little, many records are a match.
+    labels_known
+        Whether the adversary was given the labels.
+    kind
+        ``attack``: a demonstration that this much can be found, never that no more can be.
+    """
+
+    records: Tensor
+    labels: Tensor
+    mismatch: Tensor
+    steps: Tensor
+    solved: Tensor
+    labels_known: bool
+    kind: str = "attack"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def matched(self, originals: Any) -> np.ndarray:
+        """Return the records in the order of the originals, (releases · batch size, …).
+
+        Within each release the two are paired so that the sum of squared differences is smallest
+        (linear assignment).
+
+        Parameters
+        ----------
+        originals
+            The true records, in the order in which they were released.
+        """
+        from scipy.optimize import linear_sum_assignment
+
+        found = self.records.numpy()
+        truth = self._originals(originals).reshape(found.shape)
+        out: np.ndarray = np.empty_like(found)
+        for k, (guesses, records) in enumerate(zip(found, truth, strict=True)):
+            flat = [side.reshape(len(side), -1) for side in (records, guesses)]
+            off = [np.sum((flat[1] - record) ** 2, axis=1) for record in flat[0]]
+            order = linear_sum_assignment(np.stack(off))[1]
+            out[k] = guesses[order]
+        return out.reshape(-1, *found.shape[2:])
+
+    def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
+        """Return how like the originals the images are, by three measures.
+
+        Parameters
+        ----------
+        originals
+            The true images, (n, channels, height, width) or (n, height, width), in the order in
+            which they were released.
+        data_range
+            The range of a pixel; 1 by default.
+        """
+        images, truth = self.matched(originals), self._originals(originals)
+        if images.ndim not in (3, 4):
+            raise InputError(
+                "Only images (channels, height, width) or (height, width) can be compared by eye, "
+                f"not records of shape {images.shape[1:]}; use reconstruction_errors."
+            )
+        return compare_images(images, truth, data_range)
+
+    def _originals(self, originals: Any) -> np.ndarray:
+        truth = as_numpy(originals)
+        count, b = self.records.shape[:2]
+        if truth.shape != (count * b, *self.records.shape[2:]):
+            raise InputError(
+                f"The originals must have the shape {(count * b, *self.records.shape[2:])}, not "
+                f"{truth.shape}."
+            )
+        if not np.isfinite(truth).all():
+            raise InputError("The originals contain NaN or infinity; nothing is like them.")
+        return truth
+
+    def __repr__(self) -> str:
+        count = f"{len(self):,} release{'s' if len(self) != 1 else ''}"
+        return (
+            f"<gradient inversion of {count}: {int(self.solved.sum()):,} matched to the tolerance, "
+            f"mismatch, median {float(self.mismatch.median()):.3g}>"
+        )
+
+
+class GradientInversion:
+    """Minimises the mismatch of gradients, and the roughness, over candidate records.
+
+    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the slopes
+    (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
+    ``cost="euclidean", optimiser="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
+    Han (2019, "Deep leakage from gradients"), where ``t`` is what was seen and ``g`` simulates it,
+    clipped as it was. All releases are attacked at once, each from several starts; those that are
+    solved drop out.
+
+    Parameters
+    ----------
+    net, loss
+        The network at the time of the release, and its loss, as for :class:`seepage.nn.Engine`.
+    shape
+        Of one record, such as (1, 28, 28).
+    cost
+        ``"cosine"`` or ``"euclidean"``.
+    optimiser
+        ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
+    total_variation
+        The weight α of the roughness; for images only, whose last two axes are height and width.
+    steps
+        How many evaluations there are at most.
+    step_size
+        Of Adam at the start; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
+    restarts
+        Starts for each release; of what they end with, the record with the lowest cost wins.
+    bounds
+        Between which all entries of a record lie. Starts are drawn around the middle; ``"lbfgs"``
+        searches without bounds, and its records are moved into them before they are judged.
+    tolerance
+        The mismatch of gradients below which a release counts as solved.
+    seed
+        Of the starts; fixed, so that the attack can be repeated.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> _ = torch.manual_seed(0)
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.rand(3, 4), torch.tensor([0, 1, 1])
+    >>> seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
+    >>> adversary = sp.attacks.GradientInversion(
+    ...     net, shape=(4,), cost="euclidean", optimiser="lbfgs", total_variation=0
+    ... )
+    >>> found = adversary.reconstruct(seen)
+    >>> found.labels.flatten().tolist(), float((found.records[:, 0] - x).abs().max()) < 1e-3
+    ([0, 1, 1], True)
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        loss: str | nn.Module | Loss = "cross_entropy",
+        *,
+        shape: tuple[int, ...],
+        cost: str = "cosine",
+        optimiser: str = "signed_adam",
+        total_variation: float = 1e-4,
+        steps: int = 1000,
+        step_size: float = 0.1,
+        restarts: int = 1,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        tolerance: float = 1e-10,
+        seed: int = 0,
+    ) -> None:
+        self.net, self.loss, self.shape = net, loss, _record_shape(shape)
+        self.cost, self.optimiser, self.total_variation = cost, optimiser, total_variation
+        self.steps, self.step_size, self.restarts = steps, step_size, restarts
+        self.bounds, self.tolerance, self.seed = bounds, tolerance, seed
+        self._check()
+
+    def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
+        """Return the records that explain the releases best.
+
+        Parameters
+        ----------
+        releases
+            The gradients that were seen, with what the adversary knows of them.
+        labels
+            The labels where the adversary knows them, (releases, batch size), or (releases,) for
+            single records; read off the last layer's gradient where not given.
+        """
+        simulated = SimulatedGradients(self.net, self.loss, releases.clip, releases.batch_size)
+        targets = releases.flat(simulated.parameters())
+        silent = torch.nonzero((targets == 0).all(1)).flatten()
+        if len(silent):
+            raise InputError(
+                f"The gradient of release {int(silent[0])} is zero in every entry: nothing is to "
+                "be read off it; leave it out."
+            )
+        known = labels is not None
+        outputs = self._outputs(targets)
+        y = self._labels(releases, labels, outputs)
+        like = targets.new_full((3, *self.shape), (self.bounds[0] + self.bounds[1]) / 2)
+        simulated.prepare(like, y.flatten(0, 1)[:1].expand(3, *y.shape[2:]))
+        d = releases.batch_size * math.prod(self.shape)
+        width = self.restarts * (simulated.held() + 60 * d)  # L-BFGS keeps twenty steps and changes
+        chunk = _HELD if targets.device.type == "cpu" else _HELD_ON_ACCELERATOR
+        parts = []
+        for rows in row_slices(len(releases), width, chunk=chunk):
+            cost = GradientCost(
+                simulated, targets[rows], y[rows], self.shape, self.cost, self.total_variation
+            )
+            parts.append(self._search(cost, self._starts(rows, d, targets)))
+        records, mismatch, taken = (torch.cat(values) for values in zip(*parts, strict=True))
+        return GradientReconstruction(
+            records.reshape(*y.shape[:2], *self.shape).cpu(),
+            y.cpu(),
+            mismatch.cpu(),
+            taken.cpu(),
+            (mismatch <= self.tolerance).cpu(),
+            known,
+        )
+
+    def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the best candidates (G, d), their mismatch (G,) and the steps taken (G,)."""
+        search = self._minimiser(starts)
+        groups = len(starts)
+        records = starts[:, 0].clone()
+        mismatch, taken = starts.new_full((groups,), torch.inf), torch.zeros(groups).long()
+        left = torch.arange(groups, device=starts.device)
+        best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
+        for step in progress(range(1, self.steps + 1), "gradient inversion"):
+            point = search.point
+            found = cost.evaluate(point)
+            best.update(point, found.total, found.match)
+            search.tell(found.total, found.slopes)
+            last = step == self.steps
+            if step % _LOOK and not last:
+                continue
+            stuck = search.stuck.all(1)
+            if not last and not bool(((best.match <= self.tolerance).any(1) | stuck).any()):
+                continue
+            final = self._within(best, cost)
+            over = torch.ones_like(stuck) if last else stuck
+            over = over | (final.match <= self.tolerance).any(1)
+            if not bool(over.any()):
+                continue
+            ended = left[over]
+            records[ended], mismatch[ended] = final.chosen(over)
+            taken[ended.cpu()] = step
+            stay = ~over
+            left = left[stay]
+            if not len(left):
+                break
+            for part in (cost, search, best):
+                part.keep(stay)
+        return records, mismatch, taken
+
+    def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
+        """Return the candidates as they are handed out: within the bounds, and judged there."""
+        point = best.point.clamp(*self.bounds)
+        if torch.equal(point, best.point):
+            return best
+        found = cost.evaluate(point)
+        return _BestCandidates(point, found.total, found.match)
+
+    def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
+        if self.optimiser == "lbfgs":
+            return QuasiNewton(starts)
+        signed = self.optimiser == "signed_adam"
+        return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
+
+    def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
+        """Return where to begin, the same for a release whatever others are attacked with it."""
+        low, high = self.bounds
+        starts = []
+        for release in range(rows.start, rows.stop):
+            key = np.random.SeedSequence([self.seed, release]).generate_state(1)
+            draw = torch.Generator().manual_seed(int(key[0]))
+            starts.append(torch.randn(self.restarts, d, generator=draw))
+        around = (high + low) / 2 + _SPREAD * (high - low) * torch.stack(starts)
+        return around.clamp(low, high).to(like)
+
+    def _outputs(self, like: Tensor) -> Tensor:
+        """Return what the network says about five records of the adversary's own."""
+        refuse_modes(self.net)  # a look at the network must not change it
+        low, high = self.bounds
+        own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
+        own = own.reshape(5, *[1] * len(self.shape)).expand(5, *self.shape)
+        try:
+            with torch.no_grad():
+                outputs: Tensor = self.net(own)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise InputError(
+                f"The network does not take records of shape {self.shape} ({error}); shape must be "
+                "that of one record, without the batch."
+            ) from None
+        return outputs
+
+    def _labels(self, releases: GradientReleases, labels: Any, outputs: Tensor) -> Tensor:
+        wanted = (len(releases), releases.batch_size)
+        if labels is not None:
+            read = labels if isinstance(labels, Tensor) else torch.tensor(as_numpy(labels))
+            given = (read.long() if read.dtype == torch.bool else read).to(outputs.device)
+            if releases.batch_size == 1 and given.dim() and given.shape[:2] != wanted:
+                given = given[:, None]
+            if given.shape[:2] != wanted:
+                raise InputError(
+                    f"labels must have the shape {wanted}, one for each record of every release, "
+                    f"not {tuple(read.shape)}."
+                )
+            return given
+        if not is_plain_cross_entropy(self.loss):
+            raise InputError(
+                "Labels can be read off the gradient of a plain cross-entropy only (no weight, "
+                "label_smoothing, ignore_index or other reduction); give them (labels=…)."
+            )
+        return recover_labels(self.net, releases, outputs).to(outputs.device)
+
+    def _check(self) -> None:
+        if self.cost not in COSTS:
+            raise InputError(f"cost must be 'cosine' or 'euclidean', not {self.cost!r}.")
+        if self.optimiser not in _OPTIMISERS:
+            raise InputError(
+                f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
+            )
+        if not self.total_variation >= 0:
+            raise InputError(f"total_variation must not be negative: {self.total_variation!r}.")
+        if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
+            raise InputError(
+                f"Records of shape {self.shape} have no neighbouring pixels; set total_variation=0."
+            )
+        if self.steps < 1 or self.restarts < 1:
+            raise InputError("steps and restarts must be at least 1.")
+        if not self.bounds[0] < self.bounds[1]:
+            raise InputError(f"bounds must be the lower and the upper one, not {self.bounds!r}.")
+
+
+def _record_shape(shape: Any) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else ()
+    if not sizes or any(not isinstance(n, numbers.Integral) or n < 1 for n in sizes):
+        raise InputError(
+            f"shape must be the shape of one record, such as (1, 28, 28) or (16,), not {shape!r}."
+        )
+    return tuple(int(n) for n in sizes)
+
+
+class _BestCandidates:
+    """The candidate with the lowest cost of every try so far, its cost and its mismatch."""
+
+    def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:
+        self.point, self.total, self.match = point, total, match
+
+    def update(self, point: Tensor, total: Tensor, match: Tensor) -> None:
+        better = total < self.total
+        self.point = torch.where(better[..., None], point, self.point)
+        self.match = torch.where(better, match, self.match)
+        self.total = torch.where(better, total, self.total)
+
+    def chosen(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best try of some releases, and its mismatch."""
+        point, match = self.point[which], self.match[which]
+        rows = torch.arange(len(point), device=point.device)
+        best = self.total[which].argmin(1)
+        return point[rows, best], match[rows, best]
+
+    def keep(self, which: Tensor) -> None:
+        self.point, self.total, self.match = (
+            values[which] for values in (self.point, self.total, self.match)
+        )

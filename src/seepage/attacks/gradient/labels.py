@@ -1,0 +1,105 @@
+"""Reads the labels of a batch off the gradient of the last layer.
+
+With cross-entropy the gradient of the last bias is the mean of ``p − e_y`` over the batch, so that
+of a single record only the entry of its class is negative (Zhao, Mopuri and Bilen 2020, "iDLG").
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.gradient.releases import GradientReleases
+from seepage.errors import InputError
+from seepage.nn.gradients.network_checks import unwrapped
+from seepage.nn.problem.losses import Loss, cross_entropy
+
+_GIVE = "give the labels instead (labels=…)"
+
+
+def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) -> Tensor:
+    """Return the labels of every release, (releases, batch size), in rising order.
+
+    Of one record, the class whose entry of the bias's gradient is lowest; without a bias, the class
+    whose row of the weight's gradient points against all others. Of a batch, the number of records
+    of class c is ``b(p̄_c − g_c)``, with ``p̄`` the mean of the network's probabilities, for which
+    those at the adversary's own records stand in; the records are given out so that the numbers
+    come out nearest, at least one to every class whose entry is negative.
+
+    Parameters
+    ----------
+    net
+        The network, whose last linear layer gives the classes.
+    releases
+        What was seen. Clipping shrinks ``g``, and noise blurs it: the labels are then a guess.
+    outputs
+        What the network says about some records of the adversary's own, (m, classes).
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    >>> y = torch.tensor([2, 0, 1])
+    >>> seen = sp.attacks.release_gradients(net, "cross_entropy", torch.rand(3, 4), y)
+    >>> sp.attacks.recover_labels(net, seen, net(torch.rand(5, 4))).flatten()
+    tensor([2, 0, 1])
+    """
+    name, classes = _last_layer(net)
+    if outputs.dim() != 2 or outputs.shape[1] != classes:
+        raise InputError(
+            f"The last linear layer has {classes} outputs, but the network gives "
+            f"{tuple(outputs.shape[1:])} for a record; {_GIVE}."
+        )
+    b = releases.batch_size
+    bias = releases.gradients.get(f"{name}bias")
+    if bias is not None:
+        if b == 1:
+            return bias.argmin(1)[:, None]
+        likely = torch.softmax(outputs.detach().to(bias), 1).mean(0)
+        return torch.stack([_given_out(row, likely, b) for row in bias])
+    if b > 1 or classes < 3:
+        raise InputError(
+            "Without the gradient of a bias the labels can be read off for single records of three "
+            f"or more classes only; {_GIVE}."
+        )
+    rows = releases.gradients[f"{name}weight"]
+    across = rows @ rows.transpose(1, 2)
+    against = across.sum(2) - torch.diagonal(across, dim1=1, dim2=2)
+    return against.argmin(1)[:, None]
+
+
+def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
+    wanted = b * (likely - entries)
+    counts = torch.zeros_like(entries, dtype=torch.long)
+    present = torch.argsort(entries)[:b]
+    counts[present[entries[present] < 0]] = 1
+    while int(counts.sum()) < b:
+        counts[torch.argmax(wanted - counts)] += 1
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
+    """Return whether the gradient of a loss over the outputs is ``p − e_y`` for every record.
+
+    Weights of the classes, smoothed labels and ignored ones change that, and the labels with it.
+    """
+    if isinstance(loss, nn.CrossEntropyLoss):
+        usual = nn.CrossEntropyLoss()
+        options = ("weight", "label_smoothing", "ignore_index", "reduction")
+        return type(loss) is nn.CrossEntropyLoss and all(
+            getattr(loss, option) == getattr(usual, option) for option in options
+        )
+    return loss is cross_entropy or (isinstance(loss, str) and loss == "cross_entropy")
+
+
+def _last_layer(net: nn.Module) -> tuple[str, int]:
+    """Return what the names of the last layer's parameters begin with, and its outputs."""
+    found = [
+        (name, module)
+        for name, module in unwrapped(net).named_modules()
+        if isinstance(module, nn.Linear) and module.weight.requires_grad
+    ]
+    if not found:
+        raise InputError(f"The network has no linear layer to read labels off; {_GIVE}.")
+    name, module = found[-1]
+    return f"{name}." if name else "", module.out_features

@@ -1,0 +1,173 @@
+"""Minimisers of many independent problems at once, each at its own pace: L-BFGS, and Adam.
+
+Both hold the ``point`` (G, R, d) at which they want to know costs and slopes next, are told these
+(``tell``), and go on with some of the problems only once others are solved (``keep``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MEMORY = 20  # past steps from which the curvature is known
+_ENOUGH = 1e-4  # of the decrease that the slope promises (Armijo)
+_SHORTER = 0.4
+_SHORTEST = 1e-6
+_CURVED = 1e-10  # least yᵀs over yᵀy of a step worth remembering
+_FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8
+_DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of all steps: where the step size falls to a tenth
+
+
+class QuasiNewton:
+    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking.
+
+    Parameters
+    ----------
+    start
+        Where to begin, (G, R, d): R tries for each of G releases.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        self.point = start  # where costs are wanted next
+        groups, tries, d = start.shape
+        self._at = start
+        self._cost = start.new_full((groups, tries), torch.inf)
+        self._slopes = torch.zeros_like(start)
+        self._direction = torch.zeros_like(start)
+        self._length = start.new_zeros(groups, tries)
+        self._steps = start.new_zeros(groups, tries, _MEMORY, d)
+        self._changes = torch.zeros_like(self._steps)
+        self._inverse = start.new_zeros(groups, tries, _MEMORY)  # 1/yᵀs; 0 where there is none
+        self._next = torch.zeros(groups, tries, dtype=torch.long, device=start.device)
+        self.stuck = torch.zeros(groups, tries, dtype=torch.bool, device=start.device)
+
+    def tell(self, costs: Tensor, slopes: Tensor) -> None:
+        """Judge the trial, given costs (G, R) and slopes (G, R, d) at ``point``, and go on."""
+        begun = torch.isfinite(self._cost)
+        promised = (self._slopes * self._direction).sum(2)
+        sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
+        enough = self._cost + _ENOUGH * self._length * promised
+        taken = sound & (~begun | (costs < enough))
+        self._remember(taken & begun, slopes)
+        moved = taken[..., None]
+        self._at = torch.where(moved, self.point, self._at)
+        self._slopes = torch.where(moved, slopes, self._slopes)
+        self._cost = torch.where(taken, costs, self._cost)
+        # No step along this direction helps: forget the past and go straight down, once.
+        hopeless = ~taken & (self._length < _SHORTEST)
+        known = (self._inverse > 0).any(2)
+        self.stuck |= hopeless & ~known
+        self._inverse = torch.where(hopeless[..., None], 0.0, self._inverse)
+        renewed = taken | hopeless
+        self._direction = torch.where(renewed[..., None], self._downhill(), self._direction)
+        self._length = torch.where(renewed, 1.0, _SHORTER * self._length)
+        self.point = self._at + self._length[..., None] * self._direction
+
+    def keep(self, which: Tensor) -> None:
+        """Go on with some of the releases only."""
+        for name in (
+            "point",
+            "_at",
+            "_cost",
+            "_slopes",
+            "_direction",
+            "_length",
+            "_steps",
+            "_changes",
+            "_inverse",
+            "_next",
+            "stuck",
+        ):
+            setattr(self, name, getattr(self, name)[which])
+
+    def _remember(self, taken: Tensor, slopes: Tensor) -> None:
+        step, change = self.point - self._at, slopes - self._slopes
+        along = (step * change).sum(2)
+        g, r = torch.nonzero(taken & (along > _CURVED * change.square().sum(2)), as_tuple=True)
+        place = self._next[g, r]
+        self._steps[g, r, place] = step[g, r]
+        self._changes[g, r, place] = change[g, r]
+        self._inverse[g, r, place] = 1 / along[g, r]
+        self._next[g, r] = (place + 1) % _MEMORY
+
+    def _downhill(self) -> Tensor:
+        """Return the quasi-Newton direction by the two loops over the remembered steps."""
+        q = self._slopes.clone()
+        shares = []
+        for age in range(_MEMORY):
+            step, change, inverse = self._recalled(age)
+            share = inverse * (step * q).sum(2)
+            q -= share[..., None] * change
+            shares.append(share)
+        q *= self._scale()[..., None]
+        for age in reversed(range(_MEMORY)):
+            step, change, inverse = self._recalled(age)
+            q += (shares[age] - inverse * (change * q).sum(2))[..., None] * step
+        return -q
+
+    def _scale(self) -> Tensor:
+        """Return the curvature along the latest step; a first step of length one without any."""
+        _, change, inverse = self._recalled(0)
+        known = inverse > 0
+        squared = torch.where(known, inverse * change.square().sum(2), 1.0)
+        length = torch.linalg.vector_norm(self._slopes, dim=2)
+        return torch.where(known, 1 / squared, 1 / torch.where(length > 0, length, 1.0))
+
+    def _recalled(self, age: int) -> tuple[Tensor, Tensor, Tensor]:
+        place = (self._next - 1 - age) % _MEMORY
+        row = place[..., None, None].expand(*place.shape, 1, self._steps.shape[3])
+        return (
+            self._steps.gather(2, row)[:, :, 0],
+            self._changes.gather(2, row)[:, :, 0],
+            self._inverse.gather(2, place[..., None])[..., 0],
+        )
+
+
+class Descent:
+    """Adam (Kingma and Ba 2015) with the step decay and the box of Geiping et al. 2020.
+
+    Parameters
+    ----------
+    start
+        Where to begin, (G, R, d): R tries for each of G releases.
+    step_size
+        The first step size; a tenth of it after 3/8, 5/8 and 7/8 of all steps each.
+    steps
+        How many steps there will be at most.
+    bounds
+        Between which the unknowns lie.
+    signed
+        Whether Adam sees only the signs of the slopes, so that all releases move alike, however
+        steep their costs are.
+    """
+
+    def __init__(
+        self,
+        start: Tensor,
+        step_size: float,
+        steps: int,
+        bounds: tuple[float, float],
+        *,
+        signed: bool,
+    ) -> None:
+        self.point, self.step_size, self.bounds, self.signed = start, step_size, bounds, signed
+        self._decays = [round(share * steps) for share in _DECAYS]
+        self._mean, self._square = torch.zeros_like(start), torch.zeros_like(start)
+        self._done = 0
+        self.stuck = torch.zeros(start.shape[:2], dtype=torch.bool, device=start.device)
+
+    def tell(self, costs: Tensor, slopes: Tensor) -> None:
+        """Take a step, given costs (G, R) and slopes (G, R, d) at ``point``."""
+        seen = slopes.sign() if self.signed else slopes
+        self._done += 1
+        self._mean.mul_(_FIRST).add_(seen, alpha=1 - _FIRST)
+        self._square.mul_(_SECOND).addcmul_(seen, seen, value=1 - _SECOND)
+        mean = self._mean / (1 - _FIRST**self._done)
+        spread = (self._square / (1 - _SECOND**self._done)).sqrt_().add_(_TINY)
+        size = self.step_size * 0.1 ** sum(self._done >= decay for decay in self._decays)
+        self.point = (self.point - size * mean / spread).clamp_(*self.bounds)
+
+    def keep(self, which: Tensor) -> None:
+        """Go on with some of the releases only."""
+        self.point, self.stuck = self.point[which], self.stuck[which]
+        self._mean, self._square = self._mean[which], self._square[which]

@@ -1,0 +1,199 @@
+"""What a gradient inversion attack sees: the gradients that a network's training gives away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.gradient.simulation import SimulatedGradients
+from seepage.errors import InputError
+from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.losses import Loss
+from seepage.nn.susceptibility.plis import as_tensors
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import as_numpy
+
+_HELD = 1 << 26  # numbers held at a time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientReleases:
+    """Released gradients, each the mean over the records of one batch, and how they were defended.
+
+    ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: of single records (b = 1), of the updates of federated
+    clients, or of steps of private SGD. Gradients that were recorded elsewhere are put into this
+    form by hand.
+
+    Parameters
+    ----------
+    gradients
+        For every released parameter, by its name in ``net.named_parameters()``, the gradients,
+        (releases, …), the shape of the parameter last: tensors, or NumPy arrays.
+    batch_size
+        The number of records in each release, which the adversary knows.
+    clip
+        How the gradient of each record was clipped, which the adversary knows too.
+    noise
+        The standard deviation of the noise on every entry of what was released.
+    """
+
+    gradients: Mapping[str, Tensor]
+    batch_size: int = 1
+    clip: Clip = field(default_factory=NoClip)
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gradients, Mapping) or not self.gradients:
+            raise InputError(
+                "There are no gradients: give one array for every parameter, by its name."
+            )
+        gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
+        object.__setattr__(self, "gradients", gradients)
+        _check_clip(self.clip)
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
+        if not (math.isfinite(self.noise) and self.noise >= 0):
+            raise InputError(f"The noise cannot have the deviation {self.noise!r}.")
+        counts = {len(values) if values.dim() else 0 for values in self.gradients.values()}
+        if len(counts) > 1:
+            raise InputError(
+                f"The parameters have different numbers of gradients: {sorted(counts)}; put the "
+                "releases along the first axis."
+            )
+        for name, values in self.gradients.items():
+            if not bool(torch.isfinite(values).all()):
+                raise InputError(
+                    f"The gradients of {name!r} contain NaN or infinity; drop those releases."
+                )
+
+    def __len__(self) -> int:
+        return len(next(iter(self.gradients.values())))
+
+    def rows(self, which: Any) -> GradientReleases:
+        """Return some of the releases."""
+        return replace(self, gradients={k: v[which] for k, v in self.gradients.items()})
+
+    def flat(self, like: Mapping[str, Tensor]) -> Tensor:
+        """Return the gradients as one row per release, in the order of these parameters."""
+        missing = [name for name in like if name not in self.gradients]
+        if missing:
+            raise InputError(
+                f"The release lacks the gradient of {missing[0]!r}; freeze parameters whose "
+                "gradients are not released (requires_grad=False)."
+            )
+        pieces = []
+        for name, parameter in like.items():
+            values = self.gradients[name]
+            if values.shape[1:] != parameter.shape:
+                raise InputError(
+                    f"The gradients of {name!r} must have the shape (releases, "
+                    f"{', '.join(map(str, parameter.shape))}), not {tuple(values.shape)}."
+                )
+            pieces.append(values.detach().to(parameter).flatten(1))
+        return torch.cat(pieces, 1)
+
+    def __repr__(self) -> str:
+        each = f" of {self.batch_size} records each" if self.batch_size > 1 else ""
+        noise = f", noise {self.noise:.4g}" if self.noise else ""
+        return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    found = as_numpy(values)
+    if found.dtype.kind not in "iuf":
+        raise InputError(
+            f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
+        )
+    return torch.tensor(found)
+
+
+def _check_clip(clip: Any) -> None:
+    if not isinstance(clip, Clip):
+        raise InputError(
+            "clip must be a clip with its threshold, such as sp.nn.HardClip(1.0) or "
+            f"sp.nn.SmoothClip(1.0), not {clip!r}."
+        )
+
+
+def release_gradients(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Any,
+    y: Any,
+    *,
+    batch_size: int = 1,
+    clip: Clip | None = None,
+    noise_multiplier: float = 0.0,
+    seed: int = 0,
+) -> GradientReleases:
+    """Return the gradients that would be released of some records, in batches.
+
+    Parameters
+    ----------
+    net, loss
+        The network, whose parameters with ``requires_grad`` are released, and its loss, as for
+        :class:`seepage.nn.Engine`.
+    x, y
+        The records, one after the other, as tensors, NumPy arrays or data frames; every
+        ``batch_size`` of them make a release. Labels of true and false are the classes 1 and 0.
+    batch_size
+        Records in each release.
+    clip
+        How each record's gradient is clipped; not at all by default.
+    noise_multiplier
+        The standard deviation of the noise on the sum, over the clipping threshold.
+    seed
+        Of the noise: the same seed gives the same noise. Draw a real release with a secret one.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.rand(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])
+    >>> sp.attacks.release_gradients(net, "cross_entropy", x, y, batch_size=2)
+    <3 released gradients of 2 records each, NoClip()>
+    """
+    used = NoClip() if clip is None else clip
+    _check_clip(used)
+    x, y, _ = as_tensors(net, x, y)
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"x must be one tensor, array or data frame of records, not {type(x).__name__}."
+        )
+    y = y.long() if y.dtype == torch.bool else y
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise InputError(f"noise_multiplier must not be negative, but it is {noise_multiplier!r}.")
+    if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
+        raise InputError(f"{len(x)} records cannot be cut into batches of {batch_size!r}.")
+    if len(x) != len(y):
+        raise InputError(f"x has {len(x)} records, but y has {len(y)} labels.")
+    simulated = SimulatedGradients(net, loss, used, batch_size)
+    simulated.prepare(x, y)
+    rows = []
+    for piece in row_slices(
+        len(x) // batch_size, simulated.held(), chunk=_HELD, what="releasing gradients"
+    ):
+        records = slice(piece.start * batch_size, piece.stop * batch_size)
+        rows.append(simulated.flat(x[records], y[records]))
+    values = torch.cat(rows)
+    noise = noise_multiplier * used.max_grad_norm / batch_size
+    if noise:
+        # Drawn on the processor, so that the same seed means the same noise on every device.
+        draw = torch.Generator().manual_seed(seed)
+        values += noise * torch.randn(values.shape, generator=draw, dtype=values.dtype).to(values)
+    parameters = simulated.parameters()
+    sizes = [parameter.numel() for parameter in parameters.values()]
+    gradients = {
+        name: part.reshape(-1, *parameter.shape)
+        for (name, parameter), part in zip(
+            parameters.items(), values.split(sizes, dim=1), strict=True
+        )
+    }
+    return GradientReleases(gradients, batch_size, used, noise)

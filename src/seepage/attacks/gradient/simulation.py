@@ -1,0 +1,212 @@
+"""Gradients of candidate records, as an adversary simulates them, against those that were seen.
+
+They are differentiable in the records, and put together from the inputs of the layers and the
+gradients at their outputs (see :mod:`seepage.nn.gradients.recording`), for all candidates in one
+pass. Two costs compare them with what was seen, both zero for the record itself where nothing was
+added: the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the
+distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here over the length of what was
+seen, ``‖g − t‖²/‖t‖²``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.nn.gradients.contributions import Contribution, Key, grouped, sum_of
+from seepage.nn.gradients.network_checks import Validator, unwrapped
+from seepage.nn.gradients.norms import squared_norms
+from seepage.nn.gradients.outer_products import Outer
+from seepage.nn.gradients.recording import Layers
+from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.losses import Loss, per_example
+from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.views import Input
+
+Piece = tuple[int, Tensor]  # where a part of the gradient starts, and its values (N, size)
+COSTS = ("cosine", "euclidean")
+
+
+class SimulatedGradients:
+    """The mean of the clipped gradients of every ``batch_size`` records.
+
+    Parameters
+    ----------
+    net, loss
+        The network, whose parameters with ``requires_grad`` are released, and its loss.
+    clip
+        How the gradient of a record is clipped.
+    batch_size
+        Records in each release.
+    """
+
+    def __init__(
+        self, net: nn.Module, loss: str | nn.Module | Loss, clip: Clip, batch_size: int
+    ) -> None:
+        self.problem = Problem(unwrapped(net), per_example(loss), Input())
+        self.clip, self.batch_size = clip, batch_size
+        self._validator = Validator(self.problem)
+        self._starts: dict[str, int] = {}
+        self.size = 0
+        for name, parameter in self.problem.released().items():
+            self._starts[name] = self.size
+            self.size += parameter.numel()
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the released parameters, in the order of the gradient's entries."""
+        return self.problem.detached()
+
+    def prepare(self, x: Tensor, y: Tensor) -> None:
+        """Look the network over with records like these."""
+        self._layers: Layers = self._validator.layers(x, y)
+
+    def held(self) -> int:
+        """Return about how many numbers the simulation of one release holds at a time."""
+        outputs = int(self._layers.bytes_per_example()) // 4
+        return 6 * self.size + 8 * self.batch_size * outputs
+
+    def variable(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return candidate records, laid out as the network likes them, to differentiate for."""
+        return self.problem.batch(x.detach(), y).z.requires_grad_()
+
+    def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
+        """Return the gradients of the releases, parameter by parameter, differentiable in ``z``."""
+        _, found = self._layers.differentiable(self.problem.batch(z.detach(), y), z)
+        with torch.enable_grad():
+            return self._joined(found)
+
+    def flat(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients as plain numbers, (releases, size)."""
+        _, found = self._layers.contributions(self.problem.batch(x, y))
+        with torch.no_grad():
+            pieces = self._joined(found)
+            out = pieces[0][1].new_zeros(len(x) // self.batch_size, self.size)
+            for start, values in pieces:
+                out[:, start : start + values.shape[1]] += values
+        return out
+
+    def _joined(self, found: list[Contribution]) -> list[Piece]:
+        weights = None
+        if not isinstance(self.clip, NoClip):
+            squared = squared_norms(found)
+            # The root has no slope at zero; a record without any gradient stays as it is.
+            tiny = torch.finfo(squared.dtype).tiny
+            weights = self.clip.factor(squared.clamp(min=tiny).sqrt())
+        pieces = []
+        for key, members in grouped(found).items():
+            parts = [self._released(found[k], weights) for k in members]
+            pieces.append((self._start(key), sum_of(parts)))
+        return pieces
+
+    def _start(self, key: Key) -> int:
+        name, row = key
+        parameter = self.problem.released()[name]
+        return int(self._starts[name] + row * (parameter.numel() // max(1, len(parameter))))
+
+    def _released(self, contribution: Contribution, weights: Tensor | None) -> Tensor:
+        """Return what one use of a parameter adds to the mean of every release, (N, size)."""
+        b = self.batch_size
+        part = contribution.join(*contribution.expanded())
+        if not isinstance(part, Outer):
+            each = part.flatten(1)
+            if weights is not None:
+                each = each * weights[:, None]
+            return each if b == 1 else each.unflatten(0, (-1, b)).mean(1)
+        left, right = part.left, part.right
+        if not isinstance(left, Tensor):
+            raise InputError(
+                "The network looks up embeddings of tokens, which cannot change a little; this "
+                "attack is for inputs that are real numbers."
+            )
+        if weights is not None:
+            right = right * weights[:, None, None, None]
+        if b > 1:  # the records of a batch are further positions of the same sum
+            left, right = (
+                side.unflatten(0, (-1, b)).transpose(1, 2).flatten(2, 3) for side in (left, right)
+            )
+            right = right / b
+        return Outer(left, right).written_out()
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Costs of candidates, (G, R), those of the gradients alone, and slopes, (G, R, d)."""
+
+    total: Tensor
+    match: Tensor
+    slopes: Tensor
+
+
+class GradientCost:
+    """The cost of candidates for some releases.
+
+    Parameters
+    ----------
+    simulated
+        Gives the candidates' gradients.
+    targets
+        The gradients that were seen, (G, size).
+    labels
+        The labels of the records, (G, b, …).
+    shape
+        Of one record.
+    cost
+        ``"cosine"`` or ``"euclidean"``.
+    total_variation
+        The weight of the candidates' roughness.
+    """
+
+    def __init__(
+        self,
+        simulated: SimulatedGradients,
+        targets: Tensor,
+        labels: Tensor,
+        shape: tuple[int, ...],
+        cost: str,
+        total_variation: float,
+    ) -> None:
+        self.simulated, self.targets, self.labels, self.shape = simulated, targets, labels, shape
+        self.cost, self.total_variation = cost, total_variation
+
+    def keep(self, which: Tensor) -> None:
+        """Go on with some of the releases only."""
+        self.targets, self.labels = self.targets[which], self.labels[which]
+
+    def evaluate(self, candidates: Tensor) -> Evaluation:
+        """Return the costs of candidates, (G, R, d), with their slopes."""
+        G, R = candidates.shape[:2]
+        labels = self.labels[:, None].expand(G, R, *self.labels.shape[1:]).flatten(0, 2)
+        z = self.simulated.variable(candidates.reshape(-1, *self.shape), labels)
+        pieces = self.simulated.pieces(z, labels)
+        with torch.enable_grad():
+            match = self._match(pieces, G, R)
+            total = match
+            if self.total_variation:
+                total = total + self.total_variation * roughness(z).reshape(G, R, -1).mean(2)
+            (slopes,) = torch.autograd.grad(total.sum(), z)
+        return Evaluation(total.detach(), match.detach(), slopes.reshape(candidates.shape))
+
+    def _match(self, pieces: list[Piece], G: int, R: int) -> Tensor:
+        by_release = [(start, values.reshape(G, R, -1)) for start, values in pieces]
+        length = torch.linalg.vector_norm(self.targets, dim=1)[:, None, None]
+        own = length
+        if self.cost == "cosine":
+            squared = torch.stack([values.square().sum(2) for _, values in by_release]).sum(0)
+            own = squared.clamp(min=torch.finfo(squared.dtype).tiny).sqrt()[..., None]
+        # Half the squared distance of unit vectors is one minus their cosine, and keeps its digits
+        # near zero.
+        total = self.targets.new_zeros(G, R)
+        for start, values in by_release:
+            seen = self.targets[:, None, start : start + values.shape[2]]
+            total = total + (values / own - seen / length).square().sum(2)
+        return total if self.cost == "euclidean" else total / 2
+
+
+def roughness(images: Tensor) -> Tensor:
+    """Return the total variation of images (n, …, height, width): mean steps down and across."""
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
+    across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
+    return down + across

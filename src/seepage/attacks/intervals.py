@@ -1,0 +1,157 @@
+"""Confidence intervals of what an adversary achieved: its accuracy, and its area under the curve.
+
+*Accuracy.* All records of one release share its noise, and all releases the records, so the guesses
+are not independent of each other. With ``a_ti = 1`` where release t gives record i away, the
+variance of the mean accuracy is at most the sum of the two ways in which it could have come out
+otherwise::
+
+    V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
+
+(what is neither the record's nor the release's own doing is counted in both, so that the interval
+is rather too wide than too narrow). Wilson's interval is then taken as if ``a(1 − a)/V`` guesses
+had been made independently; with one release this is Wilson's interval over the records.
+
+*The area under the ROC curve* is the share of pairs (one record with the property, one without)
+that the scores put in the right order, ties counting half. DeLong, DeLong and Clarke-Pearson (1988)
+take its variance from each record's share of rightly ordered pairs: ``V = var(v_with)/n_with +
+var(v_without)/n_without``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, logit, ndtri
+from scipy.stats import rankdata
+
+from seepage.errors import InputError
+
+
+class ConfidenceInterval(NamedTuple):
+    """The ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
+    """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
+
+    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the textbook interval it keeps
+    within 0 and 1, and has a width where all guesses are right.
+    """
+    z = _normal_quantile(level)
+    shrink = 1 + z * z / count
+    middle = (accuracy + z * z / (2 * count)) / shrink
+    reach = z * math.sqrt(accuracy * (1 - accuracy) / count + (z / (2 * count)) ** 2) / shrink
+    # Rounding must not push an end past the share itself where that is 0 or 1.
+    return ConfidenceInterval(
+        min(max(0.0, middle - reach), accuracy), max(min(1.0, middle + reach), accuracy)
+    )
+
+
+def accuracy_interval(hits: np.ndarray, level: float = 0.95) -> ConfidenceInterval:
+    """Return the interval of the mean of ``hits``, (T, n): right or wrong, by release and record.
+
+    Where all guesses are right, or all wrong, the records count as the independent ones.
+    """
+    accuracy = float(hits.mean())
+    variance = mean_variance(hits)
+    count = accuracy * (1 - accuracy) / variance if variance > 0 else hits.shape[1]
+    return wilson(accuracy, count, level)
+
+
+def mean_variance(hits: np.ndarray) -> float:
+    """Return ``V``, the variance of the mean of ``hits``, (T, n)."""
+    by_trial, by_row = hits.mean(axis=1), hits.mean(axis=0)
+    over_trials = by_trial.var(ddof=1) / len(by_trial) if len(by_trial) > 1 else 0.0
+    return float(by_row.var() / len(by_row) + over_trials)
+
+
+def stratified_difference(
+    strata: Sequence[tuple[float, np.ndarray, np.ndarray]], level: float = 0.95
+) -> tuple[float, ConfidenceInterval]:
+    """Return ``Σ_s p_s (a_s − b_s)``, like compared with like, and its interval.
+
+    Both sides were attacked through the same releases: the variance over the releases is that of
+    the difference, and the records of the two are independent. The interval is normal; where
+    neither side has any variance it is as wide as Wilson's two.
+
+    Parameters
+    ----------
+    strata
+        For each the share ``p_s``, and the hits of the two sides, (T, n₁) and (T, n₂).
+    level
+        The confidence level.
+    """
+    gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
+    gap = float(np.mean(gaps))
+    trials = np.size(gaps)
+    over_rows = sum(
+        share**2 * float(hits.mean(axis=0).var()) / hits.shape[1]
+        for share, *sides in strata
+        for hits in sides
+    )
+    over_trials = float(np.var(gaps, ddof=1)) / trials if trials > 1 else 0.0
+    reach = _normal_quantile(level) * math.sqrt(over_rows + over_trials)
+    if reach == 0:
+        widths = [
+            share * (end.high - end.low)
+            for share, *sides in strata
+            for end in (accuracy_interval(hits, level) for hits in sides)
+        ]
+        reach = sum(widths)
+    return gap, ConfidenceInterval(gap - reach, gap + reach)
+
+
+def area_under_curve(
+    scores: np.ndarray, truth: np.ndarray, level: float = 0.95
+) -> tuple[float, ConfidenceInterval]:
+    """Return the area and its interval.
+
+    The interval is taken on the scale of log-odds, so that it stays within 0 and 1; where all pairs
+    are in order, or none, it is Wilson's for as many records as the smaller side has.
+
+    Parameters
+    ----------
+    scores
+        Higher where the property is thought more likely, ``(n,)``.
+    truth
+        Whether the property is there, ``(n,)``.
+    level
+        Of confidence.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks.intervals import area_under_curve
+    >>> area_under_curve(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))[0]
+    0.75
+    """
+    z = _normal_quantile(level)
+    truth = truth.astype(bool)
+    with_it, without = scores[truth], scores[~truth]
+    if not len(with_it) or not len(without):
+        raise InputError("An area under the curve needs records with and without the property.")
+    ranks = rankdata(scores)
+    n, m = len(with_it), len(without)
+    right_with = (ranks[truth] - rankdata(with_it)) / m
+    right_without = 1 - (ranks[~truth] - rankdata(without)) / n
+    area = float(right_with.mean())
+    variance = 0.0
+    if min(n, m) > 1:
+        variance = float(right_with.var(ddof=1) / n + right_without.var(ddof=1) / m)
+    if variance == 0 or not 0 < area < 1:
+        return area, wilson(area, min(n, m), level)
+    reach = z * math.sqrt(variance) / (area * (1 - area))
+    low, high = expit(logit(area) + np.array([-reach, reach])).tolist()
+    return area, ConfidenceInterval(low, high)
+
+
+def _normal_quantile(level: float) -> float:
+    if not 0 < level < 1:
+        raise InputError(f"A confidence level lies between 0 and 1, but this one is {level!r}.")
+    return float(ndtri(0.5 + level / 2))

@@ -1,0 +1,135 @@
+"""What leaves the house and is attacked: one released model, or many noisy copies at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.core.noise import Noise
+from seepage.errors import InputError
+from seepage.glm.estimators.base import LinearModel
+from seepage.glm.estimators.logistic import LogisticRegression
+from seepage.glm.estimators.regression import GLMRegressor
+from seepage.tables.frames import as_numpy
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """Parameters that might have left the house: those of one model, with noise on each copy.
+
+    Parameters
+    ----------
+    parameters
+        (T, P): one row per release, the intercept last where the model has one.
+    features
+        How many of them belong to columns of the table: P, or P − 1 with an intercept.
+    decide
+        What the model makes of its margins: the mean of a regression, the class of a classifier.
+    classes
+        The classes of a classifier in sorted order; ``None`` for a regression.
+    noise
+        What was added.
+    """
+
+    parameters: np.ndarray
+    features: int
+    decide: Callable[[np.ndarray], np.ndarray]
+    classes: np.ndarray | None
+    noise: Noise
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what every release predicts for rows of numbers, (T, n)."""
+        margins = self.parameters[:, : self.features] @ X.T
+        if self.features < self.parameters.shape[1]:
+            margins += self.parameters[:, -1:]
+        return self.decide(margins)
+
+
+def draw_releases(
+    model: Any, noise: Noise, trials: int = 100, *, seed: int | None = None
+) -> Releases:
+    """Return independent noisy releases of a fitted model, for experiments.
+
+    Parameters
+    ----------
+    model
+        A fitted model of :mod:`seepage.glm` with one margin: any but ``SoftmaxRegression``.
+    noise
+        What is added to its parameters: :class:`Gaussian` or :class:`Laplace`.
+    trials
+        How many releases.
+    seed
+        Makes the draws repeatable.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> diabetes = sp.data.load_bundled("diabetes")
+    >>> model = sp.glm.LinearRegression(l2=1e-2).fit(diabetes.X, diabetes.y)
+    >>> sp.attacks.draw_releases(model, sp.Gaussian(0.1), 5, seed=0).parameters.shape
+    (5, 10)
+    """
+    if not isinstance(noise, Noise):
+        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if trials < 1:
+        raise InputError(f"At least one release must be drawn, not {trials}.")
+    theta = released_parameters(model)
+    decide, classes = _decision(model)
+    copies = theta + noise.draw((trials, len(theta)), seed)
+    return Releases(copies, int(model.coef_.shape[-1]), decide, classes, noise)
+
+
+def released_parameters(model: Any) -> np.ndarray:
+    """Return the parameters of a fitted model of one margin, (P,), the intercept last."""
+    if not hasattr(model, "coef_"):
+        raise InputError(f"This {type(model).__name__} has no coef_; pass a fitted linear model.")
+    coef = as_numpy(model.coef_).astype(float)
+    if coef.ndim == 2 and coef.shape[0] > 1:
+        raise InputError(
+            f"This {type(model).__name__} has {coef.shape[0]} outputs; attacks on parameters are "
+            "for models of one margin."
+        )
+    if not getattr(model, "fit_intercept", True):
+        return coef.reshape(-1)
+    return np.concatenate([coef.reshape(-1), as_numpy(model.intercept_).astype(float).reshape(1)])
+
+
+def _decision(
+    model: Any,
+) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray | None]:
+    """Return what a model of ours makes of margins, and its classes if it is a classifier."""
+    if isinstance(model, LogisticRegression):
+        classes = model.classes_
+        return lambda margins: classes[(margins > 0).astype(np.int64)], classes
+    if isinstance(model, GLMRegressor):
+        return model._family().mean, None
+    kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
+    raise InputError(
+        f"{type(model).__name__} is {kind}: many releases are drawn of seepage.glm's models of one "
+        "margin; attack one release at a time with sp.release(model, noise)."
+    )
+
+
+def parameters_of(release: Any, size: int) -> np.ndarray:
+    """Return released parameters, (T, P): features first, the intercept last, the class fast."""
+    if isinstance(release, Releases):
+        theta = release.parameters
+    elif hasattr(release, "coef_"):
+        coef = np.atleast_2d(as_numpy(release.coef_).astype(float)).T
+        last = np.reshape(as_numpy(release.intercept_).astype(float), (1, -1))
+        # Released models carry an intercept of zero where they have none.
+        theta = (coef if coef.size == size else np.concatenate([coef, last])).reshape(1, -1)
+    else:
+        theta = np.atleast_2d(as_numpy(release).astype(float))
+    if theta.ndim != 2 or theta.shape[1] != size:
+        raise InputError(
+            f"A release of this model has {size} numbers, but what was given has shape "
+            f"{np.shape(theta)}."
+        )
+    return np.asarray(theta, dtype=float)

@@ -1,0 +1,99 @@
+"""Inputs and targets as a caller has them, made into what the network and its loss can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.nn.problem.losses import Loss, class_axis, per_example, without_output
+from seepage.nn.problem.views import Inputs
+from seepage.tables.frames import as_numpy
+
+
+def read_inputs(x: Any, net: nn.Module) -> Inputs:
+    """Return inputs with NumPy arrays, also those in a tuple or dict, as the network's tensors.
+
+    Whatever else a network may take (tensors, graphs, masks that are ``None``) stays as it is.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from seepage.layers.inputs_and_targets import read_inputs
+    >>> read_inputs(np.ones((2, 3)), torch.nn.Linear(3, 1)).dtype
+    torch.float32
+    """
+    if isinstance(x, np.ndarray):
+        return _tensor(x, net, "inputs")
+    if isinstance(x, Mapping):
+        return {name: read_inputs(value, net) for name, value in x.items()}
+    if isinstance(x, tuple | list):
+        return tuple(read_inputs(value, net) for value in x)
+    return x
+
+
+def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor:
+    """Return targets as a tensor; class numbers as the 64-bit integers that torch asks for."""
+    target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
+    if target.dim() == 0:
+        raise InputError("Targets need one entry per example, but there is a single number.")
+    if target.is_floating_point() or target.is_complex():
+        return target
+    by_class = class_axis(per_example(loss)) is not None
+    return target.long() if target.dtype != torch.bool or by_class else target
+
+
+def is_finite(x: Any) -> bool:
+    """Return whether tensors, also those in tuples and dicts, are free of NaN and infinity."""
+    # The answers are gathered before they are fetched, since fetching waits for the device.
+    found = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
+    return not found or bool(torch.stack([each.to(found[0].device) for each in found]).all())
+
+
+def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
+    """Raise where class numbers lie outside the classes that the network's output has.
+
+    Parameters
+    ----------
+    loss
+        As the caller gave it; of losses that are not about classes, nothing is known.
+    output
+        What the network returned for some examples.
+    target
+        Targets, of these examples or of more.
+    where
+        Where they come from: "Batch 3".
+    """
+    each = per_example(loss)
+    axis = class_axis(each)
+    if axis is None or target.is_floating_point() or not isinstance(output, Tensor):
+        return
+    classes = output.shape[-1 if output.dim() == 1 else axis]
+    wrong = without_output(each, target, classes)
+    if bool(wrong.any()):
+        raise InputError(
+            f"{where} has the label {int(target[wrong][0])}, but the network tells {classes} "
+            f"classes apart, numbered from 0 to {classes - 1}; renumber the labels."
+        )
+
+
+def _tensors_of(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping | tuple | list):
+        for value in x.values() if isinstance(x, Mapping) else x:
+            yield from _tensors_of(value)
+
+
+def _tensor(values: np.ndarray, net: nn.Module, what: str) -> Tensor:
+    if values.dtype.kind not in "fiub":
+        raise InputError(f"The {what} hold {values.dtype} values; give numbers or tensors.")
+    like = next(net.parameters(), torch.zeros(0))
+    # Torch takes neither reversed arrays nor, without a warning, those that cannot be written to.
+    tensor = torch.as_tensor(np.require(values, None, ["C", "W"]), device=like.device)
+    # NumPy's numbers are of double precision unless asked otherwise, those of networks seldom.
+    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,73 @@
+"""Which parameters make up a layer: those of one module, under the name its user knows it by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from seepage.errors import InputError, nearest
+
+Layout = dict[str, tuple[str, ...]]
+
+
+def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Layout:
+    """Return the trained parameters of every layer, in the order of the network.
+
+    A layer is a module that has parameters of its own, known by its name in
+    ``net.named_modules()``; a parameter of the network itself is a layer under its own name.
+    Weights that several modules share belong to the first.
+
+    Parameters
+    ----------
+    net
+        The network.
+    layers
+        Names of modules to look at instead, each with everything below it (``"encoder.block1"``).
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from seepage.layers.layer_parameters import layer_parameters
+    >>> layer_parameters(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False)))
+    {'0': ('0.weight', '0.bias'), '2': ('2.weight',)}
+    """
+    trained = [name for name, p in net.named_parameters() if p.requires_grad]
+    if not trained:
+        raise InputError("The network has no parameter with requires_grad: nothing of it is sent.")
+    found: dict[str, list[str]] = {}
+    asked = [layers] if isinstance(layers, str | int) else layers
+    if asked is not None and not len(asked):
+        raise InputError("layers names none; leave it out to take them all.")
+    if asked is None:
+        for name in trained:
+            found.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    else:
+        known = [name for name, _ in net.named_modules() if name]
+        for layer in asked:
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"layers names {layer!r} ({type(layer).__name__}), but names of modules are "
+                    f"strings; write {str(layer)!r}."
+                )
+            below = [name for name in trained if name == layer or name.startswith(f"{layer}.")]
+            if not below:
+                raise InputError(
+                    f"There is no layer {layer!r} with trained parameters"
+                    f"{nearest(layer, known)}; take names from net.named_modules()."
+                )
+            found[layer] = below
+        named = [name for names in found.values() for name in names]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        if twice:
+            raise InputError(
+                f"The parameter {twice[0]!r} belongs to two of the layers that were asked for; "
+                "name layers that do not lie inside one another."
+            )
+    return {layer: tuple(names) for layer, names in found.items()}
+
+
+def layer_sizes(net: nn.Module, layout: Layout) -> dict[str, int]:
+    """Return how many numbers the gradient of each layer has."""
+    sizes = {name: p.numel() for name, p in net.named_parameters()}
+    return {layer: sum(sizes[name] for name in names) for layer, names in layout.items()}

@@ -1,0 +1,214 @@
+"""Batches with and without a property, with the same mix of main-task labels by default.
+
+A property that goes with the main task's label (glasses with gender) is given away by the labels of
+a batch alone, whatever the layer: batches drawn ``"confounded"`` show that, and batches that are
+``"matched"`` do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.layers.measures.classifiers import check_seed
+from seepage.nn.problem.views import Inputs, rows_of
+from seepage.tables.frames import as_numpy
+
+_TRIES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class PropertyBatches:
+    """Which records form each batch, and which property its records have.
+
+    Parameters
+    ----------
+    index
+        The records of every batch, ``(n, batch_size)``.
+    property
+        The property of every batch, ``(n,)``.
+    pool
+        Batches of different pools share no record, ``(n,)``.
+    mix
+        ``"matched"`` or ``"confounded"``.
+    """
+
+    index: np.ndarray
+    property: np.ndarray
+    pool: np.ndarray
+    mix: str
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def of(self, x: Inputs, y: Tensor) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yield inputs and targets of every batch."""
+        for rows in self.index:
+            yield rows_of(x, rows), y[rows]
+
+
+def property_batches(
+    labels: Any,
+    property: Any,
+    *,
+    batch_size: int = 32,
+    count: int = 100,
+    mix: str = "matched",
+    pools: int = 1,
+    people: Any = None,
+    seed: int = 0,
+) -> PropertyBatches:
+    """Draw batches whose records all have the same property.
+
+    Parameters
+    ----------
+    labels
+        The main task's label of every record; records of equal labels count as alike.
+    property
+        The property of every record, two or more classes.
+    batch_size
+        Records in a batch; none twice.
+    count
+        Batches for each class of the property.
+    mix
+        ``"matched"``: the labels of every batch are drawn from the same distribution, that of all
+        records; ``"confounded"``: each class of the property keeps its own distribution of labels,
+        so that these alone may give it away.
+    pools
+        Records are dealt out to so many pools, and a batch is drawn from one pool.
+    people
+        Records of the same person go to the same pool, ``(n,)``.
+    seed
+        Of all draws.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> labels, glasses = np.arange(400) % 2, np.arange(400) % 5 == 0
+    >>> found = sp.layers.property_batches(labels, glasses, batch_size=8, count=3)
+    >>> glasses[found.index].mean(axis=1)
+    array([0., 0., 0., 1., 1., 1.])
+    """
+    if mix not in ("matched", "confounded"):
+        raise InputError(f"mix must be 'matched' or 'confounded', not {mix!r}.")
+    if batch_size < 1 or count < 1 or pools < 1:
+        raise InputError("batch_size, count and pools must be at least 1.")
+    check_seed(seed)
+    labels = as_numpy(labels)
+    if labels.ndim != 1:
+        raise InputError(
+            f"labels must have one entry per record, but their shape is {labels.shape}."
+        )
+    _, label = read_property(labels, len(labels), "records", called="labels")
+    levels, level = read_property(property, len(labels), "records")
+    if len(levels) < 2:
+        raise InputError("All records have the same property: there is nothing to tell apart.")
+    draw = np.random.default_rng(seed)
+    home = _deal(len(labels), pools, people, draw)
+    shares = np.bincount(label) / len(label)
+    index, found, pool = [], [], []
+    for k in range(len(levels)):
+        for number in range(count):
+            here = home == number % pools
+            cells = [
+                [np.flatnonzero(here & (level == j) & (label == c)) for c in range(len(shares))]
+                for j in range(len(levels))
+            ]
+            index.append(_one_batch(cells, k, shares, batch_size, mix, draw))
+            found.append(levels[k])
+            pool.append(number % pools)
+    return PropertyBatches(np.stack(index), np.array(found), np.array(pool), mix)
+
+
+def _deal(records: int, pools: int, people: Any, draw: np.random.Generator) -> np.ndarray:
+    owner = np.arange(records) if people is None else people
+    _, person = read_property(owner, records, "records", called="people")
+    return np.asarray((draw.permutation(person.max() + 1) % pools)[person])
+
+
+def _one_batch(
+    cells: list[list[np.ndarray]],
+    level: int,
+    shares: np.ndarray,
+    size: int,
+    mix: str,
+    draw: np.random.Generator,
+) -> np.ndarray:
+    own = cells[level]
+    if mix == "confounded":
+        records = np.concatenate(own)
+        if len(records) < size:
+            raise InputError(_too_few(size, len(records)))
+        return draw.choice(records, size, replace=False)
+    # The same limits for every class of the property, or the limits would give it away.
+    most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
+    for _ in range(_TRIES):
+        wanted = draw.multinomial(size, shares)
+        if np.all(wanted <= most):
+            chosen = [draw.choice(own[c], n, replace=False) for c, n in enumerate(wanted) if n]
+            return np.concatenate(chosen)
+    raise InputError(_too_few(size, int(most.min())))
+
+
+def _too_few(size: int, have: int) -> str:
+    return (
+        f"There are too few records ({have} of the rarest kind in a pool) for batches of {size} "
+        "with this mix of labels; use smaller batches or fewer pools."
+    )
+
+
+def read_property(
+    property: Any, count: int, what: str, *, called: str = "property"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes of a property, sorted, and for every entry the number of its class.
+
+    Parameters
+    ----------
+    property
+        Any array, series or list, ``(count,)``.
+    count
+        How many entries there must be.
+    what
+        What they are about: "gradients", "records".
+    called
+        The name under which the caller handed it in.
+
+    Examples
+    --------
+    >>> from seepage.layers.measures.property_batches import read_property
+    >>> read_property(["no", "yes", "no"], 3, "records")
+    (array(['no', 'yes'], dtype='<U3'), array([0, 1, 0]))
+    """
+    raw = as_numpy(property)
+    if raw.shape != (count,):
+        raise InputError(
+            f"There are {count} {what}, but {called} has the shape {raw.shape}; give one label for "
+            "each."
+        )
+    missing = _missing(raw)
+    if missing.any():
+        raise InputError(
+            f"{called} is missing (None, NaN or infinity) for {int(missing.sum())} of the {count} "
+            f"{what}, the first at position {int(missing.argmax())}; drop those {what}."
+        )
+    try:
+        levels, labels = np.unique(raw, return_inverse=True)
+    except TypeError:
+        raise InputError(
+            f"{called} mixes kinds of labels, such as words and numbers; make them all the same."
+        ) from None
+    return levels, labels
+
+
+def _missing(raw: np.ndarray) -> np.ndarray:
+    if raw.dtype.kind == "f":
+        return np.asarray(~np.isfinite(raw))
+    if raw.dtype.kind == "O":
+        # What is missing (None, NaN, pandas.NA) is not equal to itself, or does not say.
+        return np.array([value is None or (value == value) is not True for value in raw], bool)
+    return np.zeros(len(raw), bool)

@@ -1,0 +1,57 @@
+"""Noise for parameters: the cipher by tensor operations, the grid, and what decides the numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from seepage.nn.training.secure_noise import chacha_words, grid_of, noisy, secure_normal
+from seepage.support.keyed_stream import KeyedStream
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
+def test_the_cipher_by_tensor_operations(count):
+    stream = KeyedStream.fresh()
+    words = chacha_words(stream.key, count, CPU).numpy().view("<u8")
+    np.testing.assert_array_equal(words, stream.words(count))
+
+
+def test_torch_and_numpy_draw_the_same():
+    stream = KeyedStream.of_seed(5)
+    np.testing.assert_allclose(
+        secure_normal((7, 11), stream, CPU), stream.normal((7, 11)), atol=1e-14
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("count", [1, 9, 100_003])
+def test_the_accelerator_draws_the_same(count):
+    stream = KeyedStream.fresh()
+    there = secure_normal((count,), stream, torch.device("cuda")).cpu()
+    torch.testing.assert_close(there, secure_normal((count,), stream, CPU), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("deviation", [1e-6, 0.3, 1.0, 700.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noisy_sums_lie_on_the_grid(deviation, dtype):
+    total = torch.randn(1000, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    found = noisy(total * deviation, deviation, KeyedStream.of_seed(0))
+    assert found.dtype == dtype
+    steps = found.double() / grid_of(deviation)
+    assert torch.equal(steps, steps.round())
+    assert deviation / 8192 < grid_of(deviation) <= deviation / 4096
+    assert math.log2(grid_of(deviation)).is_integer()
+
+
+def test_noise_has_its_deviation():
+    found = noisy(torch.zeros(100_000), 0.37, KeyedStream.of_seed(4)) / 0.37
+    assert stats.kstest(found.double().numpy(), stats.norm.cdf).pvalue > 1e-3
+
+
+def test_without_noise_nothing_is_rounded():
+    total = torch.randn(10)
+    assert torch.equal(noisy(total, 0.0, KeyedStream.of_seed(0)), total)

@@ -1,0 +1,112 @@
+"""What the experiments compute themselves, on small made-up data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import seepage as sp
+from reproduction.fil import figure4 as fil_figure4
+from reproduction.fil import figure6 as fil_figure6
+from reproduction.fil import figure7 as fil_figure7
+from reproduction.fil import overlap as fil_overlap
+from reproduction.fil.image_models import ImageModel
+from seepage.attacks import InversionResult
+
+
+def _curve(eta, accuracy, l2=1.0):
+    accuracy = np.array(accuracy)[:, None]
+    return fil_figure6.PenaltyCurve(
+        l2, np.ones(3), np.array(eta), accuracy, 1.0, {"white-box": accuracy}
+    )
+
+
+def test_accuracies_that_rise_with_leakage_correlate_fully():
+    curves = [_curve([8.0, 4.0, 1.0], [0.9, 0.6, 0.3]), _curve([6.0, 3.0, 0.5], [0.8, 0.5, 0.2])]
+    assert fil_figure6.rank_correlation(curves, "white-box") == pytest.approx(1)
+    curves.append(_curve([100.0, 50.0, 20.0], [0.3, 0.2, 0.1]))
+    assert fil_figure6.rank_correlation(curves, "white-box") < 0.5
+
+
+def test_curves_on_top_of_each_other_have_no_gap():
+    curves = [_curve([8.0, 4.0, 2.0], [0.9, 0.6, 0.3]), _curve([8.0, 2.0], [0.9, 0.3], 0.1)]
+    assert fil_figure6.gap_across_penalties(curves, "white-box") == pytest.approx(0)
+
+
+def test_the_gap_is_a_share_of_the_range():
+    curves = [_curve([10.0, 1.0], [0.9, 0.4]), _curve([10.0, 1.0], [0.8, 0.3])]
+    assert fil_figure6.gap_across_penalties(curves, "white-box") == pytest.approx(0.1 / 0.6)
+
+
+def test_the_noise_scales_are_those_of_the_paper():
+    assert len(fil_figure6.SCALES) == 16
+    assert (fil_figure6.SCALES[0], fil_figure6.SCALES[-1]) == (1e-5, 1.0)
+    assert list(fil_figure6.SCALES) == sorted(fil_figure6.SCALES)
+
+
+def test_deciles_are_in_rising_order_and_of_equal_size():
+    values = np.random.default_rng(0).permutation(103).astype(float)
+    deciles = fil_figure7.deciles_of(values)
+    sizes = np.bincount(deciles)
+    assert len(sizes) == 10
+    assert np.ptp(sizes) <= 1
+    for k in range(9):
+        assert values[deciles == k].max() < values[deciles == k + 1].min()
+
+
+@pytest.mark.parametrize(("last", "overlap"), [(0.5, True), (1.0, False)])
+def test_whether_the_ends_overlap(last, overlap):
+    rng = np.random.default_rng(1)
+    deciles = np.repeat(np.arange(10), 100)
+    hits = rng.random((50, 1000)) < np.where(deciles == 9, last, 0.5)
+    course = fil_figure7.Course(
+        None, np.ones((1, 1000)), deciles, {0: InversionResult("", "", 2, hits)}
+    )
+    gap, reach = course.gap(0)
+    assert gap == pytest.approx(hits[:, deciles == 9].mean() - hits[:, deciles == 0].mean())
+    assert (abs(gap) < reach) is overlap
+    assert course.overlap(0) is overlap
+
+
+def test_round_after_round_is_the_algorithm():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((60, 3))
+    y = X @ [1.0, -1.0, 0.5] + rng.standard_normal(60)
+    model = sp.glm.LinearRegression(l2=1e-2)
+    weights = np.ones(60)
+    for _ in range(4):
+        step = sp.glm.reweight(
+            model, X, y, rounds=1, columns=[0], sample_weight=weights, tolerance=0.0
+        )
+        weights = step.weights
+    whole = sp.glm.reweight(model, X, y, rounds=4, columns=[0], tolerance=0.0)
+    np.testing.assert_allclose(weights, whole.weights, rtol=1e-9)
+    np.testing.assert_allclose(step.eta, whole.eta, rtol=1e-9)
+
+
+def test_what_a_heuristic_finds_of_the_most_leaked_tenth():
+    eta = np.arange(100.0)
+    assert fil_figure4._recall(eta, eta) == 1
+    assert fil_figure4._recall(eta, -eta) == 0
+    assert fil_figure4._recall(eta, np.roll(eta, 5)) == 0.5
+
+
+def test_the_hundred_largest():
+    eta = np.random.default_rng(3).permutation(500).astype(float)
+    chosen = fil_overlap._largest(eta)
+    assert chosen.sum() == 100
+    assert eta[chosen].min() == 400
+
+
+def test_accuracy_is_that_of_the_sign_also_for_a_linear_model():
+    data = sp.data.Problem(
+        np.eye(2),
+        np.array([0.0, 1.0]),
+        np.array([[-2.0, 0], [0, 3.0], [0, 0.1], [-1, 0]]),
+        np.array([1.0, 1.0, 1.0, 0.0]),
+        ("a", "b"),
+    )
+    setting = ImageModel("MNIST", "linear", sp.glm.LinearRegression(), data, 2 * data.y - 1)
+    model = setting.fit()
+    np.testing.assert_allclose(model.coef_, [-1, 1])
+    assert setting.accuracy(model) == 75

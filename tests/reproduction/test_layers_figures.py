@@ -1,0 +1,199 @@
+"""Paper 003's figures from made-up runs, and the experiment itself in miniature."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.tree import DecisionTreeClassifier
+
+from reproduction.layers import figure1 as layers_figure1
+from reproduction.layers import figure2 as layers_figure2
+from reproduction.layers import figure3 as layers_figure3
+from reproduction.layers import runs as layers_runs
+from reproduction.layers.runs import LayerCurve, Runs
+from seepage.data import Faces, Records
+from seepage.errors import InputError
+from seepage.layers.measures import classifiers
+
+LAYERS = {
+    "AlexNet": ["conv1", "conv2", "conv3", "fc1", "fc2"],
+    "VGG11Net": [*(f"conv{k}" for k in range(1, 9)), "fc1", "fc2", "fc3"],
+    "FCNet": [f"fc{k}" for k in range(1, 10)],
+}
+
+
+def made_up(repetitions=3, shift=0.2):
+    """Runs in which the first full layer stands out by ``shift`` in everything."""
+    draw = np.random.default_rng(0)
+    runs = []
+    for network, names in LAYERS.items():
+        for task in ("Gender", "Glasses", "Hair"):
+            for number in range(repetitions):
+                bump = shift * (np.array(names) == "fc1")
+
+                def values(extra, bump=bump, names=names):
+                    level = np.linspace(0.5, 0.6, len(names)) + bump
+                    more = [0.7] * extra
+                    return [*(level + 0.005 * draw.standard_normal(len(names))), *more]
+
+                properties = {
+                    name: {
+                        "auc": values(1),
+                        "auc_confounded": values(1),
+                        "v_information": values(0),
+                    }
+                    for name in ("Glasses", "Age", "Gender", "Hair")
+                }
+                runs.append(
+                    {
+                        "network": network,
+                        "task": task,
+                        "repetition": number,
+                        "accuracy": 0.9,
+                        "layers": names,
+                        "sensitivity": values(0),
+                        "properties": properties,
+                    }
+                )
+    amounts = {
+        "rounds": 10,
+        "lr": 0.05,
+        "batch_size": 32,
+        "snapshots": 2,
+        "known": 3,
+        "seen": 2,
+        "measured": 5,
+        "samples": 8,
+        "width": 64,
+    }
+    return Runs({"device": "a machine", "amounts": amounts, "runs": runs})
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    def keep(runs):
+        for module in (layers_figure1, layers_figure2, layers_figure3):
+            monkeypatch.setattr(module, "kept_runs", lambda: runs)
+
+    return keep
+
+
+def numbers(outcome):
+    assert len({q.name for q in outcome.quantities}) == len(outcome.quantities)
+    assert len(outcome.figure.png) < 150_000
+    assert outcome.seen.endswith(".")
+    return {q.name: q for q in outcome.quantities}
+
+
+def test_what_agrees_with_the_paper_is_said_to(kept):
+    kept(made_up())
+    first = layers_figure1.reproduce(False)
+    found = numbers(first)
+    assert first.seen.count("as claimed") == 3
+    assert "by AUC fc1, fc2, conv3, conv2, conv1; by V-information fc1," in first.seen
+    assert first.seen.count("by sensitivity fc1") == 3
+    assert "the AUC correlates 1.00 with V-information" in first.seen
+    for network in LAYERS:
+        assert found[f"{network}: layer with the highest AUC"].agrees
+        assert (
+            found[f"{network}: correlation of V-information and AUC over the layers"].measured > 0.8
+        )
+    several = layers_figure2.reproduce(False)
+    assert "by the AUC for hair fc1, " in several.seen
+    second = numbers(several)
+    assert all(second[f"{p}: layer with the highest AUC"].agrees for p in ("Age", "Gender", "Hair"))
+    third = numbers(layers_figure3.reproduce(False))
+    assert third["VGG11Net, Hair: most sensitive layer"].agrees
+    assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
+
+
+def test_and_what_does_not_is_not(kept):
+    kept(made_up(shift=-0.2))
+    outcome = layers_figure1.reproduce(False)
+    found = numbers(outcome)
+    for network in LAYERS:
+        assert not found[f"{network}: layer with the highest AUC"].agrees
+        assert (
+            found[f"{network}: first full layer not clearly below the highest (1: yes)"].measured
+            == 0
+        )
+    assert "not at the first full one" in outcome.seen
+    assert "clearly below for all three" in layers_figure2.reproduce(False).seen
+
+
+def test_differences_are_judged_repetition_by_repetition():
+    each = np.array([[0.50, 0.51], [0.70, 0.71], [0.60, 0.61], [0.40, 0.41]])
+    curve = LayerCurve(("a", "b"), each)
+    assert curve.highest == 2
+    assert not curve.reaches_the_highest(1)  # a little less, but always
+    noisy = LayerCurve(("a", "b"), each + np.array([[0.1, 0], [-0.1, 0], [0.1, 0], [-0.1, 0]]))
+    assert noisy.reaches_the_highest(1)
+    np.testing.assert_allclose(curve.relative().each[:, 1], 1)
+
+
+def test_too_little_was_kept(monkeypatch, tmp_path):
+    with pytest.raises(InputError, match="hold 1 repetitions of AlexNet"):
+        made_up(1).select("AlexNet", "Gender")
+    monkeypatch.setattr(layers_runs, "KEPT", tmp_path / "none.json")
+    layers_runs.kept_runs.cache_clear()
+    with pytest.raises(InputError, match=r"none\.json are not there"):
+        layers_runs.kept_runs()
+
+
+def faces(count=240):
+    draw = np.random.default_rng(0)
+    scores = {
+        "male_manual": (np.arange(count) % 2).astype(float),
+        "pred_Eyeglasses": draw.random(count),
+        "pred_Young": draw.random(count),
+        "pred_Gray_Hair": draw.random(count),
+    }
+    people = np.array([f"p{k // 2}" for k in range(count)])
+    images = draw.integers(0, 255, (count, 62, 47, 3)).astype(np.uint8)
+    return Faces(images, Records({"person": people} | scores))
+
+
+def test_the_experiment_in_miniature(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from reproduction.layers import experiment as experiment
+    from reproduction.layers.measuring import Amounts, FaceData, LayerSetting
+
+    small = Amounts(
+        rounds=2, batch_size=4, snapshots=2, known=2, seen=2, measured=5, samples=4, width=32
+    )
+    monkeypatch.setitem(
+        classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
+    )
+    monkeypatch.setattr(experiment, "_data", FaceData.of(faces(), "cpu"))
+    found = experiment._work(
+        LayerSetting("AlexNet", "Gender", ("Glasses",), confounded=True), small, 0
+    )
+    assert found.pop("seconds") > 0
+    assert found["layers"] == LAYERS["AlexNet"]
+    assert len(found["sensitivity"]) == 5
+    measured = found["properties"]["Glasses"]
+    assert len(measured["auc"]) == len(measured["auc_confounded"]) == 6
+    assert len(measured["v_information"]) == 5
+    record = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    record["runs"] += [found, found | {"repetition": 1}]
+    experiment._write(record, tmp_path / "runs.json")
+    again = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    assert again == record
+    runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
+    assert runs.curve("AlexNet", "Gender", "auc", "Glasses").each.shape == (2, 5)
+    with pytest.raises(SystemExit, match="other amounts"):
+        experiment._begin(tmp_path / "runs.json", Amounts(), "cpu")
+
+
+def test_no_one_is_on_two_sides():
+    pytest.importorskip("torch")
+    from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition, LayerSetting
+
+    data = FaceData.of(faces(), "cpu")
+    found = LayerRepetition(data, LayerSetting("FCNet", "Gender", ("Age",)), Amounts(), 3)
+    rows = (found.adversary, found.client, found.test)
+    one, other, third = (set(data.people[part].tolist()) for part in rows)
+    assert all((one, other, third))
+    assert len(one | other | third) == len(one) + len(other) + len(third)

@@ -1,0 +1,358 @@
+"""The grid of private networks: many at once are as one by one, and figures follow from results."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from reproduction.bounds.figure5 import reproduce as figure5
+from reproduction.bounds.figure6 import reproduce as figure6
+from reproduction.private_sgd import grid as private_sgd_grid
+from reproduction.private_sgd import results as private_sgd_results
+from reproduction.private_sgd.ensemble import Ensemble
+from reproduction.private_sgd.estimators import ESTIMATORS, compare
+from reproduction.private_sgd.grid import added, run_grid, write_json
+from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
+from reproduction.private_sgd.results import Point, best_bound, crossing, front, points, renyi_two
+from reproduction.private_sgd.run import ImageTensors, Run
+from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Hyperparameters, find_grid
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.problem.clipping import SmoothClip
+
+SHAPES = {
+    "mnist": (mnist_cnn, (1, 28, 28)),
+    "cifar10": (lambda: cifar_cnn((4, 6, 8), side=16, hidden=7), (3, 16, 16)),
+}
+
+
+@pytest.fixture
+def doubles():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("data", SHAPES)
+def test_an_ensemble_is_its_networks_one_by_one(data):
+    make, shape = SHAPES[data]
+    torch.manual_seed(0)
+    x, y = torch.rand(5, *shape), torch.randint(10, (5,))
+    thresholds = torch.tensor([0.3, 1.0, 20.0])
+    v = torch.randn(2, 5, *shape)
+    together = Ensemble(make, [4, 5, 6], shape)
+    step = together.step(x, y, v, thresholds)
+    for k in range(3):
+        torch.manual_seed(4 + k)
+        net = make()
+        engine = Engine(net, "cross_entropy", clip=SmoothClip(float(thresholds[k])))
+        alone = engine.step(x, y, probes=0, update=True)
+        assert torch.allclose(together.logits(x)[k], net(x))
+        assert torch.allclose(step.norms[k], alone.norms, rtol=1e-9)
+        assert torch.allclose(step.lengths[k], alone.norms * engine.clip.factor(alone.norms))
+        assert torch.allclose(step.traces[:, k], engine.squared_changes(x, y, v).T, rtol=1e-9)
+        sums = [tensor[k].flatten() for pair in step.gradients for tensor in pair]
+        for mine, theirs in zip(sums, alone.gradient.values(), strict=True):
+            assert torch.allclose(mine, theirs.flatten(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_layer_without_a_rule_is_refused():
+    with pytest.raises(TypeError, match="ReLU"):
+        Ensemble(lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), [0], (3,))
+
+
+def _images(records=40, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    X = torch.rand(records, 1, 28, 28, generator=source)
+    y = torch.randint(10, (records,), generator=source)
+    return ImageTensors(X, y, X[:20], y[:20])
+
+
+SMALL = replace(
+    GRIDS["mnist"],
+    settings=(Hyperparameters(0.5, 0.1, 1), Hyperparameters(2, 0.03, 8)),
+    steps=(2, 4),
+    batch_size=10,
+)
+
+
+def test_a_step_is_private_sgd_with_momentum():
+    images = _images()
+    run = Run(SMALL, images, seed=3, probes=1)
+    nets = []
+    for k in range(2):
+        torch.manual_seed(6 + k)  # the seeds of run 3 with two settings
+        nets.append(mnist_cnn())
+    speeds = [[torch.zeros_like(p) for p in net.parameters()] for net in nets]
+    totals = torch.zeros(2, 40, dtype=torch.float64)
+    source = torch.Generator().manual_seed(3)
+    for step in range(3):
+        index = run.sampler.batch(step)
+        v = torch.where(torch.rand(1, len(index), 1, 28, 28, generator=source) < 0.5, -1.0, 1.0)
+        sums = []
+        for k, setting in enumerate(SMALL.settings):
+            engine = Engine(nets[k], "cross_entropy", clip=SmoothClip(setting.max_grad_norm))
+            x, y = images.X[index], images.y[index]
+            noise = setting.noise_multiplier * setting.max_grad_norm
+            totals[k, index] += engine.squared_changes(x, y, v)[:, 0].double() / noise**2
+            sums.append(list(engine.step(x, y, probes=0, update=True).gradient.values()))
+        for place, stacked in enumerate(run.networks.parameters):
+            drawn = torch.randn(stacked.shape, generator=source)
+            for k, setting in enumerate(SMALL.settings):
+                p = list(nets[k].parameters())[place]
+                noise = setting.noise_multiplier * setting.max_grad_norm * drawn[k].reshape(p.shape)
+                speeds[k][place].mul_(0.5).add_((sums[k][place] + noise) / 10)
+                with torch.no_grad():
+                    p -= setting.learning_rate * speeds[k][place]
+        run.advance()
+    for place, stacked in enumerate(run.networks.parameters):
+        for k, net in enumerate(nets):
+            mine = list(net.parameters())[place].detach().flatten()
+            assert torch.allclose(stacked[k].flatten(), mine, atol=2e-5)
+    assert torch.allclose(run.plain, totals, rtol=2e-3)
+    assert (run.mixed <= run.plain * (1 + 1e-9)).all()
+    assert run.plain.sum() > run.mixed.sum() > 0
+
+
+def test_a_grid_is_written_as_it_goes(tmp_path):
+    said, written = [], []
+    path = tmp_path / "found.json"
+
+    def write(found):
+        written.append(len(found["rows"]))
+        write_json(path, found)
+
+    found = run_grid(SMALL, _images(), runs=2, probes=1, minutes=5, write=write, say=said.append)
+    assert written == [2, 4, 4, 4]
+    assert json.loads(path.read_text()) == found
+    assert [p.name for p in tmp_path.iterdir()] == ["found.json"]
+    assert len(said) == 4
+    first = found["rows"][0]
+    assert (first["steps"], first["noise_multiplier"], len(first["accuracy"])) == (2, 0.5, 2)
+    assert first["plain"]["median"] <= first["plain"]["largest"]
+    singles = first["largest of single runs"]
+    assert min(singles) / 2 <= first["plain"]["largest"] <= max(singles)
+    assert found["unknowns"] == 784
+
+
+def test_a_grid_stops_when_the_time_is_over():
+    said = []
+    found = run_grid(
+        SMALL, _images(), runs=1, probes=1, minutes=0, write=lambda found: None, say=said.append
+    )
+    assert found == {}
+    assert said == ["the time is over after 0 steps of run 1"]
+
+
+def test_runs_that_diverge_are_marked():
+    wild = replace(SMALL, settings=(Hyperparameters(1e30, 1e9, 1),), steps=(3,))
+    images = _images()
+    found = run_grid(wild, images, runs=1, probes=1, minutes=5, write=lambda f: None, say=str)
+    assert found["rows"][0]["diverged"]
+    assert points(found) == []
+
+
+def test_the_shown_run_keeps_its_ends(monkeypatch):
+    monkeypatch.setattr(private_sgd_grid, "SHOWN_STEPS", 2)
+    shown = replace(SMALL, settings=(SHOWN,), steps=(2,))
+    found = run_grid(shown, _images(), runs=1, probes=1, minutes=5, write=lambda f: None, say=str)
+    row = found["rows"][0]
+    assert row["highest"][0][1] == row["plain"]["largest"]
+    assert [v for _, v in row["highest"]] == sorted((v for _, v in row["highest"]), reverse=True)
+    assert len(row["lowest"]) == 8
+
+
+def test_a_run_made_elsewhere_is_added_and_says_so():
+    one, other = (
+        run_grid(
+            replace(SMALL, settings=SMALL.settings[:count], steps=steps),
+            _images(),
+            runs=1,
+            probes=1,
+            minutes=5,
+            write=lambda f: None,
+            say=str,
+        )
+        for count, steps in ((2, (1,)), (1, (1, 2)))
+    )
+    assert added(None, one) is one
+    both = added(one, other | {"machine": "another", "torch": "1.0"})
+    assert both["machine"] == one["machine"]
+    assert both["rows"][0] == one["rows"][1]  # the first setting after one step is the new one's
+    assert [(row["machine"], row["steps"]) for row in both["rows"][1:]] == [
+        ("another", 1),
+        ("another", 2),
+    ]
+
+
+def test_estimators_agree_on_average():
+    one = replace(SMALL, settings=(Hyperparameters(1, 0.1, 4),))
+    found = compare(one, _images(), steps=6, say=str)
+    rows = {row["estimator"]: row for row in found["rows"]}
+    assert list(rows) == list(ESTIMATORS)
+    assert rows["reference"]["relative deviation"] == 0.0
+    assert rows["1 coordinate"]["relative deviation"] > rows["50 coordinates"]["relative deviation"]
+    assert rows["50 coordinates"]["largest"] == pytest.approx(rows["reference"]["largest"], rel=0.4)
+
+
+@pytest.mark.parametrize(("script", "data"), [("private_sgd_grid", ["mnist"])])
+def test_the_command_line(script, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(private_sgd_grid, "load_images", lambda grid: _images(700))
+    out = tmp_path / "found.json"
+    arguments = [*data, "--out", str(out), "--settings", "1", "--steps", "1", "--minutes", "1"]
+    assert private_sgd_grid.main(arguments) == 0
+    assert len(json.loads(out.read_text())["rows"]) == 1
+    assert private_sgd_grid.main(["mnits", "--out", str(out)]) == 2
+    assert "did you mean 'mnist'" in capsys.readouterr().err
+
+
+def test_training_needs_torch_and_numpy_only():
+    code = (
+        "import sys\n"
+        "import reproduction.private_sgd.grid, reproduction.private_sgd.estimators\n"
+        "from seepage import data\n"
+        "data.load_mnist, data.load_cifar10\n"
+        "more = ('array_api_compat', 'narwhals', 'sklearn', 'scipy', 'typer', 'dp_accounting',\n"
+        "        'opacus', 'pyarrow', 'matplotlib', 'pandas', 'jinja2', 'safetensors')\n"
+        "sys.exit(', '.join(name for name in more if name in sys.modules) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_grids_are_those_of_the_paper():
+    mnist = find_grid("mnist")
+    assert (len(mnist.settings), mnist.batch_size, mnist.steps) == (
+        108,
+        600,
+        (1000, 2000, 3000, 5000),
+    )
+    cifar10 = find_grid("cifar10")
+    assert SHOWN in cifar10.settings
+    assert SHOWN_STEPS in cifar10.steps
+
+
+def test_the_renyi_privacy_is_that_of_dp_accounting():
+    import dp_accounting as dp
+    from dp_accounting.rdp import RdpAccountant
+
+    event = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(0.5 / 1.115))
+    want = RdpAccountant([2.0]).compose(event, 1000).rdp[0]
+    assert renyi_two(0.01, 0.5, 1000) == pytest.approx(want, rel=1e-9)
+
+
+def _point(accuracy, rdp, largest):
+    return Point(accuracy, rdp, largest, 10 * largest, 5 * largest, {})
+
+
+def test_fronts_and_crossings():
+    found = [_point(90, 5, 9), _point(95, 2, 3), _point(94, 1, 2), _point(97, 0.5, 1.2)]
+    assert [p.accuracy for p in front(found, "rdp")] == [97, 95, 90]
+    assert crossing(found, "rdp") == 95
+    assert crossing(found, "largest") == 97
+    assert crossing(found, "largest", 100.0) == 0.0
+    assert best_bound(found, "rdp", 94) == 2
+    assert best_bound(found, "rdp", 99) == 0.0
+
+
+def _made_up(data, steps):
+    """Results as the grid writes them: more noise, less leakage, less accuracy."""
+    rows = []
+    for noise in (0.5, 1, 2, 5):
+        for t in steps:
+            leakage = t / 1000 / noise**2
+            row = {
+                "noise_multiplier": noise,
+                "learning_rate": 0.1,
+                "max_grad_norm": 1,
+                "steps": t,
+                "accuracy": [0.99 - 0.02 * noise + t * 1e-6],
+                "diverged": False,
+                "plain": {"largest": leakage, "top 0.1 %": leakage / 2, "median": leakage / 100},
+                "mixture": {"largest": leakage / 5, "top 0.1 %": 0, "median": 0},
+                "largest of single runs": [leakage],
+            }
+            if (noise, t) == (0.5, 5000):
+                row["highest"] = [[10 + k, leakage / (k + 1)] for k in range(8)]
+                row["lowest"] = [[50 + k, leakage / 1000 * (k + 1)] for k in range(8)]
+            rows.append(row)
+    records = 60_000 if data == "mnist" else 50_000
+    return {
+        "data": data,
+        "records": records,
+        "unknowns": 784,
+        "batch_size": 600,
+        "probes": 1,
+        "machine": "a made-up machine",
+        "rows": rows,
+    }
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(private_sgd_results, "HOME", tmp_path)
+    return tmp_path
+
+
+def test_figure_5_is_drawn_from_kept_results(kept):
+    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000, 5000)))
+    alone = figure5(quick=False)
+    names = [quantity.name for quantity in alone.quantities]
+    assert not any(name.startswith("CIFAR-10") for name in names)
+    cifar10 = _made_up("cifar10", (2500, 5000))
+    later = [row for row in cifar10["rows"] if row["steps"] == 5000]
+    kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
+    later[0]["accuracy"] = [0.5, 0.7]
+    write_json(kept / "private_sgd_cifar10.json", cifar10 | {"rows": kept_rows})
+    rows = [
+        {"estimator": name, "largest": 2.0, "median": 1.0, "relative deviation": 0.1}
+        for name in ESTIMATORS
+    ]
+    write_json(kept / "private_sgd_estimators.json", {"data": "mnist", "rows": rows})
+    both = figure5(quick=True)
+    found = {quantity.name: quantity for quantity in both.quantities}
+    crossed = found["MNIST: accuracy to which the bound from the largest dFIL is at least 1"]
+    every = points(_made_up("mnist", (1000, 5000)))
+    assert crossed.measured == crossing(every, "largest")
+    assert crossed.published == 97
+    assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
+    only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
+    assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
+    assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting
+    assert "004: 97 %" in both.seen
+    assert both.figure.svg.startswith("<?xml")
+    assert len(both.figure.png) < 150_000
+
+
+def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
+    write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (5000,)))
+    source = np.random.default_rng(0)
+    split = sp.data.Images(
+        source.integers(0, 255, (100, 32, 32, 3), dtype=np.uint8), source.integers(0, 10, 100)
+    )
+    classes = tuple("abcdefghij")
+    images = sp.data.ImageSet("cifar10", split, split, classes)
+    monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
+    outcome = figure6(quick=False)
+    assert outcome.setting.endswith("One run, on a made-up machine.")
+    found = {quantity.name: quantity.measured for quantity in outcome.quantities}
+    assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
+    # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.
+    assert found["largest dFIL"] == pytest.approx(math.sqrt(5000 / 1000 / 0.25), rel=1e-4)
+
+
+def test_missing_results_say_how_to_make_them(kept):
+    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist --out"):
+        figure5(quick=False)
+    write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (2500,)))
+    with pytest.raises(sp.InputError, match="hold no run with"):
+        figure6(quick=False)
