@@ -161,7 +161,9 @@ def test_the_noiseless_error_is_that_of_held_out_records():
     train, test = split(encoded.source.y, classes=False, seed=3)
     assert len(test) == 20
     assert not set(train) & set(test)
-    model = LinearRegression(l2=0.01, fit_intercept=True).fit(encoded.source.X[train], encoded.source.y[train])
+    model = LinearRegression(l2=0.01, fit_intercept=True).fit(
+        encoded.source.X[train], encoded.source.y[train]
+    )
     error = np.sqrt(np.mean((model.predict(encoded.source.X[test]) - encoded.source.y[test]) ** 2))
     assert audit.curve.noiseless_error == pytest.approx(error)
 
@@ -208,7 +210,9 @@ def test_a_penalty_that_cannot_help_is_said_so():
 
 def test_separable_classes_get_a_larger_penalty():
     encoded = encoded_people("logistic")
-    encoded.source.X[:, 0] = np.where(encoded.source.y == "yes", 1.0, -1.0) * (1 + np.abs(encoded.source.X[:, 0]))
+    encoded.source.X[:, 0] = np.where(encoded.source.y == "yes", 1.0, -1.0) * (
+        1 + np.abs(encoded.source.X[:, 0])
+    )
     audit = audit_table(encoded, name="people")
     assert audit.l2 == SEPARABLE_L2
     assert any("told apart" in step for step in audit.steps)

@@ -147,7 +147,7 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
     assert len(np.unique(out)) == ROWS / 5
     kept = np.setdiff1d(np.arange(ROWS), out)
     settings = FitSettings(model, found.l2)
-    fitted = settings.fit(encoded.source.at(kept))
+    fitted = settings.estimator().fit(encoded.source.X[kept], encoded.source.y[kept])
     predicted = fitted.predict(encoded.source.X[out])
     if model == "poisson":
         predicted = np.minimum(predicted, encoded.source.y.max())
@@ -168,10 +168,10 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
         expected.append(np.mean(noisy) if settings.classifies else np.sqrt(np.mean(noisy)))
     np.testing.assert_allclose(found.curve.error, expected, rtol=1e-7)
     if settings.classifies:
-        most = np.bincount(np.searchsorted(fitted.classes_, encoded.source.y)).argmax()
+        most = np.bincount(np.searchsorted(fitted.classes_, encoded.source.y[kept])).argmax()
         trivial = np.mean(truth != most)
     else:
-        trivial = np.sqrt(np.mean((truth - encoded.source.y.mean()) ** 2))
+        trivial = np.sqrt(np.mean((truth - encoded.source.y[kept].mean()) ** 2))
     assert found.curve.trivial_error == pytest.approx(trivial, rel=1e-9)
 
 
@@ -278,7 +278,9 @@ def test_the_command_writes_the_report(tmp_path):
 
 def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     _, folder = written(people(ROWS), tmp_path)
-    found = answer(Question(table=folder, target="ill", drop=("dose", "visits", "stage")), remedies=False)
+    found = answer(
+        Question(table=folder, target="ill", drop=("dose", "visits", "stage")), remedies=False
+    )
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Enough for the records, and not for the page that follows.

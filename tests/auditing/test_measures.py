@@ -41,11 +41,14 @@ def test_attributes_agree_with_the_written_out_jacobian(trained):
     names = [f"f{j}" for j in range(trained.source.X.shape[1])]
     table = pa.table(dict(zip(names, trained.source.X.T, strict=True)))
     groups = {a.name: [names[j] for j in a.columns] for a in trained.attributes}
-    leak = sp.leakage(trained.model, table, trained.source.y, noise=sp.Gaussian(1.0), attributes=groups)
+    leak = sp.leakage(
+        trained.model, table, trained.source.y, noise=sp.Gaussian(1.0), attributes=groups
+    )
     for entry in found[:-1]:
         name = entry.name
         informations = [
-            np.asarray(leak.information(i, columns=groups[name])) for i in range(len(trained.source.y))
+            np.asarray(leak.information(i, columns=groups[name]))
+            for i in range(len(trained.source.y))
         ]
         largest = np.array([np.linalg.eigvalsh(matrix)[-1] for matrix in informations])
         assert entry.smallest_error == pytest.approx(1 / np.sqrt(largest.max()), rel=1e-9)

@@ -39,7 +39,9 @@ def peak(tmp_path, rows):
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=CHUNK_ROWS)
     del X, columns
     tracemalloc.start()
-    question = Question(table=folder, target="y", sensitive=("x0",), group=("group",), target_eta=0.1)
+    question = Question(
+        table=folder, target="y", sensitive=("x0",), group=("group",), target_eta=0.1
+    )
     found = answer(question)
     # More records are above this than are kept, so it takes a pass, as the table does.
     assert found.records.over(found.records.median()) == rows // 2

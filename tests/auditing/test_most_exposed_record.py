@@ -16,7 +16,9 @@ def test_they_are_those_of_the_release():
     spread = float(np.sqrt(found["Cramér–Rao"]))
     row = int(np.flatnonzero(audit.row_index == int(audit.guarantees.label))[0])
     assert spread == audit.exact_error[row] or abs(spread / audit.exact_error[row] - 1) < 1e-9
-    model = sp.glm.LinearRegression(l2=audit.l2, fit_intercept=True).fit(encoded.source.X, encoded.source.y)
+    model = sp.glm.LinearRegression(l2=audit.l2, fit_intercept=True).fit(
+        encoded.source.X, encoded.source.y
+    )
     leak = sp.leakage(model, encoded.source.X, encoded.source.y, noise=sp.Gaussian(0.4))
     again = {line.name: line.value for line in guarantees(leak, draws=64).rows}
     assert found["FIL, 1/η²"] == again["FIL, 1/η²"]

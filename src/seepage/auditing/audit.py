@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -29,8 +30,7 @@ from seepage.auditing.trained_model import (
     choose_model,
     settings_of,
 )
-from seepage.bounds.guarantees import Guarantees
-from seepage.bounds.guarantees import guarantees
+from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.jacobian.release import describe_streamed
@@ -293,9 +293,10 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
         return None
     if trained.basis() is not None:
         return None
-    table = pa.table(list(source.X.T), names=_feature_names(trained))
-    noise = Gaussian(sigma)
-    leak = leakage(trained.model, table, source.y, noise=noise, sample_weight=source.sample_weight)
+    model, names = copy(trained.model), _feature_names(trained)
+    model.feature_names_in_ = np.asarray(names, dtype=object)
+    table, noise = pa.table(list(source.X.T), names=names), Gaussian(sigma)
+    leak = leakage(model, table, source.y, noise=noise, sample_weight=source.sample_weight)
     try:
         found = guarantees(leak, draws=_DRAWS)
     except InputError:

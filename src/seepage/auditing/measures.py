@@ -274,9 +274,12 @@ class KeptRecords:
 
 @dataclass(frozen=True, eq=False)
 class AuditSums:
-    """What adds up over the chunks: sums of blocks, the least of every number, the records."""
+    """What adds up over the chunks: sums of blocks, the least of every number, the records.
 
-    whole: Any  # sums of the whole table
+    Of a table in memory, where nothing is left to be added up, blocks are the squared leakages.
+    """
+
+    whole: Any  # of the whole table
     label: Any  # of the labels alone
     columns: Any  # of the first columns, as many as may be asked about at a time
     least: np.ndarray  # (q,): the least of every number
@@ -390,8 +393,10 @@ class Measures:
         return GroupingFinding(column, groups, ratio, ordered[0].label, ordered[-1].label)
 
     def _together(self, block: Any, unknowns: Unknowns) -> float:
-        """Return the leakage of a block of records from its sums."""
-        return math.sqrt(max(self.questions.release.template.norm_of(unknowns, block), 0.0))
+        """Return the leakage of a block of records from what the pass found of it."""
+        template = self.questions.release.template
+        squared = block if self.questions.keep else template.norm_of(unknowns, block)
+        return math.sqrt(max(squared, 0.0))
 
 
 def measure(trained: TrainedModel) -> Measures:
@@ -425,6 +430,8 @@ def measure(trained: TrainedModel) -> Measures:
 
 def _column_leakage(source: RowSource, questions: RecordQuestions, first: Any) -> np.ndarray:
     """Return the leakage of every column; those beyond the first few take passes of their own."""
+    if questions.keep:
+        return _root(first)
     template, columns = questions.release.template, questions.columns()
     step = template.columns_at_once
     squared = [template.column_norms_of(columns[:step], first)]
@@ -476,14 +483,17 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
                 kept[:, k] = numbers[:, number - start]
         if questions.keep:
             medians[here] = np.median(numbers, axis=0)
-    eta = kept[:, 0]
+    block = jacobian.block_norm if questions.keep else jacobian.block_sums
+    whole_of = partial(block, questions.whole)
     return AuditSums(
-        jacobian.block_sums(questions.whole, every),
-        jacobian.block_sums(_LABEL, every),
-        jacobian.column_sums(questions.columns()[: jacobian.columns_at_once], every),
+        whole_of(every),
+        block(_LABEL, every),
+        jacobian.column_norms(questions.columns(), every)
+        if questions.keep
+        else jacobian.column_sums(questions.columns()[: jacobian.columns_at_once], every),
         least,
         easiest,
-        {name: _by_group(jacobian, questions, chunk.extra[name], eta) for name in questions.groups},
+        {name: _by_group(chunk.extra[name], kept[:, 0], whole_of) for name in questions.groups},
         KeptRecords(row, kept, medians)
         if questions.keep
         else RecordSummary.of(chunk.start + every, row, numbers, told),
@@ -497,16 +507,16 @@ def _look(chunk: Chunk, questions: RecordQuestions, intervals: tuple[Interval, .
 
 
 def _by_group(
-    jacobian: ReleaseJacobian, questions: RecordQuestions, values: np.ndarray, eta: np.ndarray
+    values: np.ndarray, eta: np.ndarray, block: Callable[[np.ndarray], Any]
 ) -> dict[str, GroupSums]:
+    """Return the sums of every group, given the function that forms those of some rows."""
     texts = labels_of(pa.chunked_array([pa.array(values, from_pandas=True)]), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
     found = {}
     for k, label in enumerate(known.tolist()):
         rows = np.flatnonzero(inverse == k)
         here = eta[rows]
-        block = jacobian.block_sums(questions.whole, rows)
-        found[label] = GroupSums(len(rows), float(here.sum()), float(here.max()), block)
+        found[label] = GroupSums(len(rows), float(here.sum()), float(here.max()), block(rows))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from seepage.auditing.findings import TradeoffCurve
-from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel
+from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
 from seepage.errors import InputError
 from seepage.streams.answers import Answers
 from seepage.tables.source import Chunk, RowSource
@@ -32,15 +32,19 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, eq=False)
 class _LossSums:
-    """Sums over held-out records: with noise, (scales, draws), and of the usual answer."""
+    """Sums over held-out records: their losses with noise, (scales, draws), and their labels.
+
+    Of classes there are counts; of numbers the sums of their distances from the mean of all
+    records, and of the squares of those.
+    """
 
     count: int
     noisy: np.ndarray
-    usual: float
+    labels: np.ndarray
 
     def __add__(self, other: _LossSums) -> _LossSums:
         return _LossSums(
-            self.count + other.count, self.noisy + other.noisy, self.usual + other.usual
+            self.count + other.count, self.noisy + other.noisy, self.labels + other.labels
         )
 
 
@@ -54,10 +58,10 @@ class HeldOutTrial:
         The records that are tried.
     model, settings
         The model, and how it was fitted.
-    usual
-        The answer of always giving the same one: a class by its position, or a number.
-    ceiling
-        The largest count that was ever seen.
+    labels
+        What is known of the labels of all records.
+    rows
+        How many records there are with those that are held out.
     seed
         Of the noise.
     saw_them
@@ -67,8 +71,8 @@ class HeldOutTrial:
     held_out: RowSource
     model: Any
     settings: FitSettings
-    usual: Any
-    ceiling: float
+    labels: LabelFacts
+    rows: int
     seed: int
     saw_them: bool = False
     _known: dict[float, float] = field(default_factory=dict)
@@ -81,15 +85,14 @@ class HeldOutTrial:
             _lost,
             model=self.model,
             settings=self.settings,
-            usual=self.usual,
-            ceiling=self.ceiling,
+            labels=self.labels,
             seed=self.seed,
             scales=wanted,
         )
         total: _LossSums = self.held_out.total(ask, "held-out records")
         found = np.mean(total.noisy / total.count, axis=1)
         self._known |= {s: self._named(float(loss)) for s, loss in zip(wanted, found, strict=True)}
-        self._trivial = self._named(total.usual / total.count)
+        self._trivial = self._named(self._constant_loss(total))
 
     def error(self, sigma: float) -> float:
         """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
@@ -108,6 +111,17 @@ class HeldOutTrial:
         """Return the error of always giving the same answer."""
         self.noiseless_error()
         return self._trivial
+
+    def _constant_loss(self, held_out: _LossSums) -> float:
+        """Return the loss of the most frequent class, or of the mean, of the other records."""
+        counts, m = self.labels.counts, held_out.count
+        if counts is None:
+            along, squares = held_out.labels
+            # From the mean of all records to that of the others.
+            apart = -along / (self.rows - m)
+            return float((squares - 2 * apart * along) / m + apart * apart)
+        everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
+        return float(1 - held_out.labels[np.argmax(everyone - held_out.labels)] / m)
 
     def _named(self, loss: float) -> float:
         return loss if self.settings.classifies else float(np.sqrt(loss))
@@ -136,32 +150,31 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     if model is None:
         used = settings
         model = trained.model if used == trained.settings else used.fit(trained.source)
-    labels = trained.labels
-    usual: Any = labels.mean
-    if labels.counts is not None:
-        most = max(labels.counts, key=lambda label: labels.counts[label])
-        usual = int(np.searchsorted(model.classes_, most))
-    return HeldOutTrial(held_out, model, used, usual, labels.most, seed, saw_them)
+    rows = len(trained.source)
+    return HeldOutTrial(held_out, model, used, trained.labels, rows, seed, saw_them)
 
 
 def _lost(
     chunk: Chunk,
     model: Any,
     settings: FitSettings,
-    usual: Any,
-    ceiling: float,
+    labels: LabelFacts,
     seed: int,
     scales: tuple[float, ...],
 ) -> _LossSums:
     """Return the losses of the records of a chunk."""
     margins, shifts = noisy_margins(model, settings, chunk.X, seed)
     truth = truth_of(model, settings, chunk.y)
-    given = truth != usual if settings.classifies else (truth - usual) ** 2
+    if settings.classifies:
+        seen = np.bincount(truth, minlength=len(model.classes_))
+    else:
+        away = truth - labels.mean
+        seen = np.asarray([away.sum(), away @ away])
     noisy = [
-        [np.sum(losses(settings, margins + s * shift, truth, ceiling)) for shift in shifts]
+        [np.sum(losses(settings, margins + s * shift, truth, labels.most)) for shift in shifts]
         for s in scales
     ]
-    return _LossSums(len(chunk), np.asarray(noisy, dtype=float), float(np.sum(given)))
+    return _LossSums(len(chunk), np.asarray(noisy, dtype=float), seen)
 
 
 def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.estimators.linear import LinearRegression
 from seepage.glm.estimators.logistic import LogisticRegression
 from seepage.glm.estimators.poisson import PoissonRegression
 from seepage.glm.estimators.softmax import SoftmaxRegression
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.categorical import Categorical
 from seepage.tables.frames import MemorySource, Table
 

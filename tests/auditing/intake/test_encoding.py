@@ -52,7 +52,9 @@ def test_every_cell_can_be_read_back():
     np.testing.assert_array_equal(block.sum(axis=1), 1)
     assert [levels[k] for k in block.argmax(axis=1)] == COLUMNS["town"].tolist()
     assert spread(found)["town"] == pytest.approx(np.sqrt(block.var(axis=0).sum()))
-    others = [j for j in range(len(found.source.names)) if found.source.names[j] not in ("age", "weight")]
+    others = [
+        j for j in range(len(found.source.names)) if found.source.names[j] not in ("age", "weight")
+    ]
     np.testing.assert_array_equal(units(found)[others], 1)
 
 
@@ -63,7 +65,10 @@ def test_first_level_is_dropped_for_an_intercept_only():
     kept = [full.source.names.index(name) for name in less.source.names]
     np.testing.assert_array_equal(less.source.X, full.source.X[:, kept])
     assert less.coding.drop_first
-    assert np.linalg.matrix_rank(np.column_stack([less.source.X, np.ones(N)])) == less.source.X.shape[1] + 1
+    assert (
+        np.linalg.matrix_rank(np.column_stack([less.source.X, np.ones(N)]))
+        == less.source.X.shape[1] + 1
+    )
 
 
 def test_without_scaling_values_and_units_stay():
@@ -89,7 +94,9 @@ def test_dropping_rows_keeps_their_numbers_groups_and_values_together():
     np.testing.assert_array_equal(found.source.row_index, rows)
     np.testing.assert_array_equal(found.source.y, COLUMNS["y"][rows])
     assert found.source.beside["sex"].tolist() == COLUMNS["sex"][rows].tolist()
-    assert found.source.beside["region"].tolist() == ["(missing)" if i == 5 else "north" for i in rows]
+    assert found.source.beside["region"].tolist() == [
+        "(missing)" if i == 5 else "north" for i in rows
+    ]
     assert found.raw.column("age").to_pylist() == [age[i] for i in rows]
     assert "1 row dropped for a missing target." in found.steps
     assert "2 rows dropped for a missing value in a feature, of 90." in found.steps
@@ -110,9 +117,13 @@ def test_imputing_fills_with_what_it_says():
     usual = names[counts.argmax()]
     for k, name in enumerate(found.source.names):
         if name.startswith("town="):
-            np.testing.assert_array_equal(found.source.X[[2, 29, 30], k], float(name == f"town={usual}"))
+            np.testing.assert_array_equal(
+                found.source.X[[2, 29, 30], k], float(name == f"town={usual}")
+            )
     mostly = float(COLUMNS["smoker"][rest].mean() > 0.5)
-    np.testing.assert_array_equal(found.source.X[[2, 29, 30], found.source.names.index("smoker")], mostly)
+    np.testing.assert_array_equal(
+        found.source.X[[2, 29, 30], found.source.names.index("smoker")], mostly
+    )
     said = " ".join(found.steps)
     assert f"3 gaps in 'age' filled with its median, {median:g}." in said
     assert f"3 gaps in 'town' filled with its most frequent value, '{usual}'." in said
@@ -123,7 +134,9 @@ def test_imputing_fills_with_what_it_says():
 def test_leakage_reads_the_encoding(drop_first):
     found = encoded(table(), drop_first=drop_first)
     model = LinearRegression(l2=1e-3, fit_intercept=drop_first).fit(found.source.X, found.source.y)
-    leak = leakage(model, found.source.X, found.source.y, noise=Gaussian(1.0), attributes=positions(found))
+    leak = leakage(
+        model, found.source.X, found.source.y, noise=Gaussian(1.0), attributes=positions(found)
+    )
     assert list(leak.columns().labels()) == list(feature_names(found))
     assert np.all(np.asarray(leak.rows(columns="town")) > 0)
 
@@ -145,14 +158,18 @@ def test_targets_fit_the_models_they_are_for(values, kind, dtype):
     assert found.source.y.tolist() == values.tolist()
     if kind != "count":
         model = (LogisticRegression if kind == "binary" else SoftmaxRegression)(l2=0.1)
-        assert set(model.fit(found.source.X, found.source.y).predict(found.source.X)) <= set(values.tolist())
+        assert set(model.fit(found.source.X, found.source.y).predict(found.source.X)) <= set(
+            values.tolist()
+        )
 
 
 def test_codes_named_as_categories_are_in_the_order_of_numbers():
     codes = np.array([2, 10, 1])[np.arange(N) % 3]
     found = encoded(table(code=codes), categorical=["code"], drop_first=False)
     assert feature_names(found)["code"] == ("code=1", "code=2", "code=10")
-    np.testing.assert_array_equal(found.source.X[:, found.source.names.index("code=10")], codes == 10)
+    np.testing.assert_array_equal(
+        found.source.X[:, found.source.names.index("code=10")], codes == 10
+    )
     halves = encoded(table(y=codes / 2), categorical=["y"])
     assert sorted(set(halves.source.y)) == ["0.5", "1", "5"]
 
@@ -215,11 +232,15 @@ def test_booleans_numbers_and_decimals_of_any_width():
         ),
         scale=False,
     )
-    np.testing.assert_array_equal(found.source.X[:, found.source.names.index("tiny")], np.arange(N) % 50)
+    np.testing.assert_array_equal(
+        found.source.X[:, found.source.names.index("tiny")], np.arange(N) % 50
+    )
     np.testing.assert_allclose(
         found.source.X[:, found.source.names.index("single")], COLUMNS["age"].astype(np.float32)
     )
-    np.testing.assert_array_equal(found.source.X[:, found.source.names.index("money")], np.arange(N) % 17 / 4)
+    np.testing.assert_array_equal(
+        found.source.X[:, found.source.names.index("money")], np.arange(N) % 17 / 4
+    )
 
 
 def test_the_two_zeros_of_floating_point_are_one_level():

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from people import encode, plan_columns
+from people import encode, feature_names, plan_columns
 
 from seepage.auditing.intake.files import read_file, steps_of
 from seepage.errors import InputError
@@ -53,7 +53,7 @@ def test_hostile_names_and_cells_come_through_as_they_are(tmp_path, bad):
     assert table.column_names == [bad, f"{bad} too", "y"]
     found = encode(table, plan_columns(table, "y", groups=[f"{bad} too"], sensitive=[bad]))
     assert found.source.X.shape == (N, 2)
-    assert set(found.attributes) == {bad, f"{bad} too"}
+    assert set(feature_names(found)) == {bad, f"{bad} too"}
     assert set(found.source.beside[f"{bad} too"]) == {bad, "plain"}
     assert max(map(len, found.steps)) < 600
     hostile_class = encode(table, plan_columns(table, f"{bad} too"))

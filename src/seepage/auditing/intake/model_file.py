@@ -178,7 +178,7 @@ def _build(file: str, found: dict[str, Any]) -> Any:
                 f"{file} does not say {key!r}; a model needs family, coefficients, l2."
             )
     family = found["family"]
-    if family not in MODELS:
+    if family not in tuple(MODELS):
         hint = nearest(str(family)[:100], tuple(MODELS))
         raise InputError(
             f"{file}: the family must be one of {', '.join(MODELS)}, not {shown(family)}{hint}."
