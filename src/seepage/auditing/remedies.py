@@ -91,8 +91,8 @@ def _lighter_noise(
     return Advice(
         "more regularisation",
         f"With λ = {after.settings.l2:.3g} instead of {trained.settings.l2:.3g} the target "
-        f"η = {target:.3g} takes {effect}σ = {needed:.3g} (now {enough:.3g}); {_cost(after, needed)} "
-        f"({_said(trial, trial.error(enough))} now).",
+        f"η = {target:.3g} takes {effect}σ = {needed:.3g} (now {enough:.3g}); "
+        f"{_cost(after, needed)} ({_said(trial, trial.error(enough))} now).",
     )
 
 
@@ -126,7 +126,8 @@ def _penalty(
     return Advice(
         "more regularisation",
         f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
-        f"enough for η = {target:.3g}; {_cost(after, sigma)} ({_said(trial, trial.error(sigma))} now).",
+        f"enough for η = {target:.3g}; {_cost(after, sigma)} "
+        f"({_said(trial, trial.error(sigma))} now).",
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from people import encode, feature_names, plan_columns
+from people import encode, plan_columns
 
 from seepage.auditing.intake.files import read_file, steps_of
 from seepage.errors import InputError
@@ -52,12 +52,12 @@ def test_hostile_names_and_cells_come_through_as_they_are(tmp_path, bad):
     table = read_file(path)
     assert table.column_names == [bad, f"{bad} too", "y"]
     found = encode(table, plan_columns(table, "y", groups=[f"{bad} too"], sensitive=[bad]))
-    assert found.source.X.shape == (N, 2)
-    assert set(feature_names(found)) == {bad, f"{bad} too"}
-    assert set(found.source.beside[f"{bad} too"]) == {bad, "plain"}
+    assert found.X.shape == (N, 2)
+    assert set(found.attributes) == {bad, f"{bad} too"}
+    assert set(found.groups[f"{bad} too"]) == {bad, "plain"}
     assert max(map(len, found.steps)) < 600
     hostile_class = encode(table, plan_columns(table, f"{bad} too"))
-    assert set(hostile_class.source.y) == {bad, "plain"}
+    assert set(hostile_class.y) == {bad, "plain"}
 
 
 @pytest.mark.parametrize("bad", HOSTILE)
@@ -76,15 +76,15 @@ def test_control_codes_and_direction_marks_leave_names():
     assert printable("a\nb\tc\r\x00") == "a b c"
     table = pa.table({"c": ["a\x1b[2J", "a\x07[2J", "b"] * 10, "y": RNG.normal(size=30)})
     found = encode(table, plan_columns(table, "y"), drop_first=False)
-    assert found.source.names == ("c=a [2J", "c=a [2J (2)", "c=b")
-    np.testing.assert_array_equal(found.source.X.sum(axis=0), 10)
+    assert found.names == ("c=a [2J", "c=a [2J (2)", "c=b")
+    np.testing.assert_array_equal(found.X.sum(axis=0), 10)
 
 
 def test_levels_that_look_alike_stay_apart_as_classes_and_groups():
     table = pa.table({"c": ["a\x1bb", "a\x07b"] * 10, "x": NUMBERS[:20]})
     found = encode(table, plan_columns(table, "c", groups=["c"]))
-    assert found.source.y.tolist() == ["a b", "a b (2)"] * 10
-    assert found.source.beside["c"].tolist() == found.source.y.tolist()
+    assert found.y.tolist() == ["a b", "a b (2)"] * 10
+    assert found.groups["c"].tolist() == found.y.tolist()
 
 
 def test_long_names_are_cut_in_sentences():
@@ -183,7 +183,7 @@ def test_a_careless_table_from_file_to_numbers(tmp_path):
     with pytest.raises(InputError, match="one value only"):
         plan_columns(table, "constant")
     found = encode(table, plan_columns(table, "y"))
-    assert found.source.names == ("x",)
+    assert found.names == ("x",)
     said = " ".join(found.steps)
     for name in ("id", "row", "constant", "gaps"):
         assert repr(name) in said
@@ -193,5 +193,5 @@ def test_a_cell_of_a_megabyte_costs_one_copy():
     huge = "z" * 1_000_000
     table = pa.table({"c": pa.array([huge, "b"] * 20), "x": NUMBERS, "y": NUMBERS**2})
     found = encode(table, plan_columns(table, "y", groups=["c"]))
-    assert found.source.beside["c"][0] is found.source.beside["c"][2]
-    assert found.source.beside["c"].nbytes < 1000
+    assert found.groups["c"][0] is found.groups["c"][2]
+    assert found.groups["c"].nbytes < 1000
