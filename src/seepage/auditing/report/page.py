@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from seepage.auditing.findings import (
@@ -54,7 +54,7 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
     script = _read("records.js")
     return (
         _environment()
-        .get_template("report.html.j2")
+        .from_string(_read("report.html.j2"))
         .render(
             audit=audit,
             verdict=judge(audit),
@@ -85,7 +85,6 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("seepage.auditing.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
