@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 import seepage
 from seepage.auditing.findings import Audit
@@ -33,8 +31,9 @@ from seepage.auditing.trained_model import (
 from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
-from seepage.glm.jacobian.release import describe_streamed
+from seepage.glm.jacobian.release import describe_on
 from seepage.glm.leakage import leakage
+from seepage.tables.frames import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
 SEPARABLE_L2 = 1e-2
@@ -191,7 +190,7 @@ def _train(
     source = encoded.source
     rows, features = f"{len(source):,}", f"{len(source.names):,}"
     if fitted is not None:
-        settings = settings_of(describe_streamed(fitted, source)[0], len(source))
+        settings = settings_of(describe_on(fitted, source)[0], len(source))
         words = (
             f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
             f"the minimiser of its objective on these {rows} records."
@@ -293,10 +292,9 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
         return None
     if trained.basis() is not None:
         return None
-    model, names = copy(trained.model), _feature_names(trained)
-    model.feature_names_in_ = np.asarray(names, dtype=object)
-    table, noise = pa.table(list(source.X.T), names=names), Gaussian(sigma)
-    leak = leakage(model, table, source.y, noise=noise, sample_weight=source.sample_weight)
+    named = Table(source.X, _feature_names(trained), None, "numpy")
+    records = MemorySource(named, source.y, source.sample_weight)
+    leak = leakage(trained.model, records, noise=Gaussian(sigma))
     try:
         found = guarantees(leak, draws=_DRAWS)
     except InputError:
@@ -304,7 +302,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     return replace(found, label=str(source.row_index[found.row]))
 
 
-def _feature_names(trained: TrainedModel) -> list[str]:
+def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     """Return a name for every feature; those of one category are counted."""
     names = [f"feature {j}" for j in range(len(trained.source.names))]
     for attribute in trained.attributes:
@@ -316,7 +314,7 @@ def _feature_names(trained: TrainedModel) -> list[str]:
         while names[j] in taken:  # a column may well be called like another's feature
             names[j] += "′"
         taken.add(names[j])
-    return names
+    return tuple(names)
 
 
 def _versions() -> dict[str, str]:

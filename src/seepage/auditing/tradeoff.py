@@ -141,10 +141,8 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
         stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
     model, used = None, settings
     for used in stronger:
-        fresh = used.estimator()
-        fresh._start = trained.model._parameters()
         with suppress(InputError):
-            model = fresh.fit(rest)
+            model = used.fit(rest, start=trained.model)
             break
     saw_them = model is None
     if model is None:

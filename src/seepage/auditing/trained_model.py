@@ -10,10 +10,8 @@ import numpy as np
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.estimators.linear import LinearRegression
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.poisson import PoissonRegression
-from seepage.glm.estimators.softmax import SoftmaxRegression
+from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
+from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
 from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.categorical import Categorical
 from seepage.tables.frames import MemorySource, Table
@@ -58,9 +56,13 @@ class FitSettings:
     l2: float
     intercept: bool = True
 
-    def fit(self, source: RowSource) -> Any:
-        """Fit it on the records of a source."""
-        return self.estimator().fit(source)
+    def fit(self, source: RowSource, start: Any = None) -> Any:
+        """Fit it on the records of a source; ``start`` is a model that is not far from it."""
+        model = self.estimator()
+        model._start = None if start is None else start._parameters()
+        if isinstance(source, RecordsInMemory):
+            return model.fit(source.X, source.y, source.sample_weight)
+        return model.fit(source)
 
     def estimator(self) -> Any:
         """Return the model that is to be fitted."""

@@ -338,6 +338,10 @@ def _size(steps: np.ndarray) -> np.ndarray:
 class ThirdDerivatives:
     """What the third derivatives at the minimiser make of steps away from it.
 
+    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is what Newton's method leaves of the gradient after a step
+    Δ. For many steps and few columns the sum over the rows is taken once and for all, as a P×P×P
+    tensor; otherwise two matrix products with the rows give the same.
+
     Parameters
     ----------
     objective, family
