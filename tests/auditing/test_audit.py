@@ -249,11 +249,11 @@ def test_a_handful_of_rows_is_refused():
 
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
-    monkeypatch.setattr("seepage.auditing.remedies._HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
     assert "not tried" in audit_table(encoded, name="people").remedies[2].text
     linear = audit_table(encoded_people("linear", n=100), name="people")
     assert "so many refits" in linear.remedies[2].text
-    monkeypatch.setattr("seepage.auditing.remedies._TOO_HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.tradeoff._TOO_HEAVY", 0.0)
     monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
     audit = audit_table(encoded, name="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]

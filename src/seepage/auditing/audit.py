@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.intake.encoding import Encoded
 from seepage.auditing.measures import measure
-from seepage.auditing.remedies import find_remedies
-from seepage.auditing.tradeoff import draw_curve, tells_apart, try_out
+from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
 from seepage.auditing.trained_model import (
     FitSettings,
     RecordsInMemory,
@@ -29,6 +28,7 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.jacobian.release import describe_on
@@ -149,7 +149,8 @@ def audit_model(
         )
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
-    advice, bounds = (), None
+    advice: tuple[Advice, ...] = ()
+    bounds = None
     if remedies:
         say("remedies")
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
@@ -294,7 +295,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
         return None
     named = Table(source.X, _feature_names(trained), None, "numpy")
     records = MemorySource(named, source.y, source.sample_weight)
-    leak = leakage(trained.model, records, noise=Gaussian(sigma))
+    leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
     try:
         found = guarantees(leak, draws=_DRAWS)
     except InputError:

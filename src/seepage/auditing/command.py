@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from seepage.auditing.audit import Tell, audit_table
-from seepage.auditing.findings import Audit
-from seepage.auditing.gates import check, check_limits
+from seepage.auditing.findings import Audit, Gate
 from seepage.auditing.intake.columns import plan_columns
 from seepage.auditing.intake.encoding import TableInMemory, TableToAudit, encode
 from seepage.auditing.intake.files import read_file
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 _STAGES = 6
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
-_SHOWN = 8
+_SHOWN = 8  # columns that are printed
+_NAMED = 10  # records over a limit that are named
+_ROUNDING = 1e-9  # noise calibrated to a limit meets it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +77,51 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The gates that a release has to pass; see :func:`seepage.auditing.gates.check`."""
+    """The limits that a caller sets; a release over one of them does not pass.
+
+    Parameters
+    ----------
+    max_eta
+        The most that any record may leak.
+    min_mse
+        The least mean squared error, in squared standard deviations of the columns, that an
+        unbiased attack on a number of any record must have: ``1/η²``.
+    max_group_ratio
+        The most by which the mean leakage of one group may exceed that of another.
+    """
 
     max_eta: float | None = None
     min_mse: float | None = None
     max_group_ratio: float | None = None
+
+    def check(self, grouped: bool) -> float | None:
+        """Refuse limits that mean nothing, and return the leakage of a record that meets them all.
+
+        Called before any work is done; ``grouped`` says whether there are groups to compare.
+        """
+        etas = []
+        if self.max_eta is not None:
+            etas.append(_positive(self.max_eta, "--max-eta"))
+        if self.min_mse is not None:
+            etas.append(_positive(self.min_mse, "--min-mse") ** -0.5)
+        ratio = self.max_group_ratio
+        if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
+            raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
+        if ratio is not None and not grouped:
+            raise InputError("--max-group-ratio compares groups: name a column with --group.")
+        return min(etas) if etas else None
+
+    def gates(self, audit: Audit) -> tuple[Gate, ...]:
+        """Return one gate per limit; offenders are named by their row, never by their values."""
+        self.check(bool(audit.groupings))
+        gates = []
+        if self.max_eta is not None:
+            gates.append(_max_eta(audit, self.max_eta))
+        if self.min_mse is not None:
+            gates.append(_min_mse(audit, self.min_mse))
+        if self.max_group_ratio is not None:
+            gates.append(_group_ratio(audit, self.max_group_ratio))
+        return tuple(gates)
 
 
 def answer(question: Question, *, remedies: bool = True, client: Any = None) -> Audit:
@@ -165,13 +207,13 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
 def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
     """Audit, write the report, tell; return whether every gate was passed."""
-    wanted = check_limits(**asdict(limits), grouped=bool(question.group))
+    wanted = limits.check(bool(question.group))
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, client=client)
-        audit = replace(audit, gates=check(audit, **asdict(limits)))
+        audit = replace(audit, gates=limits.gates(audit))
         page = write_report(audit, out) if out is not None else None
         if as_json:
             typer.echo(to_json(audit), nl=False)
@@ -185,6 +227,61 @@ def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: 
     for gate in failed if as_json else ():
         typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
     return not failed
+
+
+def _max_eta(audit: Audit, limit: float) -> Gate:
+    measured = audit.records.largest("eta")
+    over = audit.records.over(limit * (1 + _ROUNDING))
+    if not over:
+        text = f"The most leaked record has η = {measured:.4g}, within the limit of {limit:g}."
+    else:
+        text = (
+            f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
+            f"σ = {audit.sigma * measured / limit:.4g} would be enough."
+        )
+    return Gate("--max-eta", limit, measured, not over, text)
+
+
+def _min_mse(audit: Audit, limit: float) -> Gate:
+    worst = audit.records.largest("eta")
+    measured = worst**-2.0 if worst > 0 else math.inf
+    over = audit.records.over(math.sqrt((1 + _ROUNDING) / limit))
+    if not over:
+        text = (
+            f"No unbiased attack has a mean squared error below {measured:.4g} on any record, "
+            f"within the limit of {limit:g}."
+        )
+    else:
+        text = (
+            f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
+            f" {limit:g} (as low as {measured:.4g}); "
+            f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
+        )
+    return Gate("--min-mse", limit, measured, not over, text)
+
+
+def _group_ratio(audit: Audit, limit: float) -> Gate:
+    worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
+    passed = worst.ratio <= limit * (1 + _ROUNDING)
+    text = (
+        f"Between the groups of column {worst.column!r} the mean leakage differs by a factor of "
+        f"{worst.ratio:.4g}, {'within' if passed else 'over'} the limit of {limit:g}."
+    )
+    return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
+
+
+def _records(audit: Audit, count: int) -> str:
+    rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
+    more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
+    if count == 1:
+        return f"1 record (row {rows}) leaks"
+    return f"{count:,} records (rows {rows}{more}) leak"
+
+
+def _positive(limit: float, name: str) -> float:
+    if not (math.isfinite(limit) and limit > 0):
+        raise InputError(f"{name} must be a finite number above zero, not {limit:g}.")
+    return limit
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:

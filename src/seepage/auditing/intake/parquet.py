@@ -23,7 +23,7 @@ from seepage.auditing.intake.files import MISSING, clean_text, good_names
 from seepage.auditing.trained_model import ROW, LabelFacts
 from seepage.errors import InputError
 from seepage.streams.disk.coding import Coding
-from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums, decoded
+from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums
 from seepage.streams.disk.files import Batches, Piece, plain_type
 from seepage.streams.disk.source import ParquetRows, scan_columns, sum_pieces
 from seepage.tables.encoded import Part
@@ -33,6 +33,7 @@ from seepage.tables.facts import (
     FEW,
     Facts,
     commas_in,
+    decoded,
     is_number,
     is_text,
     looks_like_dates,

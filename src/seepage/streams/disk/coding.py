@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.errors import InputError
-from seepage.streams.disk.column_scan import ColumnSums, decoded
+from seepage.streams.disk.column_scan import ColumnSums
 from seepage.streams.disk.files import Piece, plain_type
 from seepage.tables.encoded import Part, encode_column
-from seepage.tables.facts import is_number, is_text, plain_numbers
+from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
 from seepage.tables.names import unique
 from seepage.tables.source import Chunk
 
