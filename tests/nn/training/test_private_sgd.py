@@ -14,7 +14,7 @@ from killed_run import STEPS, data, trainer
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.training import private_sgd
 from seepage.nn.training.checkpoints import read_checkpoint, write_checkpoint

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
 from seepage.tables.frames import as_numpy

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 
 POISSON, FIXED, OTHER = "poisson", "fixed", "other"
 SAMPLERS = (POISSON, FIXED, OTHER)

@@ -32,9 +32,9 @@ from seepage.nn.accounting.processes import (
     world_size,
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import (
     check_same_run,
