@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.fitting.streamed import PenalisedLoss, Sums, newton_sums
+from seepage.glm.fitting.streamed import NewtonSums, PenalisedLoss, newton_sums
 from seepage.glm.losses.families import bernoulli
 from seepage.streams import parquet
 
@@ -56,7 +56,7 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
         loss = PenalisedLoss(bernoulli, data.classes(), 0.0, False, columns)
         step = partial(newton_sums, loss=loss, theta=model.coef_[0])
-        found: list[Sums] = []
+        found: list[NewtonSums] = []
         work: dict[str, Callable[[], object]] = {
             "reading": lambda: sum(data.each(len, "reading")),
             "one Newton step": lambda: found.append(data.total(step, "step")),

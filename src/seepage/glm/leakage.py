@@ -5,31 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from seepage.core.attributes import Attributes
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
+from seepage.core.record_stream import RecordStream
+from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.jacobian.assembly import glm_jacobian
-from seepage.glm.streamed_leakage import StreamedLeakage, streamed_leakage
-from seepage.streams.dispatch import as_source, is_streamed
-from seepage.tables.frames import read_table
+from seepage.glm.jacobian.release import release_of
+from seepage.streams.dispatch import as_source
 from seepage.tables.source import RowSource
 
 
 @overload
 def leakage(
-    model: Any, X: RowSource, y: None = None, *, noise: Noise, sample_weight: None = None,
-    attributes: Mapping[str, Sequence[str | int]] | None = None, on_mismatch: str = "raise",
+    model: Any,
+    X: RowSource,
+    y: None = None,
+    *,
+    noise: Noise,
+    sample_weight: None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
     dtype: None = None,
-) -> StreamedLeakage: ...  # fmt: skip
+) -> Leakage[RecordStream]: ...
 
 
 @overload
 def leakage(
-    model: Any, X: Any, y: Any, *, noise: Noise, sample_weight: Any = None,
-    attributes: Mapping[str, Sequence[str | int]] | None = None, on_mismatch: str = "raise",
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    noise: Noise,
+    sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
     dtype: str | None = None,
-) -> Leakage: ...  # fmt: skip
+) -> Leakage: ...
 
 
 def leakage(
@@ -42,7 +53,7 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
-) -> Leakage | StreamedLeakage:
+) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
     Parameters
@@ -55,7 +66,7 @@ def leakage(
         tensor (the work is then done where the tensor lives). For data larger than memory,
         :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
         ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
-        then read in chunks, and the answer is a :class:`~seepage.glm.streamed_leakage.StreamedLeakage`.
+        then read in chunks, and what there is of every record is computed when it is read.
     noise
         What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`.
     sample_weight
@@ -82,15 +93,6 @@ def leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
-    if is_streamed(X):
-        if dtype not in (None, "float64"):
-            raise InputError(
-                "Data that are read in chunks are measured in float64; leave dtype out."
-            )
-        source = as_source(X, y, sample_weight)
-        return streamed_leakage(
-            model, source, noise=noise, attributes=attributes, on_mismatch=on_mismatch
-        )
-    table = read_table(X, dtype=dtype)
-    jacobian = glm_jacobian(model, table, y, noise, sample_weight, on_mismatch)
-    return Leakage(jacobian, table, (noise,), Attributes(table, attributes or {}))
+    source = as_source(X, y, sample_weight, dtype)
+    release = release_of(model, source, noise, on_mismatch)
+    return Leakage(release, source, (noise,), Attributes(source, attributes))

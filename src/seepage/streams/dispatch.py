@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from seepage.errors import InputError
+from seepage.tables.frames import MemorySource, read_table
 from seepage.tables.source import RowSource
 
 
@@ -20,8 +21,15 @@ def _is_dask(X: Any) -> bool:
     return type(X).__module__.startswith("dask.")
 
 
-def as_source(X: Any, y: Any, sample_weight: Any) -> RowSource:
-    """Return the source that a caller means by a path with the names of its columns."""
+def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
+    """Return the source that a caller means by a table, or a path with the names of its columns.
+
+    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.frames.read_table`.
+    """
+    if not is_streamed(X):
+        return MemorySource(read_table(X, dtype=dtype), y, sample_weight)
+    if dtype not in (None, "float64"):
+        raise InputError("Data that are read in chunks are measured in float64; leave dtype out.")
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(

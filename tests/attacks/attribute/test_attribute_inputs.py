@@ -208,7 +208,7 @@ def test_white_box_releases_of_another_size():
     X, y, attribute = _known()
     white = WhiteBox(attribute, sp.glm.LinearRegression()).fit(X, y)
     larger = sp.glm.LinearRegression(fit_intercept=True).fit(X, y)
-    with pytest.raises(sp.InputError, match="The release has 6 parameters, but the model has 5"):
+    with pytest.raises(sp.InputError, match="The release has 6 numbers, but the model has 5"):
         white.predict(X, y, larger)
 
 

@@ -176,26 +176,6 @@ class CandidateModels:
         )
 
 
-def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
-    """Return rows of the known table, with a last 1 for an intercept."""
-    x = objective.X[rows, :]
-    return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
-
-
-def _inverse(hessian: np.ndarray) -> np.ndarray:
-    """Return ``H⁻¹``, through the Cholesky factor of ``H`` with its columns scaled alike."""
-    sizes = np.sqrt(np.diagonal(hessian))
-    scaling = np.outer(sizes, sizes)
-    factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
-    if factor is None:
-        raise InputError(
-            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
-            "above 0, or drop a column."
-        )
-    inverse = factor.solve(np.eye(len(sizes))) / scaling
-    return np.asarray(inverse + inverse.T) / 2
-
-
 class NewtonModels(CandidateModels):
     """Candidate models by warm Newton steps, all computed once and held: K times the rows.
 
@@ -331,12 +311,12 @@ class NewtonModels(CandidateModels):
             changed[row, columns] = known.X[row, columns]
 
 
-def _size(steps: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.norm(steps, axis=2))
-
-
 class ThirdDerivatives:
     """What the third derivatives at the minimiser make of steps away from it.
+
+    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is what Newton's method leaves of the gradient after a step
+    Δ. For many steps and few columns the sum over the rows is taken once and for all, as a P×P×P
+    tensor; otherwise two matrix products with the rows give the same.
 
     Parameters
     ----------
@@ -390,6 +370,30 @@ class ThirdDerivatives:
             x = design(self._objective, rows)
             along = x @ steps.T
             out += (0.5 * self.weights[rows, None] * along * along).T @ x
+
+
+def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
+    """Return rows of the known table, with a last 1 for an intercept."""
+    x = objective.X[rows, :]
+    return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
+
+
+def _inverse(hessian: np.ndarray) -> np.ndarray:
+    """Return ``H⁻¹``, through the Cholesky factor of ``H`` with its columns scaled alike."""
+    sizes = np.sqrt(np.diagonal(hessian))
+    scaling = np.outer(sizes, sizes)
+    factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
+    if factor is None:
+        raise InputError(
+            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
+            "above 0, or drop a column."
+        )
+    inverse = factor.solve(np.eye(len(sizes))) / scaling
+    return np.asarray(inverse + inverse.T) / 2
+
+
+def _size(steps: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(steps, axis=2))
 
 
 def _curvature_slope(family: Family, margins: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -21,6 +21,10 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of all steps: where the step size falls to a 
 class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking.
 
+    One evaluation of all problems is one trial step for each: where it lowers the cost enough it is
+    taken, and a new direction follows; where it does not, the next trial is shorter. No problem
+    waits for the line search of another.
+
     Parameters
     ----------
     start

@@ -334,11 +334,6 @@ class MarginAttack:
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 
-def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
-    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))
-
-
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
     """Return the parameter whose column is the same in every record, and the value there.
 
@@ -399,7 +394,10 @@ def nearest_length(
 
 
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known."""
+    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known.
+
+    The covariance is the inverse of the noise's information only where it is Gaussian.
+    """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)
         if sigma.ndim == 2:
@@ -408,3 +406,8 @@ def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
     if isinstance(noise, Laplace):
         return np.asarray(2 * np.asarray(noise.scale)[..., None] ** 2 * vectors)
     return vectors
+
+
+def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
+    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))

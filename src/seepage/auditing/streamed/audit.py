@@ -46,7 +46,7 @@ from seepage.auditing.streamed.trial import try_out_streamed
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
-from seepage.glm.jacobian.release import describe_streamed, release_of
+from seepage.glm.jacobian.release import describe_on, release_of
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.families import bernoulli
 from seepage.streams.disk.coding import Coding
@@ -155,7 +155,7 @@ def _fit(
         from seepage.auditing.intake.modelfile import match_features
 
         match_features(fitted, data.names)
-        recipe = recipe_of(describe_streamed(fitted, data)[0], len(data))
+        recipe = recipe_of(describe_on(fitted, data)[0], len(data))
         steps.append(
             f"The given {recipe.model} model (L2 penalty λ = {recipe.l2:g}) was checked to be the "
             f"minimiser of its objective on these {len(data):,} records."

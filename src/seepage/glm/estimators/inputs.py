@@ -1,4 +1,4 @@
-"""Read what scikit-learn's callers hand to an estimator: tables, labels and sample weights."""
+"""Read what callers hand to an estimator, or with a fitted one: tables, labels and weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
+from seepage.glm.losses.categorical import class_positions
 from seepage.tables.frames import Table, as_numpy, check_length, read_table, read_vector
 
 Array = Any  # any array of the array API standard
@@ -109,11 +110,36 @@ def read_penalty(l2: Any, n: int) -> float:
     return n * float(l2)
 
 
-def place_like(values: Any, like: Array) -> Array:
-    """Return values as an array in the library, on the device and of the type of another."""
-    xp = array_namespace(like)
-    if is_torch_array(values) and is_torch_array(like):
-        return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
-    # A copy, because a read-only array makes torch warn.
-    host = np.array(as_numpy(values), dtype=float)
-    return xp.asarray(host, dtype=like.dtype, device=device(like))
+def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
+    """Return the position of every label among a fitted model's sorted classes, (n,)."""
+    labels = as_numpy(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    check_length(labels, table, "y")
+    return class_positions(labels, as_numpy(classes))
+
+
+def check_columns(model: Any, table: Table) -> None:
+    """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
+    if not hasattr(model, "coef_"):
+        raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
+    size = int(model.coef_.shape[-1])
+    check_column_count(size, table)
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or table.library in ("numpy", "torch"):
+        return
+    for position, (fitted, given) in enumerate(zip(names, table.names, strict=True)):
+        if str(fitted) != given:
+            raise InputError(
+                f"Column {position} of X is {given!r}, but the model was fitted on {str(fitted)!r} "
+                "there; pass the columns in the order of the fit."
+            )
+
+
+def check_column_count(fitted: int, table: Table) -> None:
+    """Raise unless the table has as many columns as the model was fitted on."""
+    if fitted != table.values.shape[1]:
+        raise InputError(
+            f"X has {table.values.shape[1]} columns, but the model was fitted on {fitted}; pass "
+            "the table it was fitted on."
+        )

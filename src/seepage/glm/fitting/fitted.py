@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 
 from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.families import Family
+from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard
 
@@ -48,6 +49,34 @@ class FittedGLM:
     sample_weight: Array | None
     target: Array
     feature_names: tuple[str, ...]
+
+    @classmethod
+    def on(
+        cls,
+        table: Table,
+        family: Family | Categorical,
+        target: Array,
+        weights: Array | None,
+        *,
+        coef: Any,
+        intercept: Any,
+        ridge: float,
+    ) -> FittedGLM:
+        """Return a description with everything placed where the table lives.
+
+        Of ``Categorical`` the coefficients are (K, d), as in scikit-learn; of others (d,) or
+        (1, d).
+        """
+        w = place_like(coef, table.values)
+        free = None if intercept is None else place_like(intercept, table.values)
+        if isinstance(family, Categorical):
+            w = w.T
+        else:
+            family.check_labels(target)
+            xp = array_namespace(w)
+            w = xp.reshape(w, (-1,))
+            free = None if free is None else xp.reshape(free, ())
+        return cls(family, w, free, float(ridge), weights, target, table.names)
 
     def margins(self, X: Array) -> Array:
         """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""

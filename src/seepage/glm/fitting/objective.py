@@ -1,9 +1,9 @@
 """The objective of a GLM on one table: its value, gradient, Hessian and what else a fit asks for.
 
-A minimiser asks an objective a few questions: what is at some parameters (:class:`Point`), what is
-along a step from there (:class:`Line`), and what the columns are like. For a table in memory they
-are answered here; :class:`~seepage.glm.fitting.streamed.StreamedObjective` answers them by sums
-over chunks.
+A minimiser asks an objective a few questions: what is at some parameters (:class:`NewtonPoint`),
+what is along a step from there (:class:`NewtonLine`), and what the columns are like. For a table in
+memory they are answered here; over a source by sums over its chunks
+(:class:`~seepage.glm.fitting.streamed.StreamedObjective`).
 """
 
 from __future__ import annotations
@@ -121,17 +121,17 @@ class Objective:
         ]
         return xp.sqrt(xp.concat(squares) + float(self.intercept))
 
-    def at(self, theta: Array) -> Point:
+    def at(self, theta: Array) -> NewtonPoint:
         """Return what Newton's method asks about some parameters."""
-        return Point(self, theta)
+        return NewtonPoint(self, theta)
 
     def gradient_at(self, theta: Array) -> Array:
         """Return the gradient alone."""
         return self.at(theta).gradient
 
-    def line(self, point: Point, step: Array) -> Line:
+    def line(self, point: NewtonPoint, step: Array) -> NewtonLine:
         """Return what Newton's method asks about a step from a point."""
-        return Line(point, step)
+        return NewtonLine(point, step)
 
     def constant_columns(self) -> Array:
         """Say, for every column, whether it has one value only over the records that count."""
@@ -208,7 +208,7 @@ class Objective:
         return values * xp.reshape(self.sample_weight, (-1, *ones))
 
 
-class Point:
+class NewtonPoint:
     """Parameters, and what an objective is there; each number is computed when first asked for."""
 
     def __init__(self, objective: Objective, theta: Array, margins: Array | None = None) -> None:
@@ -256,10 +256,10 @@ class Point:
         return self.objective.counted
 
 
-class Line:
+class NewtonLine:
     """The points ``θ + length·s``: margins are linear in ``θ``, so ``X`` is multiplied but once."""
 
-    def __init__(self, point: Point, step: Array) -> None:
+    def __init__(self, point: NewtonPoint, step: Array) -> None:
         self.start, self.step = point, step
         self.margin_step = point.objective.margins(step)
         self.reach = float(_largest(self.margin_step))
@@ -270,10 +270,10 @@ class Line:
         """Whether the step is so small that the Hessian need not be computed again after it."""
         return self.reach <= _SETTLED * max(1.0, float(_largest(self.start.margins)))
 
-    def at(self, length: float) -> Point:
+    def at(self, length: float) -> NewtonPoint:
         """Return the point some part of the step away."""
         margins = self.start.margins + length * self.margin_step
-        return Point(self.start.objective, self.start.theta + length * self.step, margins)
+        return NewtonPoint(self.start.objective, self.start.theta + length * self.step, margins)
 
     def gains(self) -> tuple[float, float]:
         """Return how far the step moves the records to the side where losses fall for ever."""

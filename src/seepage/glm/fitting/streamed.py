@@ -18,8 +18,8 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.glm.fitting.curvature import gauge_fixed, penalised
 from seepage.glm.fitting.factorisations import stacked_r
-from seepage.glm.fitting.objective import Line, Objective, Point, norm, parameter_shape
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import NewtonLine, NewtonPoint, Objective, norm, parameter_shape
+from seepage.glm.losses.categorical import Categorical, class_positions, class_targets
 from seepage.glm.losses.families import Family
 
 if TYPE_CHECKING:
@@ -70,14 +70,9 @@ class PenalisedLoss:
             if chunk.y.dtype.kind == "O":
                 raise InputError("The labels are text, which a regression cannot be fitted to.")
             numbers = np.asarray(chunk.y, dtype=float)
-            wrong = self.family.problem_with(numbers)  # type: ignore[union-attr]
-            if wrong is not None:
-                raise InputError(f"The labels do not suit the {self.family.name} family: {wrong}.")
+            self.family.check_labels(numbers)  # type: ignore[union-attr]
             return numbers
-        positions = _class_positions(chunk, self.classes)
-        if isinstance(self.family, Categorical):
-            return np.eye(self.family.outputs)[positions]
-        return positions.astype(float)
+        return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
 
     def penalised(self, theta: Array) -> Array:
         """Return the parameters that the penalty counts, with zero for the intercept."""
@@ -85,25 +80,6 @@ class PenalisedLoss:
         if self.intercept:
             kept[-1] = 0.0
         return kept
-
-
-def _class_positions(chunk: Chunk, classes: np.ndarray) -> np.ndarray:
-    """Return the position of every label among the sorted classes, (m,)."""
-    if chunk.y.dtype.kind == "O" or classes.dtype.kind in "OU":
-        places = {label: position for position, label in enumerate(classes.tolist())}
-        positions = np.asarray([places.get(label, -1) for label in chunk.y.tolist()])
-        unknown = positions < 0
-    else:
-        positions = np.searchsorted(classes, chunk.y)
-        positions = np.minimum(positions, classes.shape[0] - 1)
-        unknown = classes[positions] != chunk.y
-    if unknown.any():
-        row = int(np.argmax(unknown))
-        raise InputError(
-            f"Row {chunk.start + row:,} has the label {chunk.y[row]!r}, which is none of the "
-            f"classes the model was fitted on: {', '.join(map(repr, classes.tolist()[:10]))}."
-        )
-    return positions
 
 
 @dataclass(frozen=True)
@@ -144,7 +120,7 @@ class StreamedObjective:
         """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
-    def at(self, theta: Array, hessian: bool = True) -> Sums:
+    def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
         """Return what Newton's method asks about some parameters, by one pass over the source."""
         ask = partial(newton_sums, loss=self.loss, theta=theta, hessian=hessian)
         sums = self.source.total(ask, f"fit, pass {next(self._passes)}")
@@ -162,7 +138,7 @@ class StreamedObjective:
         """Return the gradient alone."""
         return self.at(theta, hessian=False).gradient
 
-    def line(self, point: Sums, step: Array) -> StreamedLine:
+    def line(self, point: NewtonSums, step: Array) -> StreamedLine:
         """Return what Newton's method asks about a step from a point."""
         return StreamedLine(self, point, step)
 
@@ -185,7 +161,7 @@ class StreamedObjective:
 
 
 @dataclass(frozen=True)
-class Sums:
+class NewtonSums:
     """All that a step of Newton's method needs of some records at given parameters."""
 
     theta: Array
@@ -198,8 +174,8 @@ class Sums:
     least_gain: float  # how far on the side of its own class the worst record is, at least
     largest_norm: float  # of a row
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
+    def __add__(self, other: NewtonSums) -> NewtonSums:
+        return NewtonSums(
             self.theta,
             self.counted + other.counted,
             self.value + other.value,
@@ -217,7 +193,7 @@ class StreamedLine:
     """The points ``θ + length·s`` of an objective over a source, each a pass over the source."""
 
     objective: StreamedObjective
-    start: Sums
+    start: NewtonSums
     step: Array
 
     @property
@@ -239,7 +215,7 @@ class StreamedLine:
         floor = 1e-3 * math.sqrt(float(np.trace(H)) / H.shape[0])
         return moved / max(size, floor, 1e-300) <= _LAST_STEP
 
-    def at(self, length: float) -> Sums:
+    def at(self, length: float) -> NewtonSums:
         """Return the point some part of the step away."""
         return self.objective.at(self.start.theta + length * self.step)
 
@@ -249,15 +225,17 @@ class StreamedLine:
 
 
 AnyObjective = Objective | StreamedObjective
-AnyPoint = Point | Sums
-AnyLine = Line | StreamedLine
+AnyPoint = NewtonPoint | NewtonSums
+AnyLine = NewtonLine | StreamedLine
 
 
-def newton_sums(chunk: Chunk, loss: PenalisedLoss, theta: Array, hessian: bool = True) -> Sums:
+def newton_sums(
+    chunk: Chunk, loss: PenalisedLoss, theta: Array, hessian: bool = True
+) -> NewtonSums:
     """Return value, gradient and Hessian of the unpenalised objective of these records."""
     with np.errstate(over="ignore", invalid="ignore"):
         point = loss.on(chunk).at(theta)
-        return Sums(
+        return NewtonSums(
             theta,
             point.counted,
             point.value,

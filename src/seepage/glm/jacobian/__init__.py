@@ -1,1 +1,4 @@
-"""The Jacobian of a minimiser with respect to its data, in closed form."""
+"""The Jacobian of a GLM's release: closed forms for one output, the operator for several, refits.
+
+It starts from a fitted model's description and its data (``release``); fitting is not done here.
+"""

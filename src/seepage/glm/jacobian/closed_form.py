@@ -7,24 +7,30 @@ sample weights folded into ``r``, ``a`` and ``b``::
     A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
     c = a²‖w_V‖² + b²      (without b² where the label is known)
 
-Diagonalise ``A_V A_Vᵀ`` once, and every row is a secular equation (:mod:`seepage.glm.jacobian.secular`).
-Seen from the columns the same happens once more: the information about column j over many rows is
-``w_j²`` times a fixed matrix plus one of rank two. Sums over rows stay P×P.
+Diagonalise ``A_V A_Vᵀ`` once, and every row is a secular equation
+(:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
+information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
+Whatever block of rows is asked about, the release sees it through three sums over the rows,
+``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger than
+P×P.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
+from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian import block_sums
+from seepage.glm.fitting.curvature import bordered_gram
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.jacobian.secular import largest_eigenvalue
-from seepage.support.chunks import CHUNK, by_rows
+from seepage.glm.jacobian.updated_spectrum import largest_after_update
+from seepage.support.chunks import CHUNK, by_rows, progress, row_slices
 
 Array = Any
 
@@ -39,6 +45,20 @@ class _Eigenbasis(NamedTuple):
     coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
     whole: bool  # whether they span all of the release
     q: Array  # (k,): the coordinates of A_V w_V
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; those of two blocks add up."""
+
+    gram: Array  # (P, P)
+    along: Array  # (P,)
+    spread: Array  # ()
+
+    def __add__(self, other: BlockSums) -> BlockSums:
+        return BlockSums(
+            self.gram + other.gram, self.along + other.along, self.spread + other.spread
+        )
 
 
 class SingleOutputJacobian(GLMJacobian):
@@ -228,20 +248,117 @@ class SingleOutputJacobian(GLMJacobian):
             return super().inverse_diagonal(unknowns)
         return inverse_diagonal(self, unknowns)
 
+    def inverse_work(self, unknowns: Unknowns) -> float:
+        """Return about how many multiplications a row's inverse information takes."""
+        if unknowns.label:
+            return super().inverse_work(unknowns)
+        return float(self.size) * self.unknown_count(unknowns)
+
+    # Blocks of the table ----------------------------------------------------------------------
+
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
-        sums = block_sums.sum_rows(self, self.rank_two(unknowns)[0], rows)
-        return block_sums.block_norm(self, unknowns, sums)
+        return self.norm_of(unknowns, self.block_sums(unknowns, rows))
+
+    def block_sums(self, unknowns: Unknowns, rows: Array) -> BlockSums:
+        """Return the three sums over the rows with ``c`` for these unknowns."""
+        return self._sums(self.rank_two(unknowns)[0], rows)
+
+    def norm_of(self, unknowns: Unknowns, sums: BlockSums) -> float:
+        """Return the largest eigenvalue of what the release sees of a block with these sums."""
+        A, A_V, w_V = self.restricted(unknowns)
+        Aw, Ah = A_V @ w_V, A @ sums.along
+        total = A @ sums.gram @ A.T + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
+        total += sums.spread * (A_V @ A_V.T)
+        return float(dense_largest(total[None, :, :])[0])
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
-        sums = block_sums.sum_rows(self, self.a**2, rows)
-        return block_sums.column_norms(self, attributes, sums)
+        return self.column_norms_of(attributes, self.column_sums(attributes, rows))
+
+    def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
+        """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
+        return self._sums(self.a**2, rows)
+
+    @property
+    def columns_at_once(self) -> int:
+        """How many attributes may be asked about at a time: all of them."""
+        return self.features
+
+    def column_norms_of(self, attributes: list[Unknowns], sums: BlockSums) -> Array:
+        """Return the largest eigenvalue of the information about each attribute over the rows.
+
+        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)`` it is that of::
+
+            ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
+
+        ``N`` is diagonalised once. A single column is then a secular equation, all of them solved
+        together; a group of columns an update of a diagonal by as many ranks as it has columns.
+        """
+        xp = array_namespace(self.X)
+        A = self.whitener
+        delta, Q = xp.linalg.eigh(A @ sums.gram @ A.T)
+        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A @ sums.along) @ Q
+        whitener = Q.T @ A
+        out = self.zeros(len(attributes))
+        single = {
+            k: u.columns[0]
+            for k, u in enumerate(attributes)
+            if u.columns is not None and len(u.columns) == 1 and u.basis is None
+        }
+        for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
+            w = attributes[k].of(self.w)
+            U = attributes[k].of(whitener[:, : self.features], axis=1)
+            S = self.zeros(w.shape[0] + 1, w.shape[0] + 1)
+            S[:-1, :-1] = sums.spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
+            S[:-1, -1] = S[-1, :-1] = w
+            U = xp.concat([U, h[:, None]], axis=1)
+            out[k] = largest_after_update(xp.sum(w * w) * delta, U, S)
+        if single:
+            columns = xp.asarray(list(single.values()), device=self.X.device)
+            w = self.w[columns]
+            values = largest_eigenvalue(
+                w**2, delta, whitener[:, columns].T, h, sums.spread * xp.ones_like(w), w
+            )
+            out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
+        return out
 
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the information about each unknown feature alone, summed over the rows."""
-        sums = block_sums.sum_rows(self, self.a**2, rows)
-        return block_sums.cell_totals(self, unknowns, sums)
+        """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
+        xp = array_namespace(self.X)
+        sums = self._sums(self.a**2, rows)
+        A, A_V, w_V = self.restricted(unknowns)
+        constant = xp.sum((A @ sums.gram) * A) * w_V**2
+        spread = sums.spread * xp.sum(A_V**2, axis=0)
+        return constant + 2 * w_V * (A_V.T @ (A @ sums.along)) + spread
+
+    def _sums(self, c: Array, rows: Array) -> BlockSums:
+        """Return the sums over some rows with ``c`` of every row of the table.
+
+        No more than a chunk of the rows is copied; all of them are read in place.
+        """
+        xp = array_namespace(self.X)
+        s = self.a * self.r
+        if rows.shape[0] == self.rows:
+            gram, along = bordered_gram(self.X, c, self.intercept), self.X.T @ s
+        else:
+            gram = along = 0.0
+            for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
+                here = rows[piece]
+                X = self.X[here, :]
+                gram = gram + bordered_gram(X, c[here], self.intercept)
+                along = along + X.T @ s[here]
+        if self.intercept:
+            along = xp.concat([along, xp.reshape(xp.sum(s[rows]), (1,))])
+        return BlockSums(gram, along, xp.sum(self.r[rows] ** 2))
+
+    # What the methods above have in common ----------------------------------------------------
+
+    def with_label_step(self, step: float) -> SingleOutputJacobian:
+        """Return the same Jacobian with the label counted in steps of this size."""
+        if step == 1.0:
+            return self
+        return self.about(self.X, self.r, self.a, step * self.b, self.target)
 
     def restricted(self, unknowns: Unknowns) -> tuple[Array, Array, Array]:
         """Return ``A``, ``A_V`` and ``w_V``."""

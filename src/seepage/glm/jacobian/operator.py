@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import WIDE_CHUNK, ReleaseJacobian
+from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian
+from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
+from seepage.glm.fitting.curvature import hessian
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 
 if TYPE_CHECKING:
@@ -55,10 +57,11 @@ class GLMJacobian(ReleaseJacobian):
     Attributes
     ----------
     fit
-        The model and its objective, for who wants to refit it with a record changed.
+        The model and its objective, where all its rows are here: it can then be refitted with a
+        record changed.
     """
 
-    fit: FittedGLM
+    fit: FittedGLM | None = None
 
     def __init__(
         self,
@@ -182,14 +185,65 @@ class GLMJacobian(ReleaseJacobian):
         """Return the information about each unknown feature alone, summed over the rows."""
         return array_namespace(self.X).sum(self.cell_information(unknowns)[rows, :], axis=0)
 
-    def merged(self, other: ReleaseJacobian) -> GLMJacobian | None:
-        """Return the Jacobian of both releases where they are the same model with other noise.
+    def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
+        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before it is whitened.
 
-        The information is then ``Gᵀ(C + C')G``: one release of whitener ``chol(C + C')ᵀ``.
+        With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
+
+            Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
         """
         xp = array_namespace(self.X)
-        if not isinstance(other, GLMJacobian) or other.X is not self.X:
-            return None
+        K, P, D = self.outputs, self.size, self.size // self.outputs
+        r, a, _ = self.derivatives(rows)
+        _, B = self.slopes(unknowns, rows)
+        total = hessian(
+            self.X[rows, :], B @ xp.matrix_transpose(B), ridge=0.0, intercept=self.intercept
+        )
+        W = unknowns.of(self.coef)  # (t, K)
+        V = self.zeros(D, W.shape[0])
+        eye = xp.eye(self.features, dtype=self.X.dtype, device=self.X.device)
+        V[: self.features, :] = unknowns.of(eye, axis=1)
+        spread = (V @ V.T)[:, None, :, None] * (r.T @ r)[None, :, None, :]
+        # T[(p, k), (q, l)] = Σ_t V_pt Σ_m W_tm Σ_i r_ik a_ilm x̃_iq
+        flat, VW, design = xp.reshape(a, (a.shape[0], K * K)), V @ W, self.design(rows)
+        cross = self.zeros(D, K, D, K)
+        for k in range(K):
+            seen = xp.reshape(design.T @ (r[:, k : k + 1] * flat), (D * K, K))  # (q l, m)
+            cross[:, k, :, :] = xp.reshape(VW @ seen.T, (D, D, K))
+        cross = xp.reshape(cross, (P, P))
+        return total + xp.reshape(spread, (P, P)) + cross + cross.T
+
+    def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
+        A = self.whitener
+        return float(dense_largest((A @ sums @ A.T)[None, :, :])[0])
+
+    def with_label_step(self, step: float) -> GLMJacobian:
+        """Return the same Jacobian with the label counted in steps of this size."""
+        if step == 1.0:
+            return self
+        other, derivatives = copy(self), self.derivatives
+
+        def stepped(rows: slice | Array) -> tuple[Array, Array, Array]:
+            r, a, b = derivatives(rows)
+            return r, a, step * b
+
+        other.derivatives = stepped
+        return other
+
+    def refits(self) -> Refits:
+        """Return the refits of the model with a record changed, in NumPy."""
+        from seepage.glm.jacobian.row_refits import RowRefits
+
+        return super().refits() if self.fit is None else RowRefits.of(self.fit, self.X)
+
+    def merged(self, other: GLMJacobian) -> GLMJacobian | None:
+        """Return the Jacobian of both releases where they are the same model with other noise.
+
+        The information is then ``Gᵀ(C + C')G``: one release of whitener ``chol(C + C')ᵀ``. Both are
+        about the same rows.
+        """
+        xp = array_namespace(self.X)
         if (self.coef.shape, self.intercept) != (other.coef.shape, other.intercept):
             return None
         ours, theirs = self.derivatives(slice(0, self.rows)), other.derivatives(slice(0, self.rows))
@@ -199,6 +253,7 @@ class GLMJacobian(ReleaseJacobian):
         if not same:
             return None
         both = copy(self)
+        both.fit = None  # two releases: a refit would have to change both
         C = self.whitener.T @ self.whitener + other.whitener.T @ other.whitener
         both.whitener = xp.linalg.cholesky(C).T
         both._forget()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
+from seepage.glm.losses.families import Family
 
 Array = Any  # any array of the array API standard
 
@@ -74,6 +76,36 @@ class Categorical:
         xp = array_namespace(M)
         T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))
+
+
+def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> np.ndarray:
+    """Return the position of every label among the sorted classes, (m,).
+
+    ``start`` is the row of the first label in the whole table.
+    """
+    if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
+        positions = np.searchsorted(classes, labels)
+        positions = np.minimum(positions, classes.shape[0] - 1)
+        unknown = classes[positions] != labels
+    else:
+        places = {label: position for position, label in enumerate(classes.tolist())}
+        positions = np.asarray([places.get(label, -1) for label in labels.tolist()])
+        unknown = positions < 0
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise InputError(
+            f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
+            "none of the classes the model was fitted on: "
+            f"{', '.join(map(repr, classes.tolist()[:10]))}."
+        )
+    return positions
+
+
+def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
+    """Return positions among classes as labels of a family: numbers, or one-hot, (m, K)."""
+    if isinstance(family, Categorical):
+        return np.asarray(np.eye(family.outputs)[positions])
+    return positions.astype(float)
 
 
 def _others(P: Array) -> Array:

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError, nearest
+from seepage.glm.losses.derivative_check import check_derivatives
 
 Array = Any  # any array of the array API standard
 Elementwise = Callable[[Array, Array], Array]
@@ -62,6 +62,13 @@ class Family:
     curvature_slope: Elementwise | None = None
     curvature_label_slope: Elementwise | None = None
     label_curvature: Elementwise | None = None
+
+    def check_labels(self, labels: Array, model: str | None = None) -> None:
+        """Raise unless labels can belong to this family; the sentence names the model, if given."""
+        problem = self.problem_with(labels)
+        if problem is not None:
+            whom = f"the {self.name} family" if model is None else model
+            raise InputError(f"y does not suit {whom}: {problem}.")
 
 
 def _zero(m: Array, y: Array) -> Array:
@@ -179,14 +186,6 @@ def register_family(family: Family) -> Family:
     ...     mean=lambda m: m,
     ... ))
     """
-    from seepage.glm.losses.derivative_check import check_derivatives
-
     check_derivatives(family)
     _registry[family.name] = family
     return family
-
-
-def probe_points(family: Family) -> tuple[np.ndarray, np.ndarray]:
-    """Return every pair of a probe margin and a probe label as two float64 vectors."""
-    margins, labels = np.meshgrid(*(np.asarray(side, dtype=float) for side in family.probe))
-    return margins.ravel(), labels.ravel()

@@ -33,7 +33,7 @@ from seepage.nn.accounting.processes import (
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import (
     check_same_run,
