@@ -12,8 +12,8 @@ from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
 from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import read_table
 
 MODELS = {

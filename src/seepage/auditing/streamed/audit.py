@@ -46,9 +46,8 @@ from seepage.auditing.streamed.trial import try_out_streamed
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
-from seepage.glm.jacobian.release import describe_on, release_of
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import bernoulli
+from seepage.glm.leakage import describe_on, release_of
+from seepage.glm.losses.families import Categorical, bernoulli
 from seepage.streams.disk.coding import Coding
 from seepage.streams.disk.column_scan import ColumnSums
 from seepage.streams.disk.files import Batches
