@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.problem.losses import per_example
+from seepage.nn.problem.problem import per_record
 
 torch.set_num_threads(1)
 
@@ -47,7 +47,7 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ({"x": X[:, :3]}, "does not run on these inputs .each .3,. of float32.: "),
         ({"x": X.numpy()}, "x must be a torch tensor, .* has a ndarray"),
         ({"y": Y.tolist()}, "y must be a torch tensor, not a list"),
-        ({"y": Y.float(), "loss": "mse"}, "as many numbers for each example"),
+        ({"y": Y.float(), "loss": "mse"}, "as many numbers for each record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
         ({"x": (X, None)}, "x must be a torch tensor, .* has a NoneType"),
     ],
@@ -121,7 +121,7 @@ class Stepped(nn.Module):
 
 
 def alone(net: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient norms of examples one at a time, as torch takes them."""
+    """Return the gradient norms of records one at a time, as torch takes them."""
     out = []
     for k in range(len(x)):
         value = loss(net(x[k : k + 1]), y[k : k + 1])
@@ -134,7 +134,7 @@ def alone(net: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     ("net", "x"), [(Scaled(), X), (Stepped(), X[:, None, :].expand(10, 2, 4) * 1.0)]
 )
 @pytest.mark.filterwarnings("ignore::seepage.nn.gradients.network_checks.FallbackWarning")
-def test_norms_are_those_of_single_examples(net, x):
+def test_norms_are_those_of_single_records(net, x):
     net, x = net.double(), x.double()
     found = snn.Engine(net, "cross_entropy", clip=snn.SmoothClip(1.0)).norms(x, Y)
     torch.testing.assert_close(found, alone(net, nn.CrossEntropyLoss(), x, Y))
@@ -157,7 +157,7 @@ def test_a_sequence_counts_as_torch_counts_it_alone(loss):
     output = torch.randn(6, 3, 5, dtype=torch.float64, generator=source)
     target = torch.randint(0, 3, (6, 5), generator=source)
     expected = torch.stack([loss(output[k : k + 1], target[k : k + 1]) for k in range(6)])
-    torch.testing.assert_close(per_example(loss)(output, target), expected)
+    torch.testing.assert_close(per_record(loss)(output, target), expected)
 
 
 def test_batchmean_is_a_sum_over_the_entries():
@@ -165,7 +165,7 @@ def test_batchmean_is_a_sum_over_the_entries():
     output = torch.log_softmax(torch.randn(6, 3, generator=source), -1)
     target = torch.softmax(torch.randn(6, 3, generator=source), -1)
     loss = nn.KLDivLoss(reduction="batchmean")
-    torch.testing.assert_close(per_example(loss)(output, target).mean(), loss(output, target))
+    torch.testing.assert_close(per_record(loss)(output, target).mean(), loss(output, target))
 
 
 def test_the_label_of_a_sequence_needs_classes_that_come_last():

@@ -1,4 +1,9 @@
-"""Random directions of the parameters, ``E[uuᵀ] = I``: signs, or products of thin sign matrices.
+"""Random directions, ``E[uuᵀ] = I``, that depend only on a key: of records, and of parameters.
+
+A generator that counts calls would give other probes whenever the work is cut differently. Here
+the sign at position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea
+and Flood, "Fast splittable pseudorandom number generators", 2014), so no order of work matters, and
+all chunks, devices and ranks see the same.
 
 For a wide weight the direction ``U = A Bᵀ/√r``, with ``A`` and ``B`` of r columns of random signs,
 has independent entries in the sense that matters here (``E[U_ij U_kl]`` is one where both indices
@@ -8,6 +13,8 @@ it takes no room. The price is a little variance, of the order of ``1/r`` for ev
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +22,65 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.nn.jacobian.random_signs import key_of, signs
-from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.problem import NetworkProblem
 
 WIDE = 256  # rows and columns from which a weight's direction is made of thin factors
 RANK = 31
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def key_of(*parts: object) -> int:
+    """Return a 64-bit key made of any printable parts: a seed, a step, a parameter's name."""
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return independent signs, −1 or +1, of that shape, where ``like`` lives and of its type."""
+    count = math.prod(shape)
+    words = torch.arange((count + 63) // 64, device=like.device)
+    return _unpack(_mixed(words, key))[:count].reshape(shape).to(like.dtype) * 2 - 1
+
+
+def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return signs of shape ``(len(rows), *shape)`` in which each row depends on its number only.
+
+    ``rows`` are the numbers of the records: the same record gets the same signs in any batch.
+    """
+    count = math.prod(shape)
+    words = torch.arange((count + 63) // 64, device=like.device)
+    row_keys = _mixed(rows.to(device=like.device, dtype=torch.int64), key)
+    mixed = _mixed(words[None, :] + row_keys[:, None], key_of(key, "row"))
+    bits = _unpack(mixed.reshape(-1)).reshape(len(rows), -1)[:, :count]
+    return bits.reshape(len(rows), *shape).to(like.dtype) * 2 - 1
+
+
+def _mixed(counter: Tensor, key: int) -> Tensor:
+    """Return a well mixed 64-bit word for each counter; products wrap around as the hash wants."""
+    z = counter * _signed(_GOLDEN) + _signed(key)
+    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
+    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """Shift right as if without sign, which torch's integers have."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    word &= (1 << 64) - 1
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _unpack(words: Tensor) -> Tensor:
+    """Return the 64 bits of each word in a row, through bytes so that little memory is used."""
+    octets = words.contiguous().view(torch.uint8)
+    places = torch.arange(8, dtype=torch.uint8, device=words.device)
+    return ((octets[:, None] >> places) & 1).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -55,10 +116,8 @@ def is_wide(shape: torch.Size) -> bool:
     return len(shape) == 2 and min(shape) >= WIDE
 
 
-def directions(problem: Problem, *key: object, thin: bool = False) -> Directions:
+def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) -> Directions:
     """Return one random direction of the released parameters.
-
-    It depends on the key and the parameters' sizes only: it is the same for all chunks and ranks.
 
     Parameters
     ----------

@@ -1,24 +1,50 @@
-"""Recurrent layers step by step, so that each use of a weight is seen and can be differentiated.
+"""Plain operations in the place of torch's fused ones, which cannot be differentiated twice.
 
-The formulas are those of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``. Packed sequences, dropout between
-the layers and projected states are left to the fallback.
+The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient at
+all, fused recurrent layers have no second derivative, and ``jvp(vmap(grad))`` of LayerNorm and
+InstanceNorm is silently wrong (torch 2.13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from seepage.nn.gradients.rules.linear import Linear
-from seepage.nn.gradients.taps import Bound, Watcher
 
-_LINEAR = Linear()
+@contextmanager
+def differentiable_backends(net: nn.Module) -> Iterator[None]:
+    """Use plain attention and plain recurrent layers while inside.
+
+    Gradients are switched on: where they are off, torch takes formulas for SiLU and GroupNorm that
+    end there.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_without_fast_path())
+        if any(isinstance(module, nn.RNNBase) for module in net.modules()):
+            stack.enter_context(_PlainRecurrence())
+        yield
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 State = tuple[Tensor, ...]
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 Cell = Callable[[Tensor, State, Callable[[Tensor], Tensor]], State]
@@ -55,18 +81,8 @@ CELLS: dict[str, Cell] = {
 }
 
 
-def recurrent(cell: Cell, watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Run a recurrent layer under a watcher that sees each of its products."""
-
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        bound = Bound(x, {"weight": weight, "bias": bias})
-        return watcher.call(_LINEAR, bound, lambda: functional.linear(x, weight, bias))
-
-    return _run(cell, product, *args, **kwargs)
-
-
-class PlainRecurrence(TorchFunctionMode):  # type: ignore[misc]
-    """Runs recurrent layers step by step: the fused ones of graphics cards have no tangents."""
+class _PlainRecurrence(TorchFunctionMode):  # type: ignore[misc]
+    """Runs recurrent layers step by step."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -74,13 +90,13 @@ class PlainRecurrence(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         cell = CELLS.get(getattr(function, "__name__", ""))
         if cell is not None:
-            output = _run(cell, functional.linear, *args, **kwargs)
+            output = run_recurrent(cell, functional.linear, *args, **kwargs)
             if output is not NotImplemented:
                 return output
         return function(*args, **kwargs)
 
 
-def _run(
+def run_recurrent(
     cell: Cell,
     product: Product,
     input: Tensor,
@@ -93,6 +109,11 @@ def _run(
     bidirectional: bool = False,
     batch_first: bool = False,
 ) -> Any:
+    """Run a recurrent layer step by step, by the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
+
+    ``product(x, weight, bias)`` is what stands for ``functional.linear``. Packed sequences, dropout
+    between the layers and projected states are not covered (``NotImplemented``).
+    """
     if not isinstance(weights, list | tuple) or not isinstance(biased, bool):
         return NotImplemented  # a packed sequence, whose arguments come in another order
     ways = 2 if bidirectional else 1
@@ -146,3 +167,50 @@ def _direction(
     if backwards:
         outputs.reverse()
     return torch.stack(outputs, time), state
+
+
+class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
+    """Writes LayerNorm and InstanceNorm out in plain arithmetic."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is functional.layer_norm:
+            return _layer_norm(*args, **kwargs)
+        if function is functional.instance_norm and kwargs.get("use_input_stats", True):
+            return _instance_norm(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _layer_norm(
+    x: Tensor,
+    shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    out = _standard(x, list(range(-len(shape), 0)), eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    out = _standard(x, list(range(2, x.dim())), eps)
+    channels = (1, -1, *[1] * (x.dim() - 2))
+    out = out if weight is None else out * weight.reshape(channels)
+    return out if bias is None else out + bias.reshape(channels)
+
+
+def _standard(x: Tensor, axes: list[int], eps: float) -> Tensor:
+    centred = x - x.mean(axes, keepdim=True)
+    return centred / torch.sqrt((centred * centred).mean(axes, keepdim=True) + eps)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seepage.nn.jacobian.random_signs import key_of, row_signs, signs
+from seepage.nn.jacobian.random_directions import key_of, row_signs, signs
 
 LIKE = torch.zeros((), dtype=torch.float64)
 

@@ -37,7 +37,7 @@ class Odd(nn.Module):
         h = torch.tanh(self.first(x))
         if self.oddity == "random":
             h = h + 0.1 * torch.randn_like(h)
-        if self.oddity == "mixes examples":
+        if self.oddity == "mixes records":
             h = h - h.mean(0)
         if self.oddity == "in place":
             h = h.clone()
@@ -63,11 +63,11 @@ def norms_alone(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (small(nn.BatchNorm1d(6)), "BatchNorm1d '1' mixes the examples"),
-        (small(nn.BatchNorm1d(6, track_running_stats=False)).eval(), "mixes the examples"),
+        (small(nn.BatchNorm1d(6)), "BatchNorm1d '1' mixes the records"),
+        (small(nn.BatchNorm1d(6, track_running_stats=False)).eval(), "mixes the records"),
         (small(nn.Dropout(0.1)), "Dropout '1' drops values at random"),
         (Odd("random"), "draws random numbers"),
-        (Odd("mixes examples"), "depends on the other examples"),
+        (Odd("mixes records"), "depends on the other records"),
         (Odd("in place"), "overwritten later"),
         (small().requires_grad_(False), "nothing of it is released"),
         (nn.LSTM(4, 6, 2, dropout=0.5), "drops values at random"),
@@ -80,7 +80,7 @@ def test_refusals(net: nn.Module, message: str) -> None:
 
 
 def test_a_loss_per_batch_is_refused() -> None:
-    with pytest.raises(sp.InputError, match="one number per example"):
+    with pytest.raises(sp.InputError, match="one number per record"):
         Engine(small(), lambda out, y: nn.functional.cross_entropy(out, y)).norms(X, Y)
 
 
@@ -164,7 +164,7 @@ def test_without_clipping_no_rule_is_needed() -> None:
 def test_a_batch_as_long_as_a_sequence() -> None:
     net = Odd("square")
     engine = Engine(net, "cross_entropy")
-    with pytest.warns(snn.FallbackWarning):  # a row that all examples share, summed: no rule
+    with pytest.warns(snn.FallbackWarning):  # a row that all records share, summed: no rule
         found = engine.norms(X[:4], Y[:4])
     torch.testing.assert_close(found, norms_alone(net, X[:4], Y[:4]))
 
@@ -244,7 +244,7 @@ def test_empty_batches() -> None:
 
 
 def test_options_are_checked() -> None:
-    for options in ({"clipping": "roughly"}, {"chunk_size": 0}, {"chunk_size": "many"}):
+    for options in ({"clip_derivative": "roughly"}, {"chunk_size": 0}, {"chunk_size": "many"}):
         with pytest.raises(sp.InputError):
             Engine(small(), "cross_entropy", **options)
     with pytest.raises(sp.InputError, match="one number for each"):
@@ -252,7 +252,7 @@ def test_options_are_checked() -> None:
 
 
 def test_running_out_of_memory_halves_the_chunks() -> None:
-    from seepage.nn.problem.chunking import Chunks
+    from seepage.nn.problem.problem import Chunks
 
     seen = []
 

@@ -11,9 +11,9 @@ from modules import CASES, NETWORKS, Case
 
 import seepage as sp
 import seepage.nn as snn
-import seepage.nn.jacobian.directions
-from seepage.nn.jacobian.directions import directions
+import seepage.nn.jacobian.random_directions
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.random_directions import random_direction
 from seepage.nn.measures.traces import exact_diagonal
 
 torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def quiet(engine: Engine, x: torch.Tensor, y: torch.Tensor) -> Engine:
 def flat_directions(engine: Engine, count: int, key: object, thin: bool = False) -> torch.Tensor:
     rows = []
     for k in range(count):
-        us = directions(engine.problem, engine.seed, key, k, thin=thin)
+        us = random_direction(engine.problem, engine.seed, key, k, thin=thin)
         parameters = engine.problem.detached()
         rows.append(torch.cat([us[n].dense(p.shape).flatten() for n, p in parameters.items()]))
     return torch.stack(rows)
@@ -100,8 +100,8 @@ def test_norms_gradients_and_jacobians(case: tuple, clip: str) -> None:
 
 @pytest.mark.parametrize("clip", ["none", "smooth"])
 def test_thin_directions(case: tuple, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seepage.nn.jacobian.directions, "WIDE", 4)
-    monkeypatch.setattr(seepage.nn.jacobian.directions, "RANK", 2)
+    monkeypatch.setattr(seepage.nn.jacobian.random_directions, "WIDE", 4)
+    monkeypatch.setattr(seepage.nn.jacobian.random_directions, "RANK", 2)
     _, chosen, (net, x, y), truth = case
     chopped = CLIPS[clip]()
     engine = quiet(engine_for(chosen, net, chopped), x, y)
@@ -120,7 +120,7 @@ def test_thin_directions(case: tuple, clip: str, monkeypatch: pytest.MonkeyPatch
 def test_conservative_clipping_is_a_bound(case: tuple, clip: str) -> None:
     _, chosen, (net, x, y), truth = case
     chopped = CLIPS[clip]()
-    engine = quiet(engine_for(chosen, net, chopped, clipping="conservative"), x, y)
+    engine = quiet(engine_for(chosen, net, chopped, clip_derivative="conservative"), x, y)
     n = truth.g.norm(dim=1)
     bound = chopped.conservative(n) * truth.J.square().sum((1, 2))
     true = truth.clipped(chopped)[1].square().sum((1, 2))

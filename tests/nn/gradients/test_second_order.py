@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from seepage.nn.gradients.second_order import SUBSTITUTES
-from seepage.nn.gradients.second_order_convolution import Steps, convolution
-from seepage.nn.gradients.taps import Watcher
+from seepage.nn.gradients.rules import RULES
+from seepage.nn.gradients.second_order import SUBSTITUTES, KernelMovement, convolution
+from seepage.nn.gradients.watching import Watcher
 
 torch.set_num_threads(1)
 
@@ -36,7 +36,7 @@ FUNCTIONS = {
 
 def inside(function: object) -> object:
     def wrapped(x: Tensor) -> Tensor:
-        with Watcher({}, SUBSTITUTES):
+        with Watcher(RULES, {}, SUBSTITUTES):
             return function(x)
 
     return wrapped
@@ -56,7 +56,7 @@ def test_derivatives(name: str) -> None:
 def test_what_it_does_not_cover_is_left_to_torch() -> None:
     x = torch.randn(4, 5, requires_grad=True)
     y = torch.tensor([0, 1, 2, 3])
-    with Watcher({}, SUBSTITUTES):
+    with Watcher(RULES, {}, SUBSTITUTES):
         smooth = functional.cross_entropy(x, y, label_smoothing=0.1)
         scaled = functional.layer_norm(x, [5], torch.ones(5, requires_grad=True))
         constant = functional.gelu(x.detach())
@@ -71,7 +71,7 @@ def test_attention(options: dict) -> None:
     qkv = [torch.randn(2, 2, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
     def mine(*each: Tensor) -> Tensor:
-        with Watcher({}, SUBSTITUTES):
+        with Watcher(RULES, {}, SUBSTITUTES):
             return functional.scaled_dot_product_attention(*each, **options)
 
     torch.testing.assert_close(mine(*qkv), functional.scaled_dot_product_attention(*qkv, **options))
@@ -79,7 +79,7 @@ def test_attention(options: dict) -> None:
     assert torch.autograd.gradgradcheck(mine, qkv)
     assert "Flatten" in mine(*qkv).grad_fn.name() or "View" in mine(*qkv).grad_fn.name()
     mask = torch.ones(3, 3, dtype=torch.bool)
-    with Watcher({}, SUBSTITUTES):
+    with Watcher(RULES, {}, SUBSTITUTES):
         masked = functional.scaled_dot_product_attention(*qkv, attn_mask=mask)
     assert "Scaled" in masked.grad_fn.name()
 
@@ -97,7 +97,7 @@ def test_a_convolution_and_its_second_derivatives_are_those_of_torch(
     weight = torch.randn(8, 4 // groups, *[3] * axes, dtype=torch.float64)
     bias = torch.randn(8, dtype=torch.float64)
     plain = getattr(torch, f"conv{axes}d")
-    steps = Steps([stride] * axes, [padding] * axes, [dilation] * axes, groups)
+    movement = KernelMovement([stride] * axes, [padding] * axes, [dilation] * axes, groups)
 
     def second(convolve: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         z = x.clone().requires_grad_()
@@ -106,7 +106,7 @@ def test_a_convolution_and_its_second_derivatives_are_those_of_torch(
         (again,) = torch.autograd.grad(first.square().sum(), z)
         return out.detach(), first.detach(), again
 
-    ours = second(lambda z: convolution(z, weight, bias, steps))
+    ours = second(lambda z: convolution(z, weight, bias, movement))
     torchs = second(lambda z: plain(z, weight, bias, stride, padding, dilation, groups))
     for a, b in zip(ours, torchs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
