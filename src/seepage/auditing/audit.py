@@ -31,8 +31,7 @@ from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
-from seepage.glm.jacobian.release import describe_on
-from seepage.glm.leakage import leakage
+from seepage.glm.leakage import describe_on, leakage
 from seepage.tables.frames import MemorySource, Table
 
 DEFAULT_L2 = 1e-3

@@ -37,7 +37,7 @@ from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.jacobian.release import release_of
+from seepage.glm.leakage import release_of
 from seepage.streams.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.support.files import Writer
 from seepage.tables.encoded import labels_of

@@ -30,7 +30,7 @@ from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
-from seepage.glm.fitting.fitted import FittedGLM
+from seepage.glm.fitting.objective import FittedGLM
 from seepage.tables.frames import as_numpy, read_table
 
 _TARGET_KINDS = {

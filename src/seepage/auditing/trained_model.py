@@ -12,8 +12,8 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
 from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import MemorySource, Table
 
 if TYPE_CHECKING:
