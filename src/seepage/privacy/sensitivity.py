@@ -27,8 +27,8 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
 from seepage.tables.frames import as_numpy, read_table

@@ -20,13 +20,11 @@ import numpy as np
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.fitting.factorisations import cholesky_factor
-from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.jacobian.release import one_row_jacobian
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.leakage import one_row_jacobian
+from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import row_slices
 from seepage.tables.frames import as_numpy
 
