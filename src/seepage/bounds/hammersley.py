@@ -89,7 +89,7 @@ def hammersley_chapman_robbins(
         raise InputError("Name a single column: the bound is about one cell.")
     (j,) = unknowns.columns
     position = int(leak.row_positions([row])[0])
-    limits = Domain.of_column(domain, leak.table, j)
+    limits = Domain.of_column(domain, leak.source, j)
     cramer_rao = float(leak.cells(columns=[j]).mse_bound()[position, 0])
     here = refits.X[position]
     base = refits.theta.reshape(-1)
