@@ -391,7 +391,7 @@ def _van_trees(
     gaussian = GaussianPrior(std[sought], spread.mean[sought])
     name = "van Trees, spread as the data"
     found = _averaged(name, leak, gaussian, sought, position, share, sampling)
-    yield replace(found, assumptions=(*found.assumptions, _FROM_DATA), guarantee=False)
+    yield _resting_on(found, _FROM_DATA, guarantee=False)
     if not limits.stated:
         # Over the ranges of the data records would be spread far more widely than they are.
         return
@@ -400,7 +400,13 @@ def _van_trees(
     bounded = BoundedPrior(limits.lower[sought], limits.upper[sought])
     name = "van Trees, within the domain"
     found = _averaged(name, leak, bounded, sought, position, share, sampling)
-    yield replace(found, assumptions=(*found.assumptions, limits.words))
+    yield _resting_on(found, limits.words, guarantee=True)
+
+
+def _resting_on(line: Guarantee, assumption: str, guarantee: bool) -> Guarantee:
+    if not line.applies:
+        return line
+    return replace(line, assumptions=(*line.assumptions, assumption), guarantee=guarantee)
 
 
 def _averaged(
