@@ -80,7 +80,7 @@ class Bench:
         for norm in NORMS:
             times[norm] = seconds(lambda norm=norm: self.ours(norm=norm))
             truth = forward_mode(self.net, self.x[:8], self.soft[:8], norm)
-            found = torch.from_numpy(self.ours(norm=norm).samples[:8])
+            found = torch.from_numpy(self.ours(norm=norm).by_record[:8])
             errors.append(float((found / truth - 1).abs().max()))
             show(f"to the target, norm {norm}, exact", f"{times[norm]:.2f}", "1", widths=WIDTHS)
         worst = max(times.values())

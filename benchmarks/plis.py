@@ -90,7 +90,14 @@ def measure(
 
     def whole() -> Tensor:
         found = snn.plis(
-            net, "cross_entropy", x, y, noise_multiplier=NOISE, max_grad_norm=THRESHOLD, view=view
+            net,
+            "cross_entropy",
+            x,
+            y,
+            noise_multiplier=NOISE,
+            max_grad_norm=THRESHOLD,
+            clip="smooth",
+            view=view,
         )
         return found.values
 

@@ -36,6 +36,7 @@ def trainer(checkpoint: Path) -> PrivateSGD:
         momentum=0.5,
         noise_multiplier=0.5,
         max_grad_norm=2.0,
+        clip="smooth",
         seed=0,
         checkpoint=checkpoint,
         checkpoint_every=10,
@@ -83,7 +84,7 @@ def main() -> int:
         same = equal(alone, killed)
         done = train(alone)  # nothing is left to do: it only reads the checkpoint
     accuracy = done.history_[-1].accuracy or 0.0
-    rows = np.asarray(done.accountant_.rows())
+    rows = np.asarray(done.accountant_.records("dfil"))
     print(f"{STEPS} steps of 600 records in {seconds:.0f} s; accuracy {100 * accuracy:.2f} %")
     print(f"{done.accountant_.privacy(1e-5)}")
     print(f"dFIL of {len(rows):,} records: median {np.median(rows):.3g}, largest {rows.max():.3g}")

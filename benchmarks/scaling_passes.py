@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.fitting.streamed_sums import NewtonSums, Problem, newton_sums
+from seepage.glm.fitting.streamed import NewtonSums, PenalisedLoss, newton_sums
 from seepage.glm.losses.families import bernoulli
 from seepage.streams import parquet
 
@@ -54,8 +54,8 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
         data = parquet(folder, target="y")
         model = sp.glm.LogisticRegression(l2=1e-2).fit(data)
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
-        problem = Problem(bernoulli, data.classes(), 0.0, False, columns)
-        step = partial(newton_sums, problem=problem, theta=model.coef_[0])
+        loss = PenalisedLoss(bernoulli, data.classes(), 0.0, False, columns)
+        step = partial(newton_sums, loss=loss, theta=model.coef_[0])
         found: list[NewtonSums] = []
         work: dict[str, Callable[[], object]] = {
             "reading": lambda: sum(data.each(len, "reading")),

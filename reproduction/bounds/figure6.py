@@ -14,7 +14,7 @@ from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS
 from seepage.auditing.report.canvas import MUTED
 from seepage.auditing.report.wording import number
 from seepage.errors import InputError
-from seepage.nn.sampling.theorem4 import paper_epsilon, theorem4_factor
+from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 _SETTING = (
     "The network of 004's Table 2 on CIFAR-10, Poisson batches of 200, T = 5,000, σ = 0.5, "

@@ -28,7 +28,7 @@ from seepage.layers import (
     v_information,
 )
 from seepage.layers.federated.gradients import joined
-from seepage.nn.training.evaluation import measure_accuracy
+from seepage.nn.training.private_sgd import measure_accuracy
 
 NETWORKS = {"AlexNet": alexnet, "VGG11Net": vgg11net, "FCNet": fcnet}
 SIZE = (62, 47)

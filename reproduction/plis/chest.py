@@ -20,7 +20,7 @@ from seepage.data import load_pneumoniamnist
 from seepage.data.structures import Images
 from seepage.nn import Engine, NoClip, PoissonSampler, SmoothClip, plis
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.training.evaluation import measure_accuracy
+from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
 
 RECORDS = 128
@@ -209,7 +209,9 @@ def _attacked(
     )
     found = adversary.reconstruct(seen, labels=y)
     noise, threshold = (sigma, clip.max_grad_norm) if sigma else (None, None)
-    measured = plis(net, "cross_entropy", x, y, noise_multiplier=noise, max_grad_norm=threshold)
+    measured = plis(
+        net, "cross_entropy", x, y, noise_multiplier=noise, max_grad_norm=threshold, clip="smooth"
+    )
     return Attacked(
         measure_accuracy(net, *test),
         measured.signal().values[:, 0].double().numpy(),

@@ -94,7 +94,14 @@ def measure(records: int, seed: int = 0) -> FeatureLeakage:
         noise = torch.randn(total.shape, generator=generator, dtype=total.dtype)
         net.weight.data -= RATE * (total + sigma * THRESHOLD * noise) / records
     found = plis(
-        net, "mse", x, target, noise_multiplier=sigma, max_grad_norm=THRESHOLD, compare="exact"
+        net,
+        "mse",
+        x,
+        target,
+        noise_multiplier=sigma,
+        max_grad_norm=THRESHOLD,
+        clip="smooth",
+        compare="exact",
     )
     beside = found.compare()
     s = sigma * THRESHOLD

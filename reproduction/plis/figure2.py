@@ -119,6 +119,7 @@ def _plis(trained: Trained, *sets: tuple[Any, Any]) -> list[tuple[Numbers, ...]]
             y,
             noise_multiplier=s,
             max_grad_norm=None if s is None else THRESHOLD,
+            clip="smooth",
         )
         for x, y in sets
     ]

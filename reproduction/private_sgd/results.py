@@ -14,7 +14,7 @@ from typing import Any
 
 from seepage.bounds import from_renyi
 from seepage.errors import InputError
-from seepage.nn.sampling.theorem4 import paper_epsilon, theorem4_factor
+from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 HOME = Path(__file__).parents[1] / "results"
 LONGEST = 1.115  # times C: how long the smooth clip lets gradients be, as the paper prints it

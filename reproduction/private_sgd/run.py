@@ -12,8 +12,8 @@ from torch import Tensor
 
 from reproduction.private_sgd.ensemble import Ensemble, EnsembleStep
 from reproduction.private_sgd.settings import Grid
+from seepage.nn.sampling.amplification import MixtureFactor
 from seepage.nn.sampling.samplers import PoissonSampler
-from seepage.nn.sampling.subsampling import MixtureFactor
 
 _TEST_ROWS = 500
 

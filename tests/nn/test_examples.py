@@ -24,8 +24,10 @@ def network(outputs: int = 3) -> nn.Module:
 
 
 def rows(net: nn.Module, x: object = X, y: object = Y, loss: object = "cross_entropy", **options):
-    leak = snn.leakage(net, loss, x, y, noise_multiplier=1.0, max_grad_norm=1.0, **options)
-    return leak.rows(probes=4)
+    leak = snn.leakage(
+        net, loss, x, y, noise_multiplier=1.0, max_grad_norm=1.0, clip="smooth", **options
+    )
+    return leak.records("dfil", probes=4)
 
 
 def changed(tensor: Tensor, row: int, value: float) -> Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.regression import GLMRegressor
+from seepage.glm.estimators.classifiers import LogisticRegression
+from seepage.glm.estimators.regressors import GLMRegressor
 from seepage.tables.frames import as_numpy
 
 
@@ -124,12 +124,15 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
         coef = np.atleast_2d(as_numpy(release.coef_).astype(float)).T
         last = np.reshape(as_numpy(release.intercept_).astype(float), (1, -1))
         # Released models carry an intercept of zero where they have none.
-        theta = (coef if coef.size == size else np.concatenate([coef, last])).reshape(1, -1)
+        bare = coef.size == size and not np.any(last)
+        theta = (coef if bare else np.concatenate([coef, last])).reshape(1, -1)
     else:
-        theta = np.atleast_2d(as_numpy(release).astype(float))
+        theta = np.atleast_2d(as_numpy(release))
+        if theta.dtype.kind not in "biuf":
+            raise InputError(f"This {type(release).__name__} is no release of a linear model.")
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
-            f"A release of this model has {size} numbers, but what was given has shape "
-            f"{np.shape(theta)}."
+            f"The release has {theta.shape[-1]} numbers, but the model has {size} numbers (an "
+            "intercept counts)."
         )
     return np.asarray(theta, dtype=float)

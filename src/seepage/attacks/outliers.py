@@ -67,7 +67,7 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
     Parameters
     ----------
     inside
-        The scores of ordinary records: numbers, a tensor, or ``sp.nn.plis(…).subjects()``.
+        The scores of ordinary records: numbers, a tensor, or ``sp.nn.plis(…).records()``.
     outside
         The scores of records from elsewhere.
     level

@@ -16,7 +16,7 @@ import numpy as np
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import JOINED, LayerGradients
-from seepage.layers.measures.classifiers import find_family
+from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
@@ -118,7 +118,7 @@ class PropertyInference:
         if len(self.classes_) < 2:
             raise InputError("The auxiliary data all have the same property: there is no contrast.")
         self.learnt_ = seen.rows(slice(0))  # which layers and projection, without any record
-        self.model_ = find_family(self.classifier, self.seed).fit(seen[self.layer], target)
+        self.model_ = find_classifier(self.classifier, self.seed).fit(seen[self.layer], target)
         return self
 
     def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
@@ -198,11 +198,6 @@ def attack_layers(
         adversary = PropertyInference(layer, classifier, seed=seed).fit(known, auxiliary_property)
         found.append(adversary.attack(victim, seen_property))
     intervals = np.array([result.interval for result in found])
-    notes = [
-        f"The gradients of {layer} were projected at random from {known.sizes[layer]:,} to "
-        f"{known[layer].shape[1]:,} numbers."
-        for layer in known.projected
-    ]
     return PerLayer(
         "property inference, AUC",
         names,
@@ -212,5 +207,5 @@ def attack_layers(
         (*known.sizes.values(), sum(known.sizes.values())),
         "attack",
         columns={"accuracy": np.array([result.accuracy for result in found])},
-        notes=tuple(notes),
+        notes=known.projection_notes(),
     )

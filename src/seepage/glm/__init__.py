@@ -1,13 +1,19 @@
-"""Generalized linear models: families of losses, estimators, and what their release leaks."""
+"""Generalized linear models: their losses, their fits, and what releasing them leaks.
 
-from seepage.glm.estimators.general import GeneralizedLinearRegression
-from seepage.glm.estimators.linear import LinearRegression
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.poisson import PoissonRegression
-from seepage.glm.estimators.softmax import SoftmaxRegression
+From the bottom up: ``losses``, ``fitting`` (objectives and minimisers), ``estimators``,
+``adapters`` (models of other libraries), ``jacobian`` (the closed forms of a release's Jacobian)
+and ``reweighting``; ``leakage`` is the door. Everything that knows the shape of a GLM belongs here,
+and nothing that would do for any release.
+"""
+
+from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
+from seepage.glm.estimators.regressors import (
+    GeneralizedLinearRegression,
+    LinearRegression,
+    PoissonRegression,
+)
 from seepage.glm.losses.families import Family, get_family, register_family
-from seepage.glm.reweighting.result import Reweighting
-from seepage.glm.reweighting.reweight import reweight
+from seepage.glm.reweighting.reweight import Reweighting, reweight
 
 __all__ = [
     "Family",

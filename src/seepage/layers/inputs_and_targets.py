@@ -40,11 +40,22 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
     """Return targets as a tensor; class numbers as the 64-bit integers that torch asks for."""
     target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
     if target.dim() == 0:
-        raise InputError("Targets need one entry per example, but there is a single number.")
+        raise InputError("Targets need one entry per record, but there is a single number.")
     if target.is_floating_point() or target.is_complex():
         return target
     by_class = class_axis(per_example(loss)) is not None
     return target.long() if target.dtype != torch.bool or by_class else target
+
+
+def read_pair(
+    pair: Any, net: nn.Module, loss: str | nn.Module | Loss, where: str
+) -> tuple[Inputs, Tensor]:
+    """Return a pair of inputs and targets as tensors; ``where`` it comes from: "Batch 3"."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(
+            f"{where} must be a pair of inputs and targets, but is {type(pair).__name__}."
+        )
+    return read_inputs(pair[0], net), read_targets(pair[1], net, loss)
 
 
 def is_finite(x: Any) -> bool:
@@ -62,9 +73,9 @@ def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, whe
     loss
         As the caller gave it; of losses that are not about classes, nothing is known.
     output
-        What the network returned for some examples.
+        What the network returned for some records.
     target
-        Targets, of these examples or of more.
+        Targets, of these records or of more.
     where
         Where they come from: "Batch 3".
     """

@@ -132,7 +132,7 @@ def audit(
     people: Any = None,
     family: Any = "random_forest",
     layers: Sequence[str] | None = None,
-    samples: int = 64,
+    records: int = 64,
     noise: float = 1.0,
     folds: int = 5,
     unit: str = "nats",
@@ -161,7 +161,7 @@ def audit(
         As for :func:`v_information`.
     layers
         Names of modules; by default every module that has parameters of its own.
-    samples
+    records
         Records for the sensitivity.
     noise
         The noise multiplier of the last remedy.
@@ -180,8 +180,8 @@ def audit(
     >>> "0" in found.protect
     True
     """
-    if samples < 1:
-        raise InputError(f"samples must be at least 1, but is {samples}.")
+    if records < 1:
+        raise InputError(f"records must be at least 1, but is {records}.")
     if not 0 <= noise < np.inf:
         raise InputError(f"noise must be a number from zero up, not {noise!r}.")
     x, y = _read_records(unwrapped(net), loss, x, y)
@@ -198,7 +198,7 @@ def audit(
     recorded = record_gradients(net, loss, drawn.of(x, y), layers=layers, width=width, seed=seed)
     options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
     information = v_information(recorded, drawn.property, **options)
-    few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:samples]
+    few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:records]
     sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
     protect = layers_to_protect(information)
 

@@ -11,9 +11,8 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.nn.accounting.accountant import FisherAccountant
-    from seepage.nn.accounting.merging import MergedRuns, merge_runs
-    from seepage.nn.accounting.run_record import RunRecord, join_shares
-    from seepage.nn.accounting.sharing import gather_shares
+    from seepage.nn.accounting.joining import MergedRuns, gather_shares, join_shares, merge_runs
+    from seepage.nn.accounting.run_record import RunRecord
     from seepage.nn.gradients.network_checks import FallbackWarning, KinkWarning
     from seepage.nn.jacobian.engine import Engine, Step
     from seepage.nn.measures.estimate import Estimate
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from seepage.nn.privacy.individual_loss import IndividualLoss
     from seepage.nn.problem.clipping import HardClip, NoClip, SmoothClip
     from seepage.nn.problem.views import Embedding, Input, Label
-    from seepage.nn.sampling.sampler_check import SamplerWarning
+    from seepage.nn.sampling.batch_check import SamplerWarning
     from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler
     from seepage.nn.susceptibility.comparison import Comparison
     from seepage.nn.susceptibility.over_training import (

@@ -28,7 +28,7 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
+from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.losses.categorical import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive

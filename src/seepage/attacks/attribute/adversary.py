@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.nominal import NominalAttribute, check_columns
+from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, stratified_difference
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
@@ -39,9 +39,12 @@ class AttributeInversion(ABC):
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from what the adversary knows, and return the adversary."""
 
-    @abstractmethod
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs of the release or releases, and how many there are."""
+        """Return what scoring needs of the release or releases, and how many there are.
+
+        Without a look at them, one guess stands for all.
+        """
+        return None, 1
 
     @abstractmethod
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
@@ -87,7 +90,10 @@ class AttributeInversion(ABC):
 
     def _guess(self, X: Any, y: Any, release: Any) -> np.ndarray:
         """Return the guessed levels, (T, n)."""
-        self._check_fitted()
+        if not hasattr(self, "n_features_in_"):
+            raise InputError(
+                f"This {type(self).__name__} knows nothing yet: call fit with what it knows first."
+            )
         table, labels = self._read_targets(X, y)
         prepared, trials = self._prepare(release)
         d, K = table.values.shape[1], len(self.attribute)
@@ -105,11 +111,11 @@ class AttributeInversion(ABC):
     def _read_known(self, X: Any, y: Any) -> tuple[Table, np.ndarray, np.ndarray]:
         """Return the table the adversary knows, its labels, and the level of every row."""
         table = read_table(X)
-        check_columns(self.attribute, table.values.shape[1])
+        levels = self.attribute.read(table.values)
         labels = as_numpy(y)
         check_length(labels, table, "y")
         self.n_features_in_ = table.values.shape[1]
-        return table, labels, self.attribute.read_columns(self._shown(table))
+        return table, labels, levels
 
     def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         table = read_table(X, check=False)
@@ -128,15 +134,6 @@ class AttributeInversion(ABC):
         chunk[:, self.attribute.columns] = 0.0
         check_finite(Table(chunk, table.names, None, table.library))
         return chunk
-
-    def _shown(self, table: Table) -> np.ndarray:
-        return as_numpy(table.values[:, list(self.attribute.columns)])
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "n_features_in_"):
-            raise InputError(
-                f"This {type(self).__name__} knows nothing yet: call fit with what it knows first."
-            )
 
     def __repr__(self) -> str:
         return f"<{self.name} adversary on {self.attribute!r}>"

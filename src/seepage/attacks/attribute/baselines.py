@@ -35,9 +35,6 @@ class Prior(AttributeInversion):
         self.log_prior_ = log_frequencies(levels, len(self.attribute))
         return self
 
-    def _prepare(self, release: Any) -> tuple[Any, int]:
-        return None, 1
-
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         return np.broadcast_to(self.log_prior_, (1, len(X), len(self.attribute)))
 
@@ -95,9 +92,6 @@ class Ideal(AttributeInversion):
         template = _default_classifier() if self.classifier is None else self.classifier
         self.classifier_ = clone(template).fit(features, levels)
         return self
-
-    def _prepare(self, release: Any) -> tuple[Any, int]:
-        return None, 1
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         guesses = self.classifier_.predict(self._features(X, y))

@@ -35,9 +35,8 @@ import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
-from seepage.glm.fitting.cholesky import cholesky_factor
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import Objective, cholesky_factor
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 
@@ -321,7 +320,7 @@ class NewtonModels(CandidateModels):
             row = self.rows[place]
             changed[row, columns] = self.attribute.codes[level]
             try:
-                refit = minimise(replace(known, X=changed, _row_norms=[]), start=self.theta)
+                refit = minimise(replace(known, X=changed), start=self.theta)
             except InputError as error:
                 raise InputError(
                     f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row "
@@ -337,6 +336,10 @@ def _size(steps: np.ndarray) -> np.ndarray:
 
 class ThirdDerivatives:
     """What the third derivatives at the minimiser make of steps away from it.
+
+    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is what Newton's method leaves of the gradient after a step
+    Δ. For many steps and few columns the sum over the rows is taken once and for all, as a P×P×P
+    tensor; otherwise two matrix products with the rows give the same.
 
     Parameters
     ----------

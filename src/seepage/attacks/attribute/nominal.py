@@ -141,11 +141,12 @@ class NominalAttribute:
     def read(self, X: Any) -> np.ndarray:
         """Return the position of every row's level, (n,), from a table that shows the attribute."""
         values = read_table(X, check=False).values
-        check_columns(self, values.shape[1])
-        return self.read_columns(as_numpy(values[:, list(self.columns)]))
-
-    def read_columns(self, shown: np.ndarray) -> np.ndarray:
-        """Return the position of every row's level from the attribute's columns alone, (n, t)."""
+        if max(self.columns) >= values.shape[1] or min(self.columns) < 0:
+            raise InputError(
+                f"{self.name!r} is encoded in columns {list(self.columns)}, but X has "
+                f"{values.shape[1]} columns."
+            )
+        shown = as_numpy(values[:, list(self.columns)])
         positions = np.full(len(shown), -1, dtype=np.int64)
         for k, code in enumerate(self.codes):
             positions[np.all(shown == code, axis=1)] = k
@@ -160,15 +161,6 @@ class NominalAttribute:
     def others(self, d: int) -> np.ndarray:
         """Return the positions of the columns, out of d, that do not encode this attribute."""
         return np.setdiff1d(np.arange(d), self.columns)
-
-
-def check_columns(attribute: NominalAttribute, d: int) -> None:
-    """Raise unless a table of d columns has those of the attribute."""
-    if max(attribute.columns) >= d or min(attribute.columns) < 0:
-        raise InputError(
-            f"{attribute.name!r} is encoded in columns {list(attribute.columns)}, but X has "
-            f"{d} columns."
-        )
 
 
 def _position(table: Table, column: str | int) -> int:

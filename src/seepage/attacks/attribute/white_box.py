@@ -9,8 +9,8 @@ import numpy as np
 from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
 from seepage.attacks.attribute.candidate_models import CandidateModels, NewtonModels
 from seepage.attacks.attribute.nominal import NominalAttribute
-from seepage.attacks.noisy_releases import Releases, released_parameters
-from seepage.core.noise import Gaussian, Noise
+from seepage.attacks.noisy_releases import parameters_of, released_parameters
+from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
@@ -103,25 +103,16 @@ class WhiteBox(AttributeInversion):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        if isinstance(release, Releases):
-            parameters: np.ndarray = release.parameters
-            noise: Noise | None = release.noise
-        elif release is None:
+        if release is None:
             raise InputError(
                 "The white-box adversary needs what was released: pass a model from "
                 "sp.release(model, noise), or many (sp.attacks.draw_releases)."
             )
-        else:
-            parameters = released_parameters(release)[None, :]
-            noise = getattr(getattr(release, "release_", None), "noise", None)
         theta = self.candidates_.theta
-        if parameters.shape[1] != len(theta):
-            raise InputError(
-                f"The release has {parameters.shape[1]} parameters, but the model has {len(theta)} "
-                "(an intercept counts)."
-            )
+        parameters = parameters_of(release, len(theta))
         prior = np.zeros(len(self.attribute))
         if self.prior:
+            noise = getattr(getattr(release, "release_", release), "noise", None)
             if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) > 0:
                 raise InputError(
                     "prior=True weighs the prior against Gaussian noise of one known standard "

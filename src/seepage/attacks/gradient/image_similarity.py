@@ -14,12 +14,12 @@ from seepage.tables.frames import as_numpy, build_frame
 _DEVIATION = 1.5  # of the Gaussian window, in pixels
 _RADIUS = 5  # where it is cut off: 3.5 deviations
 _K1, _K2 = 0.01, 0.03
-SSIM_SMALLEST = 2 * _RADIUS + 1  # pixels either way of an image that holds a window
+_SSIM_SMALLEST = 2 * _RADIUS + 1  # pixels either way of an image that holds a window
 _C, _ALPHA = 30.0, 4.2  # fitted to people's judgements by Reisenhofer et al., for pixels 0 to 255
 _LUMA = (0.299, 0.587, 0.114)
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 _SIDES = (2, 4, 8)  # of the Haar filters, fine to coarse
-HAARPSI_SMALLEST = 2 * _SIDES[-1]  # pixels either way of an image that holds the coarsest filter
+_HAARPSI_SMALLEST = 2 * _SIDES[-1]  # pixels either way of an image that holds the coarsest filter
 
 
 def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndarray:
@@ -39,7 +39,7 @@ def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     >>> round(float(psnr(np.full((8, 8), 0.1), np.zeros((8, 8)))), 6)
     20.0
     """
-    a, b, full = check_images(image, reference, data_range)
+    a, b, full = _check_images(image, reference, data_range)
     error = np.mean((a - b) ** 2, axis=(-2, -1))
     with np.errstate(divide="ignore"):
         return np.asarray(10 * np.log10(full**2 / error))
@@ -71,10 +71,10 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     >>> float(ssim(stripes, stripes).round(6)), float(ssim(1 - stripes, stripes).round(2))
     (1.0, -1.0)
     """
-    a, b, full = check_images(image, reference, data_range)
-    if min(a.shape[-2:]) < SSIM_SMALLEST:
+    a, b, full = _check_images(image, reference, data_range)
+    if min(a.shape[-2:]) < _SSIM_SMALLEST:
         raise InputError(
-            f"Structural similarity needs images of at least {SSIM_SMALLEST} pixels either way, "
+            f"Structural similarity needs images of at least {_SSIM_SMALLEST} pixels either way, "
             f"not {a.shape[-2]}×{a.shape[-1]}."
         )
     mean_a, mean_b = _windowed(a), _windowed(b)
@@ -85,58 +85,6 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     similar = (2 * mean_a * mean_b + c1) * (2 * together + c2)
     similar /= (mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2)
     return np.asarray(similar.mean(axis=(-2, -1)))
-
-
-def _windowed(values: np.ndarray) -> np.ndarray:
-    """Return the Gaussian-weighted mean around every pixel whose whole window lies inside."""
-    offsets = np.arange(-_RADIUS, _RADIUS + 1)
-    window = np.exp(-(offsets**2) / (2 * _DEVIATION**2))
-    window /= window.sum()
-    for axis in (-2, -1):
-        values = np.lib.stride_tricks.sliding_window_view(values, len(window), axis=axis) @ window
-    return values
-
-
-def check_images(
-    image: Any, reference: Any, data_range: float | None
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return both images as real numbers and the range, or say why they cannot be compared."""
-    given = as_numpy(image), as_numpy(reference)
-    full = pixel_range(*given, data_range)
-    a, b = (side.astype(float) for side in given)
-    if a.ndim < 2 or a.shape[-2:] != b.shape[-2:]:
-        raise InputError(
-            f"Both images must be (..., height, width) of the same size, not {a.shape} and "
-            f"{b.shape}."
-        )
-    try:
-        np.broadcast_shapes(a.shape, b.shape)
-    except ValueError:
-        raise InputError(
-            f"Images of shape {a.shape} cannot be paired with references of shape {b.shape}; give "
-            "as many of each."
-        ) from None
-    for side, what in ((a, "image"), (b, "reference")):
-        if not np.isfinite(side).all():
-            raise InputError(f"The {what} contains NaN or infinity; it cannot be compared.")
-    return a, b, full
-
-
-def pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | None) -> float:
-    """Return the range of a pixel: the one that is given, or that of the type of the images."""
-    if data_range is not None:
-        if not 0 < data_range < math.inf:
-            raise InputError(f"data_range must be a finite number above zero, not {data_range!r}.")
-        return float(data_range)
-    kinds = {side.dtype.name for side in (image, reference)}
-    if kinds == {"uint8"}:
-        return 255.0
-    if all(side.dtype.kind in "fb" for side in (image, reference)):
-        return 1.0
-    raise InputError(
-        f"The range of a pixel does not follow from images of type {' and '.join(sorted(kinds))}; "
-        "bring both to the same scale and give data_range."
-    )
 
 
 def haarpsi(
@@ -173,11 +121,11 @@ def haarpsi(
     >>> float(haarpsi(stripes, stripes).round(6)), float(haarpsi(stripes.T, stripes).round(2))
     (1.0, 0.15)
     """
-    a, b, full = check_images(image, reference, data_range)
+    a, b, full = _check_images(image, reference, data_range)
     a, b = 255 / full * a, 255 / full * b
-    if min(a.shape[-2:]) < HAARPSI_SMALLEST:
+    if min(a.shape[-2:]) < _HAARPSI_SMALLEST:
         raise InputError(
-            f"HaarPSI needs images of at least {HAARPSI_SMALLEST} pixels either way, not "
+            f"HaarPSI needs images of at least {_HAARPSI_SMALLEST} pixels either way, not "
             f"{a.shape[-2]}×{a.shape[-1]}."
         )
     if colour and any(side.ndim < 3 or side.shape[-3] != 3 for side in (a, b)):
@@ -198,52 +146,6 @@ def haarpsi(
         similar.append((_alike(*chroma[0]) + _alike(*chroma[1])) / 2)
         weights.append((weights[0] + weights[1]) / 2)
     return _joined(np.stack(similar), np.stack(weights))
-
-
-def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of (maps, ..., height, width), taken on the logistic scale."""
-    axes = (0, -2, -1)
-    total = weights.sum(axis=axes)
-    # Images without any coarse structure give no weight anywhere; then all places count alike.
-    weights = np.where(total[..., None, None] > 0, weights, 1.0)
-    share = np.sum(weights / (1 + np.exp(-_ALPHA * similar)), axis=axes) / weights.sum(axis=axes)
-    return np.asarray((np.log(share / (1 - share)) / _ALPHA) ** 2)
-
-
-def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.asarray((2 * a * b + _C) / (a * a + b * b + _C))
-
-
-def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray:
-    return np.asarray(np.tensordot(image, weights, axes=(-3, 0)))
-
-
-def _halved(image: np.ndarray) -> np.ndarray:
-    """Return the means of neighbouring pixels, two by two; what is missing at the edge is zero."""
-    return np.asarray(_block(image, 2)[..., ::2, ::2] / 4)
-
-
-def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the filter of that side which is odd along one axis."""
-    odd = np.repeat([-1.0, 1.0], side // 2)
-    even = np.ones(side)
-    other = -3 - axis
-    return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, other)) / side)
-
-
-def _block(image: np.ndarray, side: int) -> np.ndarray:
-    """Return the sum over the square of that side at every pixel."""
-    return _filtered(_filtered(image, np.ones(side), -2), np.ones(side), -1)
-
-
-def _filtered(image: np.ndarray, taps: np.ndarray, axis: int) -> np.ndarray:
-    """Return the image filtered along one axis, in its own size, with zeros around it."""
-    size, before = len(taps), len(taps) // 2 - 1
-    padding = [(0, 0)] * image.ndim
-    padding[axis] = (before, size - 1 - before)
-    padded = np.pad(image, padding)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, size, axis=axis)
-    return np.asarray(windows @ taps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -314,7 +216,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
             "Images must be (n, channels, height, width) or (n, height, width), as many as "
             f"originals, not {shape} and {other}."
         )
-    a, b, full = check_images(images, originals, data_range)
+    a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:
         a, b = a[:, None], b[:, None]
     each = (len(a), 1, -1)  # one error over all channels
@@ -322,13 +224,111 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     notes: list[str] = []
     similar = like = np.full(len(a), np.nan)
     size = min(a.shape[-2:])
-    if size >= SSIM_SMALLEST:
+    if size >= _SSIM_SMALLEST:
         similar = ssim(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no SSIM, which needs {SSIM_SMALLEST} pixels either way")
-    if size >= HAARPSI_SMALLEST:
+        notes.append(f"no SSIM, which needs {_SSIM_SMALLEST} pixels either way")
+    if size >= _HAARPSI_SMALLEST:
         colour = a.shape[1] == 3
         like = haarpsi(a, b, full, colour=True) if colour else haarpsi(a, b, full).mean(axis=1)
     else:
-        notes.append(f"no HaarPSI, which needs {HAARPSI_SMALLEST} pixels either way")
+        notes.append(f"no HaarPSI, which needs {_HAARPSI_SMALLEST} pixels either way")
     return ImageQuality(ratio, similar, like, tuple(notes))
+
+
+def _check_images(
+    image: Any, reference: Any, data_range: float | None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return both images as real numbers and the range, or say why they cannot be compared."""
+    given = as_numpy(image), as_numpy(reference)
+    full = _pixel_range(*given, data_range)
+    a, b = (side.astype(float) for side in given)
+    if a.ndim < 2 or a.shape[-2:] != b.shape[-2:]:
+        raise InputError(
+            f"Both images must be (..., height, width) of the same size, not {a.shape} and "
+            f"{b.shape}."
+        )
+    try:
+        np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise InputError(
+            f"Images of shape {a.shape} cannot be paired with references of shape {b.shape}; give "
+            "as many of each."
+        ) from None
+    for side, what in ((a, "image"), (b, "reference")):
+        if not np.isfinite(side).all():
+            raise InputError(f"The {what} contains NaN or infinity; it cannot be compared.")
+    return a, b, full
+
+
+def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | None) -> float:
+    """Return the range of a pixel: the one that is given, or that of the type of the images."""
+    if data_range is not None:
+        if not 0 < data_range < math.inf:
+            raise InputError(f"data_range must be a finite number above zero, not {data_range!r}.")
+        return float(data_range)
+    kinds = {side.dtype.name for side in (image, reference)}
+    if kinds == {"uint8"}:
+        return 255.0
+    if all(side.dtype.kind in "fb" for side in (image, reference)):
+        return 1.0
+    raise InputError(
+        f"The range of a pixel does not follow from images of type {' and '.join(sorted(kinds))}; "
+        "bring both to the same scale and give data_range."
+    )
+
+
+def _windowed(values: np.ndarray) -> np.ndarray:
+    """Return the Gaussian-weighted mean around every pixel whose whole window lies inside."""
+    offsets = np.arange(-_RADIUS, _RADIUS + 1)
+    window = np.exp(-(offsets**2) / (2 * _DEVIATION**2))
+    window /= window.sum()
+    for axis in (-2, -1):
+        values = np.lib.stride_tricks.sliding_window_view(values, len(window), axis=axis) @ window
+    return values
+
+
+def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of (maps, ..., height, width), taken on the logistic scale."""
+    axes = (0, -2, -1)
+    total = weights.sum(axis=axes)
+    # Images without any coarse structure give no weight anywhere; then all places count alike.
+    weights = np.where(total[..., None, None] > 0, weights, 1.0)
+    share = np.sum(weights / (1 + np.exp(-_ALPHA * similar)), axis=axes) / weights.sum(axis=axes)
+    return np.asarray((np.log(share / (1 - share)) / _ALPHA) ** 2)
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray((2 * a * b + _C) / (a * a + b * b + _C))
+
+
+def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray:
+    return np.asarray(np.tensordot(image, weights, axes=(-3, 0)))
+
+
+def _halved(image: np.ndarray) -> np.ndarray:
+    """Return the means of neighbouring pixels, two by two; what is missing at the edge is zero."""
+    return np.asarray(_block(image, 2)[..., ::2, ::2] / 4)
+
+
+def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
+    """Return the absolute response to the filter of that side which is odd along one axis."""
+    odd = np.repeat([-1.0, 1.0], side // 2)
+    even = np.ones(side)
+    other = -3 - axis
+    return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, other)) / side)
+
+
+def _block(image: np.ndarray, side: int) -> np.ndarray:
+    """Return the sum over the square of that side at every pixel."""
+    return _filtered(_filtered(image, np.ones(side), -2), np.ones(side), -1)
+
+
+def _filtered(image: np.ndarray, taps: np.ndarray, axis: int) -> np.ndarray:
+    """Return the image filtered along one axis, in its own size, with zeros around it."""
+    size, before = len(taps), len(taps) // 2 - 1
+    padding = [(0, 0)] * image.ndim
+    padding[axis] = (before, size - 1 - before)
+    padded = np.pad(image, padding)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size, axis=axis)
+    return np.asarray(windows @ taps)

@@ -21,6 +21,10 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of all steps: where the step size falls to a 
 class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking.
 
+    One evaluation of all problems is one trial step for each: where it lowers the cost enough it is
+    taken, and a new direction follows; where it does not, the next trial is shorter. No problem
+    waits for the line search of another.
+
     Parameters
     ----------
     start
@@ -65,20 +69,8 @@ class QuasiNewton:
 
     def keep(self, which: Tensor) -> None:
         """Go on with some of the releases only."""
-        for name in (
-            "point",
-            "_at",
-            "_cost",
-            "_slopes",
-            "_direction",
-            "_length",
-            "_steps",
-            "_changes",
-            "_inverse",
-            "_next",
-            "stuck",
-        ):
-            setattr(self, name, getattr(self, name)[which])
+        for name, values in vars(self).items():  # all of them tensors, the releases first
+            setattr(self, name, values[which])
 
     def _remember(self, taken: Tensor, slopes: Tensor) -> None:
         step, change = self.point - self._at, slopes - self._slopes

@@ -11,15 +11,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.attacks.noisy_releases import parameters_of
-from seepage.attacks.record.informed_margin import MarginAttack, slope_sums
+from seepage.attacks.record.informed_margin import MarginAttack
 from seepage.attacks.record.informed_softmax import SoftmaxAttack
 from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.stationarity import check_stationarity
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import progress, usable_cores
 from seepage.tables.frames import Table, as_numpy, read_table
 
@@ -124,18 +124,12 @@ class InformedAdversary:
         """
         attack, which = self._fitted(), self._rows(rows)
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
-        features, labels = [], []
+        parts = []
         for start in range(0, len(theta), self._step()):
             some = theta[start : start + self._step()]
-            if isinstance(attack, SoftmaxAttack):
-                classes = attack.solve(some, which)
-                features.append(attack.features(which, classes))
-                labels.append(np.array(classes.labels, dtype=float))
-            else:
-                found = attack.solve(some, which)
-                features.append(attack.features(which, found))
-                labels.append(attack.labels(some, which, found).T)
-        return Reconstruction(np.concatenate(features), np.concatenate(labels), which)
+            parts.append(attack.reconstruct(some, which))
+        features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Reconstruction(features, labels, which)
 
     def errors(
         self, noise: Noise, trials: int = 100, *, rows: Any = None, seed: int | None = None
@@ -163,11 +157,7 @@ class InformedAdversary:
 
         def one(start: int) -> tuple[np.ndarray, np.ndarray]:
             some = theta[start : start + self._step()]
-            if isinstance(attack, SoftmaxAttack):
-                off = attack.features(which, attack.solve(some, which)) - attack.X[which]
-                squared, offset = np.sum(off[..., unknown] ** 2, axis=2).T, off.sum(axis=0)
-            else:
-                squared, offset = attack.errors(which, attack.solve(some, which))
+            squared, offset = attack.errors(some, which)
             squared /= size
             return squared, offset if size == len(unknown) else offset[:, unknown]
 
@@ -197,7 +187,7 @@ class InformedAdversary:
             raise InputError("Slopes are for models with one margin and Gaussian noise.")
         theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
         for start in progress(range(0, trials, self._step()), "following"):
-            total += slope_sums(attack, theta[start : start + self._step()], which, noise)
+            total += attack.slope_sums(theta[start : start + self._step()], which, noise)
         return total / (trials * int(self._unknown().sum()))
 
     def _draw(self, noise: Noise, trials: int, seed: int | None) -> np.ndarray:
@@ -238,9 +228,7 @@ class InformedAdversary:
 
     def _step(self) -> int:
         """Return how many releases are worked on at a time."""
-        attack = self._fitted()
-        outputs = attack.fit.parameters.shape[1] if isinstance(attack, SoftmaxAttack) else 1
-        return max(1, _CHUNK // (len(self._table) * outputs))
+        return max(1, _CHUNK // (len(self._table) * self._fitted().outputs))
 
 
 def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:

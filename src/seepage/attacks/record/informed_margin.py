@@ -34,8 +34,7 @@ import numpy as np
 
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import by_rows
 
@@ -73,6 +72,8 @@ class MarginAttack:
         Whether the adversary knows the row's label.
     """
 
+    outputs = 1
+
     def __init__(
         self, fit: FittedGLM, X: np.ndarray, noise: Noise | None, label_known: bool
     ) -> None:
@@ -94,6 +95,86 @@ class MarginAttack:
                 f"Without an intercept, a constant column or the label, a {self.family.name} model "
                 "tells a record's direction but not its length; give the label."
             )
+
+    def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return some rows as releases ``theta`` tell them, (T, m, d), and their labels, (T, m)."""
+        d, found = self.X.shape[1], self.solve(theta, rows)
+        B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
+        if found.e is not None:
+            B -= np.einsum("pk,kmt->tmp", self.gain[:d], found.e)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            features = np.asarray(B / found.rho.T[:, :, None])
+        return features, self._labels(theta, rows, found).T
+
+    def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
+
+        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never written out: its square needs inner products
+        only, and the sum one product of matrices.
+        """
+        found = self.solve(theta, rows)
+        X, g = self.picked(rows), found.g[: self.X.shape[1]]
+        squared, lengths = X @ g, np.einsum("pt,pt->t", g, g)
+        inverse, own = np.empty_like(squared), self.squares[rows, None]
+        e = np.zeros((0, *squared.shape)) if found.e is None else found.e
+        gain = self.gain[: self.X.shape[1]] if len(e) else np.zeros((len(g), 0))
+        G, along_x, along_g = gain.T @ gain, X @ gain, gain.T @ g
+
+        def one(piece: slice) -> np.ndarray:
+            """Put ``‖x̂ − x‖²`` in the place of ``xᵀg``, and ``1/ρ`` in its own; sum (s − ρ)/ρ."""
+            with np.errstate(divide="ignore", invalid="ignore"):
+                over = np.divide(1.0, found.rho[piece], out=inverse[piece])
+                off = (found.s[piece] - found.rho[piece]) * over
+                total = (off * own[piece] - 2 * squared[piece] * over) * off
+                total += lengths * (over * over)
+                for j, part in enumerate(e):
+                    noise = part[piece] * over
+                    total += noise * (2 * along_g[j] * over - 2 * off * along_x[piece, j, None])
+                    for k, other in enumerate(e):
+                        total += G[j, k] * noise * (other[piece] * over)
+            squared[piece] = np.maximum(total, 0.0)
+            return np.asarray(off.sum(axis=1))
+
+        scale = _in_cache(one, squared.shape)
+        offset = scale[:, None] * X - inverse @ g.T
+        for j, part in enumerate(e):
+            offset -= np.einsum("mt,mt->m", part, inverse)[:, None] * gain[:, j]
+        return squared, offset
+
+    def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
+        """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
+
+        With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
+        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is how the release's
+        density changes with the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an unbiased
+        estimate and 0 for one that does not look at the record; and by Cauchy and Schwarz, paper
+        004's theorem 2 says for every estimate::
+
+            MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
+        """
+        d = self.X.shape[1]
+        found = self.solve(theta, rows)
+        X, g = self.picked(rows), found.g[:d]
+        drawn = (theta - self.theta).T
+        information = noise.information(len(drawn))
+        white = information @ drawn if information.ndim == 2 else (information * drawn.T).T
+        v = np.linalg.solve(self.objective.hessian(self.margins), white)
+        w, margin, y = self.theta[:d], self.margins[rows], self.fit.target[rows]
+        weight = self.weights(rows)[:, 0]
+        r = weight * self.family.slope(margin, y)
+        a = weight * self.family.curvature(margin, y)
+        along_v = X @ v[:d]
+        off = found.s - found.rho
+        # x̂ − x = (off·x − g − Γe)/ρ, first along w and then along v.
+        by_w = off * (X @ w)[:, None] - w @ g
+        by_v = off * along_v - np.einsum("pt,pt->t", v[:d], g)
+        if found.e is not None:
+            gain = self.gain[:d]
+            by_w -= np.einsum("k,kmt->mt", w @ gain, found.e)
+            by_v -= np.einsum("kt,kmt->mt", gain.T @ v[:d], found.e)
+        whole = along_v + (v[d] if self.objective.intercept else 0.0)
+        score = -(a[:, None] * whole * by_w + r[:, None] * by_v)
+        return np.asarray(np.sum(score / found.rho, axis=1))
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> Solved:
         """Solve for some rows, given releases ``theta``, (T, P)."""
@@ -119,7 +200,7 @@ class MarginAttack:
         )
         return Solved(S, g, found[:, 0], np.moveaxis(found[:, 1:], 1, 0), None)
 
-    def labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
+    def _labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
         """Return the labels, (m, T), that go with the rows found: known, tried, or solved for."""
         if found.labels is not None:
             return found.labels
@@ -251,84 +332,10 @@ class MarginAttack:
         """Whether the rows are all there are, in order: then nothing need be copied."""
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
-    # What is made of the solution ---------------------------------------------------------------
-
-    def features(self, rows: np.ndarray, found: Solved) -> np.ndarray:
-        """Return the reconstructions, (T, m, d)."""
-        d = self.X.shape[1]
-        B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
-        if found.e is not None:
-            B -= np.einsum("pk,kmt->tmp", self.gain[:d], found.e)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(B / found.rho.T[:, :, None])
-
-    def errors(self, rows: np.ndarray, found: Solved) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``‖x̂ − x‖²`` of every row and trial, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
-
-        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never written out: its square needs inner products
-        only, and the sum one product of matrices.
-        """
-        X, g = self.picked(rows), found.g[: self.X.shape[1]]
-        squared, lengths = X @ g, np.einsum("pt,pt->t", g, g)
-        inverse, own = np.empty_like(squared), self.squares[rows, None]
-        e = np.zeros((0, *squared.shape)) if found.e is None else found.e
-        gain = self.gain[: self.X.shape[1]] if len(e) else np.zeros((len(g), 0))
-        G, along_x, along_g = gain.T @ gain, X @ gain, gain.T @ g
-
-        def one(piece: slice) -> np.ndarray:
-            """Put ``‖x̂ − x‖²`` in the place of ``xᵀg``, and ``1/ρ`` in its own; sum (s − ρ)/ρ."""
-            with np.errstate(divide="ignore", invalid="ignore"):
-                over = np.divide(1.0, found.rho[piece], out=inverse[piece])
-                off = (found.s[piece] - found.rho[piece]) * over
-                total = (off * own[piece] - 2 * squared[piece] * over) * off
-                total += lengths * (over * over)
-                for j, part in enumerate(e):
-                    noise = part[piece] * over
-                    total += noise * (2 * along_g[j] * over - 2 * off * along_x[piece, j, None])
-                    for k, other in enumerate(e):
-                        total += G[j, k] * noise * (other[piece] * over)
-            squared[piece] = np.maximum(total, 0.0)
-            return np.asarray(off.sum(axis=1))
-
-        scale = _in_cache(one, squared.shape)
-        offset = scale[:, None] * X - inverse @ g.T
-        for j, part in enumerate(e):
-            offset -= np.einsum("mt,mt->m", part, inverse)[:, None] * gain[:, j]
-        return squared, offset
-
 
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
     return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))
-
-
-def slope_sums(
-    attack: MarginAttack, theta: np.ndarray, rows: np.ndarray, noise: Gaussian
-) -> np.ndarray:
-    """Return ``Σ_t (ẑ − z)ᵀs`` of some rows over releases ``theta``, (m,)."""
-    d = attack.X.shape[1]
-    found = attack.solve(theta, rows)
-    X, g = attack.picked(rows), found.g[:d]
-    drawn = (theta - attack.theta).T
-    information = noise.information(len(drawn))
-    white = information @ drawn if information.ndim == 2 else (information * drawn.T).T
-    v = np.linalg.solve(attack.objective.hessian(attack.margins), white)
-    w, margin, y = attack.theta[:d], attack.margins[rows], attack.fit.target[rows]
-    weight = attack.weights(rows)[:, 0]
-    r = weight * attack.family.slope(margin, y)
-    a = weight * attack.family.curvature(margin, y)
-    along_v = X @ v[:d]
-    off = found.s - found.rho
-    # ẑ − z = (off·x − g − Γe)/ρ, first along w and then along v.
-    by_w = off * (X @ w)[:, None] - w @ g
-    by_v = off * along_v - np.einsum("pt,pt->t", v[:d], g)
-    if found.e is not None:
-        gain = attack.gain[:d]
-        by_w -= np.einsum("k,kmt->mt", w @ gain, found.e)
-        by_v -= np.einsum("kt,kmt->mt", gain.T @ v[:d], found.e)
-    whole = along_v + (v[d] if attack.objective.intercept else 0.0)
-    score = -(a[:, None] * whole * by_w + r[:, None] * by_v)
-    return np.asarray(np.sum(score / found.rho, axis=1))
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
@@ -391,7 +398,10 @@ def nearest_length(
 
 
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known."""
+    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known.
+
+    The covariance is the inverse of the noise's information only where it is Gaussian.
+    """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)
         if sigma.ndim == 2:

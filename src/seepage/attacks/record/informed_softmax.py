@@ -21,9 +21,8 @@ import numpy as np
 
 from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.losses.families import Categorical
 
 
 class SolvedClasses(NamedTuple):
@@ -52,6 +51,7 @@ class SoftmaxAttack:
         self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
         self.objective = Objective.of(fit, X)
         self.column, self.value = known_coordinate(fit, X)
+        self.outputs = fit.family.outputs
         self.classes = np.argmax(fit.target, axis=1)
         self.usual = float(np.sqrt(np.mean(np.sum(X * X, axis=1))))
         if not label_known and self.column is None and fit.family.outputs == 2:
@@ -60,9 +60,22 @@ class SoftmaxAttack:
                 "the record unknown; give the label."
             )
 
+    def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return some rows as releases ``theta`` tell them, (T, m, d), and their labels, (T, m)."""
+        found, d = self.solve(theta, rows), self.X.shape[1]
+        along = np.sum(found.s * found.direction, axis=2)
+        B = along[..., None] * self.X[rows]
+        B -= np.einsum("tdk,tmk->tmd", found.G[:, :d], found.direction)
+        return np.asarray(B * found.scale[..., None]), np.array(found.labels, dtype=float)
+
+    def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d)."""
+        off = self.reconstruct(theta, rows)[0] - self.X[rows]
+        return np.sum(off**2, axis=2).T, off.sum(axis=0)
+
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> SolvedClasses:
         """Solve for some rows, given releases ``theta``, (T, P·K), the class the fast index."""
-        K, d = self.family.outputs, self.X.shape[1]
+        K, d = self.outputs, self.X.shape[1]
         W = theta.reshape(len(theta), -1, K)
         S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
         for t, parameters in enumerate(W):
@@ -105,7 +118,7 @@ class SoftmaxAttack:
         weight = np.ones(len(rows))
         if self.fit.sample_weight is not None:
             weight = np.asarray(self.fit.sample_weight)[rows]
-        K = self.family.outputs
+        K = self.outputs
 
         def gap(length: np.ndarray, _: np.ndarray) -> np.ndarray:
             P = self.family.mean((length[..., None] * slope).reshape(-1, K)).reshape(slope.shape)
@@ -113,11 +126,3 @@ class SoftmaxAttack:
             return np.asarray(-weight * others * length / pull - 1)
 
         return nearest_length(gap, pull.shape, self.usual)[0]
-
-    def features(self, rows: np.ndarray, found: SolvedClasses) -> np.ndarray:
-        """Return the reconstructions, (T, m, d)."""
-        d = self.X.shape[1]
-        along = np.sum(found.s * found.direction, axis=2)
-        B = along[..., None] * self.X[rows]
-        B -= np.einsum("tdk,tmk->tmd", found.G[:, :d], found.direction)
-        return np.asarray(B * found.scale[..., None])

@@ -24,7 +24,7 @@ from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.losses.families import Categorical
 
 _BLOCK = 1 << 22  # numbers held at a time: trials times records of an empirical prior
 

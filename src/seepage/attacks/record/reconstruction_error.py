@@ -142,16 +142,7 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
     >>> found.mse.tolist(), found.variance.tolist(), found.bias_squared.tolist()
     ([2.5], [1.0], [1.5])
     """
-    guesses, records = as_numpy(estimates).astype(float), as_numpy(truth).astype(float)
-    if records.ndim == 1:
-        records = records[None, :]
-    if guesses.ndim == 2:
-        guesses = guesses[:, None, :]
-    if guesses.ndim != 3 or guesses.shape[1:] != records.shape or len(guesses) == 0:
-        raise InputError(
-            f"estimates must be (trials, records, unknowns) for records of shape {records.shape}, "
-            f"not {guesses.shape}."
-        )
+    guesses, records = _read(estimates, truth)
     names = np.arange(len(records)) if rows is None else as_numpy(rows)
     off = guesses - records
     tally = ErrorTally(names, records.shape[1])
@@ -178,21 +169,28 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
     >>> categorical_accuracy(guesses, [[1, 0]], codes=[[1, 0], [0, 1], [0, 0]])
     array([0.5])
     """
-    guesses, levels = as_numpy(estimates).astype(float), as_numpy(codes).astype(float)
-    records = np.atleast_2d(as_numpy(truth).astype(float))
-    if guesses.ndim == 2:
-        guesses = guesses[:, None, :]
-    if guesses.ndim != 3 or guesses.shape[1:] != records.shape:
-        raise InputError(
-            f"estimates must be (trials, records, columns) for records of shape {records.shape}, "
-            f"not {guesses.shape}."
-        )
+    guesses, records = _read(estimates, truth)
+    levels = as_numpy(codes).astype(float)
     if levels.ndim != 2 or levels.shape[1] != records.shape[1]:
         raise InputError(
             f"codes must have {records.shape[1]} columns, one for each of the attribute's, not "
             f"shape {levels.shape}."
         )
     return np.asarray(np.mean(_nearest(guesses, levels) == _nearest(records, levels), axis=0))
+
+
+def _read(estimates: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the reconstructions, (trials, m, d), and the records, (m, d)."""
+    guesses = as_numpy(estimates).astype(float)
+    records = np.atleast_2d(as_numpy(truth).astype(float))
+    if guesses.ndim == 2:
+        guesses = guesses[:, None, :]
+    if guesses.ndim != 3 or guesses.shape[1:] != records.shape or len(guesses) == 0:
+        raise InputError(
+            f"estimates must be (trials, records, unknowns) for records of shape {records.shape}, "
+            f"not {guesses.shape}."
+        )
+    return guesses, records
 
 
 def _nearest(values: np.ndarray, levels: np.ndarray) -> np.ndarray:

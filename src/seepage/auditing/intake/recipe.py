@@ -9,13 +9,11 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
-from seepage.glm.adapters.fitted import FittedGLM
 from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.linear import LinearRegression
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.poisson import PoissonRegression
-from seepage.glm.estimators.softmax import SoftmaxRegression
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
+from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import read_table
 
 MODELS = {

@@ -16,7 +16,6 @@ from seepage.auditing.measures.subject import Attribute, Subject
 from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.closed_form import SingleOutputJacobian
 from seepage.glm.leakage import leakage
 
 _NUMBERS_AT_ONCE = 1 << 25  # cells of the table whose information is held at a time
@@ -60,19 +59,7 @@ def unit_jacobian(subject: Subject, on_mismatch: str = "raise") -> ReleaseJacobi
         sample_weight=subject.sample_weight,
         on_mismatch=on_mismatch,
     )
-    jacobian = leak.jacobian
-    if subject.label_spread == 1.0 or not isinstance(jacobian, SingleOutputJacobian):
-        return jacobian
-    return SingleOutputJacobian(
-        jacobian.X,
-        jacobian.w,
-        intercept=jacobian.intercept,
-        r=jacobian.r,
-        a=jacobian.a,
-        b=jacobian.b * subject.label_spread,
-        whitener=jacobian.whitener,
-        target=jacobian.target,
-    )
+    return leak.jacobian.with_label_step(subject.label_spread)
 
 
 def worst_record(subject: Subject) -> float:
@@ -173,8 +160,7 @@ def _exact_error(jacobian: ReleaseJacobian, features: Unknowns) -> np.ndarray:
     if features.basis is not None and np.linalg.matrix_rank(features.basis) < count:
         # Fewer features than columns: some change of a record leaves the release as it is.
         return np.full(jacobian.rows, np.inf)
-    closed = isinstance(jacobian, SingleOutputJacobian)
-    if not closed and float(jacobian.rows) * count**3 > INVERSE_WORK:
+    if jacobian.rows * jacobian.inverse_work(features) > INVERSE_WORK:
         return np.full(jacobian.rows, np.nan)
     return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(features)) / count))
 

@@ -8,7 +8,6 @@ itself. No row is kept: everything is a sum over chunks, formed where the rows a
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,10 +45,9 @@ from seepage.auditing.streamed.records import StreamedRecords
 from seepage.auditing.streamed.trial import try_out_streamed
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.fitting.streamed_sums import Problem, step_gains
-from seepage.glm.jacobian.release import describe_streamed, release_of
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import bernoulli
+from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.leakage import describe_on, release_of
+from seepage.glm.losses.families import Categorical, bernoulli
 from seepage.streams.disk.coding import Coding
 from seepage.streams.disk.column_scan import ColumnSums
 from seepage.streams.disk.files import Batches
@@ -156,7 +154,7 @@ def _fit(
         from seepage.auditing.intake.modelfile import match_features
 
         match_features(fitted, data.names)
-        recipe = recipe_of(describe_streamed(fitted, data)[0], len(data))
+        recipe = recipe_of(describe_on(fitted, data)[0], len(data))
         steps.append(
             f"The given {recipe.model} model (L2 penalty λ = {recipe.l2:g}) was checked to be the "
             f"minimiser of its objective on these {len(data):,} records."
@@ -183,9 +181,8 @@ def _tells_apart(data: ParquetRows, fitted: Any, recipe: Recipe) -> bool:
     """Say whether the model predicts the class of every record."""
     classes = fitted.classes_
     family = bernoulli if recipe.model == "logistic" else Categorical(len(classes))
-    problem = Problem(family, classes, 0.0, recipe.intercept, len(data.names))
-    ask = partial(step_gains, problem=problem, step=fitted._parameters())
-    return bool(data.total(ask, "predictions").least > 0)
+    loss = PenalisedLoss(family, classes, 0.0, recipe.intercept, len(data.names))
+    return StreamedObjective(data, loss).gains(fitted._parameters())[0] > 0
 
 
 def _ask(

@@ -20,11 +20,8 @@ from seepage.auditing.intake.clean_batches import ROW
 from seepage.auditing.measures.records import NUMBERS, SHARES
 from seepage.auditing.streamed.record_questions import LABEL, Questions
 from seepage.auditing.streamed.record_summary import RecordSummary, summarise_records
+from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.block_information import block_information, seen_norm
-from seepage.glm.jacobian.block_sums import block_norm, column_norms, sum_rows
-from seepage.glm.jacobian.closed_form import SingleOutputJacobian
-from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.streams.order_statistics import Inside, Interval, look_into, select
 from seepage.tables.encoded import labels_of
 from seepage.tables.source import Chunk, RowSource
@@ -98,10 +95,7 @@ class StreamedMeasures:
     def column_leakage(self) -> np.ndarray:
         """Return the leakage of every column over all records, in its own steps."""
         template, asked = self.questions.release.template, self.questions.asked()
-        if isinstance(template, SingleOutputJacobian):
-            norms = np.asarray(column_norms(template, asked, self.tally.columns))
-        else:
-            norms = np.asarray([seen_norm(template, one) for one in self.tally.columns])
+        norms = np.asarray(template.column_norms_of(asked, self.tally.columns))
         factors = [
             1.0 if a.plain_column() is None else abs(float(a.directions[0, 0])) * a.scale
             for a in self.questions.attributes
@@ -110,10 +104,7 @@ class StreamedMeasures:
 
     def together(self, block: Any, unknowns: Unknowns) -> float:
         """Return the leakage of a block of records from its sums."""
-        template = self.questions.release.template
-        if isinstance(template, SingleOutputJacobian):
-            return math.sqrt(max(block_norm(template, unknowns, block), 0.0))
-        return math.sqrt(max(seen_norm(template, block), 0.0))
+        return math.sqrt(max(self.questions.release.template.norm_of(unknowns, block), 0.0))
 
 
 def measure_streamed(source: RowSource, questions: Questions) -> StreamedMeasures:
@@ -148,14 +139,10 @@ def _ask(chunk: Chunk, questions: Questions) -> Tally:
     row, eta = np.asarray(chunk.extra[ROW]), numbers[:, 0]
     errors = numbers[:, len(NUMBERS) :]
     first = errors.argmin(axis=0)
-    single = isinstance(jacobian, SingleOutputJacobian)
     return Tally(
-        _sums(jacobian, questions.every, every),
-        _sums(jacobian, LABEL, every),
-        sum_rows(jacobian, jacobian.a**2, every)
-        if single
-        # type: ignore[attr-defined,arg-type]
-        else np.stack([block_information(jacobian, u, every) for u in questions.asked()]),
+        jacobian.block_sums(questions.every, every),
+        jacobian.block_sums(LABEL, every),
+        jacobian.column_sums(questions.asked(), every),
         errors[first, np.arange(errors.shape[1])],
         row[first],
         {name: _group(jacobian, questions, chunk.extra[name], eta) for name in questions.groups},
@@ -170,7 +157,7 @@ def _look(chunk: Chunk, questions: Questions, intervals: tuple[Interval, ...]) -
 
 
 def _group(
-    jacobian: GLMJacobian, questions: Questions, values: np.ndarray, eta: np.ndarray
+    jacobian: ReleaseJacobian, questions: Questions, values: np.ndarray, eta: np.ndarray
 ) -> dict[str, GroupTally]:
     texts = labels_of(pa.chunked_array([pa.array(values, from_pandas=True)]), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
@@ -178,15 +165,9 @@ def _group(
     for k, label in enumerate(known.tolist()):
         rows = np.flatnonzero(inverse == k)
         here = eta[rows]
-        block = _sums(jacobian, questions.every, rows)
+        block = jacobian.block_sums(questions.every, rows)
         found[label] = GroupTally(len(rows), float(here.sum()), float(here.max()), block)
     return found
-
-
-def _sums(jacobian: GLMJacobian, unknowns: Unknowns, rows: np.ndarray) -> Any:
-    if isinstance(jacobian, SingleOutputJacobian):
-        return sum_rows(jacobian, jacobian.rank_two(unknowns)[0], rows)
-    return block_information(jacobian, unknowns, rows)
 
 
 def _both(

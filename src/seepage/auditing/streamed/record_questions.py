@@ -10,10 +10,8 @@ import numpy as np
 from seepage.auditing.measures.measure import INVERSE_WORK, errors_of
 from seepage.auditing.measures.records import NUMBERS
 from seepage.auditing.measures.subject import Attribute
+from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.closed_form import SingleOutputJacobian
-from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.jacobian.release import Release
 from seepage.tables.source import Chunk
 
 LABEL = Unknowns((), True)
@@ -53,13 +51,9 @@ class Questions:
     sensitive: tuple[str, ...]
     rows: int
 
-    def jacobian(self, chunk: Chunk) -> GLMJacobian:
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about a chunk, with the label in steps of its spread."""
-        jacobian = self.release.jacobian(chunk)
-        if self.label_step == 1.0 or not isinstance(jacobian, SingleOutputJacobian):
-            return jacobian
-        b = jacobian.b * self.label_step
-        return jacobian.about(jacobian.X, jacobian.r, jacobian.a, b, jacobian.target)
+        return self.release.jacobian(chunk).with_label_step(self.label_step)
 
     @property
     def every(self) -> Unknowns:
@@ -89,7 +83,7 @@ class Questions:
         errors = [names.index(n) if n in names else len(names) for n in self.sensitive]
         return (*range(len(NUMBERS)), *(len(NUMBERS) + k for k in errors))
 
-    def answer(self, jacobian: GLMJacobian, which: Sequence[int]) -> np.ndarray:
+    def answer(self, jacobian: ReleaseJacobian, which: Sequence[int]) -> np.ndarray:
         """Return some of the numbers of every record, ``(m, len(which))``."""
         out = np.empty((jacobian.rows, len(which)))
         first = len(NUMBERS)
@@ -116,14 +110,13 @@ class Questions:
             out[:, list(plain)] = errors_of(information * factors)
         return out
 
-    def _exact(self, jacobian: GLMJacobian) -> np.ndarray:
+    def _exact(self, jacobian: ReleaseJacobian) -> np.ndarray:
         """Return ``√(Tr(I⁻¹)/t)`` of every record, or NaN where that takes too long."""
         unknowns = self.features
         count = unknowns.features(jacobian.features)
         if unknowns.basis is not None and np.linalg.matrix_rank(unknowns.basis) < count:
             return np.full(jacobian.rows, np.inf)
-        closed = isinstance(jacobian, SingleOutputJacobian)
-        if not closed and float(self.rows) * count**3 > INVERSE_WORK:
+        if self.rows * jacobian.inverse_work(unknowns) > INVERSE_WORK:
             return np.full(jacobian.rows, np.nan)
         return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(unknowns)) / count))
 

@@ -1,1 +1,5 @@
-"""How fitted models of other libraries are read."""
+"""Fitted models of any library, read into one description of the objective they minimise.
+
+There is one file for each library whose models are known, and ``describe`` in front of them. What
+is read is a :class:`~seepage.glm.fitting.objective.FittedGLM`; nothing is fitted or measured here.
+"""

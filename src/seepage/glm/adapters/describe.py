@@ -8,17 +8,21 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
 from seepage.glm.adapters.sklearn import describe_sklearn
 from seepage.glm.adapters.statsmodels import describe_statsmodels
 from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import place_like, read_penalty, read_response, read_weights
-from seepage.glm.estimators.logistic import LogisticRegression
-from seepage.glm.estimators.regression import GLMRegressor
-from seepage.glm.estimators.softmax import SoftmaxRegression
-from seepage.glm.losses.families import bernoulli
-from seepage.tables.frames import Table
+from seepage.glm.estimators.classifiers import GLMClassifier
+from seepage.glm.estimators.inputs import (
+    check_columns,
+    read_known_classes,
+    read_penalty,
+    read_response,
+    read_weights,
+)
+from seepage.glm.estimators.regressors import GLMRegressor
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical, Family, class_targets
+from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard
 
@@ -90,16 +94,21 @@ def _describe_own(model: LinearModel, table: Table, y: Any, sample_weight: Any) 
             f"This {type(model).__name__} was fitted with sample weights: pass the same ones as "
             "sample_weight=."
         )
-    ridge = read_penalty(model.l2, len(table))
-    intercept = model.intercept_ if model.fit_intercept else None
-    if isinstance(model, SoftmaxRegression):
-        target = one_hot(known_classes(y, model.classes_, table), model.classes_.shape[0], table)
-        return description(table, target, model.coef_.T, intercept, ridge, weights)
-    if isinstance(model, LogisticRegression):
-        target = place_like(known_classes(y, model.classes_, table), table.values)
-        return description(table, target, model.coef_, intercept, ridge, weights, bernoulli)
-    if isinstance(model, GLMRegressor):
-        family = model._family()
-        target = read_response(y, table)
-        return description(table, target, model.coef_, intercept, ridge, weights, family)
-    raise InputError(f"A {type(model).__name__} is not supported; supported are {SUPPORTED}.")
+    family: Family | Categorical
+    if isinstance(model, GLMClassifier):
+        family = model._family_of(len(model.classes_))
+        positions = read_known_classes(y, model.classes_, table)
+        target = place_like(class_targets(positions, family), table.values)
+    elif isinstance(model, GLMRegressor):
+        family, target = model._family(), read_response(y, table)
+    else:
+        raise InputError(f"A {type(model).__name__} is not supported; supported are {SUPPORTED}.")
+    return FittedGLM.on(
+        table,
+        family,
+        target,
+        weights,
+        coef=model.coef_,
+        intercept=model.intercept_ if model.fit_intercept else None,
+        ridge=read_penalty(model.l2, len(table)),
+    )

@@ -15,18 +15,28 @@ Models are known by the name of their class, so that scikit-learn's solvers need
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.adapters.shared import check_columns, description, known_classes, one_hot
-from seepage.glm.estimators.inputs import place_like, read_response, read_weights
-from seepage.glm.losses.families import bernoulli, gaussian, poisson
-from seepage.tables.frames import Table, as_numpy
+from seepage.glm.estimators.inputs import (
+    check_columns,
+    read_known_classes,
+    read_response,
+    read_weights,
+)
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import (
+    Categorical,
+    Family,
+    bernoulli,
+    class_targets,
+    gaussian,
+    poisson,
+)
+from seepage.tables.frames import Table, as_numpy, place_like
 
 Array = Any  # any array of the array API standard
 
@@ -39,68 +49,46 @@ def describe_sklearn(model: Any, table: Table, y: Any, sample_weight: Any) -> Fi
             "A Pipeline also leaks through its transformers: pass its final estimator and the "
             "transformed table (pipeline[-1] and pipeline[:-1].transform(X))."
         )
-    readers: dict[str, Callable[[Any, Table, Any, Array | None], FittedGLM]] = {
-        "LinearRegression": _linear,
-        "Ridge": _ridge,
-        "LogisticRegression": _logistic,
-        "PoissonRegressor": _poisson,
-    }
-    if kind not in readers:
+    if kind not in ("LinearRegression", "Ridge", "LogisticRegression", "PoissonRegressor"):
         return None
     check_columns(model, table)
-    return readers[kind](model, table, y, read_weights(sample_weight, table))
+    weights = read_weights(sample_weight, table)
+    family: Family | Categorical = poisson if kind == "PoissonRegressor" else gaussian
+    if kind == "LogisticRegression":
+        classes = as_numpy(model.classes_)
+        ridge = _logistic_ridge(model)
+        _check_logistic_form(model, len(classes))
+        family = bernoulli if len(classes) == 2 else Categorical(len(classes))
+        positions = read_known_classes(y, classes, table)
+        target = place_like(class_targets(positions, family), table.values)
+        weights = _with_class_weights(model, positions, weights, table)
+    elif kind == "PoissonRegressor":
+        target = read_response(y, table)
+        xp = array_namespace(table.values)
+        ridge = float(model.alpha) * (len(table) if weights is None else float(xp.sum(weights)))
+    else:
+        ridge = _linear_ridge(model)
+        target = read_response(y, table)
+    intercept = model.intercept_ if model.fit_intercept else None
+    return FittedGLM.on(
+        table, family, target, weights, coef=model.coef_, intercept=intercept, ridge=ridge
+    )
 
 
 def _refuse(model: Any, what: str, instead: str) -> None:
     raise InputError(f"A {type(model).__name__} with {what} is not supported; {instead}.")
 
 
-def _intercept(model: Any) -> Any:
-    return model.intercept_ if model.fit_intercept else None
-
-
-def _one_output(model: Any) -> None:
+def _linear_ridge(model: Any) -> float:
+    """Return α, or 0 for ``LinearRegression``; refuse several outputs and constraints."""
     if model.coef_.ndim == 2 and model.coef_.shape[0] > 1:
         _refuse(model, f"{model.coef_.shape[0]} outputs", "fit one model for each output")
     if model.positive:
         _refuse(model, "positive=True", "its coefficients are constrained: fit with positive=False")
-
-
-def _linear(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
-    _one_output(model)
-    target = read_response(y, table)
-    return description(table, target, model.coef_, _intercept(model), 0.0, weights, gaussian)
-
-
-def _ridge(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
-    _one_output(model)
-    alpha = np.unique(np.asarray(model.alpha, dtype=float))
+    alpha = np.unique(np.asarray(getattr(model, "alpha", 0.0), dtype=float))
     if alpha.shape[0] != 1:
         _refuse(model, "several values of alpha", "fit one model for each output")
-    target = read_response(y, table)
-    ridge = float(alpha[0])
-    return description(table, target, model.coef_, _intercept(model), ridge, weights, gaussian)
-
-
-def _poisson(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
-    target = read_response(y, table)
-    xp = array_namespace(table.values)
-    total = len(table) if weights is None else float(xp.sum(weights))
-    ridge = float(model.alpha) * total
-    return description(table, target, model.coef_, _intercept(model), ridge, weights, poisson)
-
-
-def _logistic(model: Any, table: Table, y: Any, weights: Array | None) -> FittedGLM:
-    classes = as_numpy(model.classes_)
-    ridge = _logistic_ridge(model)
-    _check_logistic_form(model, classes.shape[0])
-    positions = known_classes(y, classes, table)
-    weights = _with_class_weights(model, positions, weights, table)
-    if classes.shape[0] == 2:
-        target = place_like(positions, table.values)
-        return description(table, target, model.coef_, _intercept(model), ridge, weights, bernoulli)
-    target = one_hot(positions, classes.shape[0], table)
-    return description(table, target, model.coef_.T, _intercept(model), ridge, weights)
+    return float(alpha[0])
 
 
 def _logistic_ridge(model: Any) -> float:

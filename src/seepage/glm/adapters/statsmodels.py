@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.adapters.shared import check_column_count, description
-from seepage.glm.estimators.inputs import read_response, read_weights
+from seepage.glm.estimators.inputs import check_column_count, read_response, read_weights
+from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Family, bernoulli, gaussian, poisson
 from seepage.tables.frames import Table, as_numpy
 
@@ -43,7 +42,8 @@ def describe_statsmodels(
     coef, intercept = _split(params, model, table)
     target = read_response(y, table)
     weights = _weights(model, table, sample_weight)
-    return description(table, target, coef, intercept, 0.0, weights, _family(model))
+    family = _family(model)
+    return FittedGLM.on(table, family, target, weights, coef=coef, intercept=intercept, ridge=0.0)
 
 
 def _family(model: Any) -> Family:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from seepage.glm.estimators.inputs import place_like, read_features, read_penalty
-from seepage.glm.fitting.dependence import check_independent_columns
-from seepage.glm.fitting.divergence import check_intercept_exists
+from seepage.glm.estimators.inputs import as_source, is_streamed, read_features, read_penalty
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.fitting.streamed_fit import minimise_streamed
-from seepage.glm.fitting.streamed_sums import Problem
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import Family
-from seepage.tables.frames import Table
-
-if TYPE_CHECKING:
-    from seepage.tables.source import RowSource
+from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
+from seepage.glm.losses.families import Categorical, Family
+from seepage.tables.frames import Table, place_like
+from seepage.tables.source import RowSource
 
 Array = Any  # any array of the array API standard
 
@@ -42,41 +36,55 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         self.l2 = l2
         self.fit_intercept = fit_intercept
 
-    def _solve(
-        self, table: Table, family: Family | Categorical, target: Array, weights: Array | None
-    ) -> Array:
-        """Return the parameters of the minimiser, (D,) or (D, K), and note how it was found."""
-        X = table.values
-        ridge = read_penalty(self.l2, len(table))
-        intercept = bool(self.fit_intercept)
-        objective = Objective(X, family, target, weights, ridge, intercept)
-        self.weighted_ = weights is not None
-        if family.name == "gaussian":
-            self.n_iter_ = 1
-            return solve_least_squares(objective, table.names)
-        if ridge == 0:
-            check_independent_columns(X, weights, intercept=intercept, names=table.names)
-        check_intercept_exists(objective)
-        minimum = minimise(objective, self._start)
-        self.n_iter_ = minimum.steps
-        return minimum.parameters
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-    def _solve_streamed(
-        self, source: RowSource, family: Family | Categorical, classes: np.ndarray | None
-    ) -> Array:
-        """Return the same for rows that come in chunks."""
-        ridge = read_penalty(self.l2, len(source))
+        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
+        are read in chunks, once for every Newton step.
+        """
         intercept = bool(self.fit_intercept)
-        problem = Problem(family, classes, ridge, intercept, len(source.names))
-        minimum = minimise_streamed(source, problem, self._start)
-        self.weighted_ = source.weighted
-        self.n_iter_ = minimum.steps
-        self.n_features_in_ = len(source.names)
-        self.feature_names_in_ = np.asarray(source.names, dtype=object)
-        return minimum.parameters
+        objective: AnyObjective
+        if is_streamed(X):
+            source = as_source(X, y, sample_weight)
+            names, self.weighted_ = source.names, source.weighted
+            ridge = read_penalty(self.l2, len(source))
+            loss = PenalisedLoss(*self._read_source(source), ridge, intercept, len(names))
+            objective = StreamedObjective(source, loss)
+            self.n_features_in_ = len(names)
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        else:
+            table = read_features(self, X, fitting=True)
+            family, target, weights = self._read_labels(y, sample_weight, table)
+            names, self.weighted_ = table.names, weights is not None
+            ridge = read_penalty(self.l2, len(table))
+            objective = Objective(table.values, family, target, weights, ridge, intercept)
+        if objective.family.name == "gaussian":
+            self.n_iter_, theta = 1, solve_least_squares(objective, names)
+        else:
+            minimum = minimise(objective, self._start, names)
+            self.n_iter_, theta = minimum.steps, minimum.parameters
+        self._store(theta)
+        return self
+
+    def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray | None]:
+        """Return the loss for the labels of a source, and their classes if they have any."""
+        raise NotImplementedError
+
+    def _read_labels(
+        self, y: Any, sample_weight: Any, table: Table
+    ) -> tuple[Family | Categorical, Array, Array | None]:
+        """Return the loss, the labels as numbers where the table lives, and the weights."""
+        raise NotImplementedError
+
+    def _store(self, theta: Array) -> None:
+        """Keep the parameters as the coefficients and the intercept (zero where there is none)."""
+        self.coef_ = theta[:-1, ...] if self.fit_intercept else theta
+        last = theta[-1, ...]
+        self.intercept_ = last if self.fit_intercept else array_namespace(theta).zeros_like(last)
 
     def _parameters(self) -> Array:
-        """Return the fitted parameters in the shape :func:`split_parameters` takes apart."""
+        """Return the fitted parameters in one array, the intercept last."""
         xp = array_namespace(self.coef_)
         theta = self.coef_ if len(self.coef_.shape) == 1 else self.coef_.T
         theta = theta[:, 0] if theta.shape[1:] == (1,) else theta
@@ -89,18 +97,6 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""
         check_is_fitted(self)
         values = read_features(self, X, fitting=False).values
-        xp = array_namespace(values)
-        coef = place_like(self.coef_, values)
-        intercept = place_like(self.intercept_, values)
-        outputs = 1 if len(coef.shape) == 1 else coef.shape[0]
-        if outputs == 1:
-            coef, intercept = xp.reshape(coef, (-1,)), xp.reshape(intercept, ())
-        return values @ coef.T + intercept if outputs > 1 else values @ coef + intercept
-
-
-def split_parameters(theta: Array, intercept: bool) -> tuple[Array, Array]:
-    """Return the coefficients and the intercept (zero where the model has none)."""
-    xp = array_namespace(theta)
-    if intercept:
-        return theta[:-1, ...], theta[-1, ...]
-    return theta, xp.zeros_like(theta[0, ...])
+        theta, d = place_like(self._parameters(), values), values.shape[1]
+        M = values @ theta[:d, ...]
+        return M + theta[d, ...] if self.fit_intercept else M

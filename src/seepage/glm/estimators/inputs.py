@@ -1,17 +1,27 @@
-"""Read what scikit-learn's callers hand to an estimator: tables, labels and sample weights."""
+"""Read what callers hand to an estimator, or with a fitted one: sources, tables, labels."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import scipy.sparse
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
-from seepage.tables.frames import Table, as_numpy, check_length, read_table, read_vector
+from seepage.glm.losses.families import class_positions
+from seepage.tables.frames import (
+    MemorySource,
+    Table,
+    as_numpy,
+    check_length,
+    read_table,
+    read_vector,
+)
+from seepage.tables.source import RowSource
 
 Array = Any  # any array of the array API standard
 
@@ -109,11 +119,77 @@ def read_penalty(l2: Any, n: int) -> float:
     return n * float(l2)
 
 
-def place_like(values: Any, like: Array) -> Array:
-    """Return values as an array in the library, on the device and of the type of another."""
-    xp = array_namespace(like)
-    if is_torch_array(values) and is_torch_array(like):
-        return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
-    # A copy, because a read-only array makes torch warn.
-    host = np.array(as_numpy(values), dtype=float)
-    return xp.asarray(host, dtype=like.dtype, device=device(like))
+def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
+    """Return the position of every label among a fitted model's sorted classes, (n,)."""
+    labels = as_numpy(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    check_length(labels, table, "y")
+    return class_positions(labels, as_numpy(classes))
+
+
+def check_columns(model: Any, table: Table) -> None:
+    """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
+    if not hasattr(model, "coef_"):
+        raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
+    size = int(model.coef_.shape[-1])
+    check_column_count(size, table)
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or table.library in ("numpy", "torch"):
+        return
+    for position, (fitted, given) in enumerate(zip(names, table.names, strict=True)):
+        if str(fitted) != given:
+            raise InputError(
+                f"Column {position} of X is {given!r}, but the model was fitted on {str(fitted)!r} "
+                "there; pass the columns in the order of the fit."
+            )
+
+
+def check_column_count(fitted: int, table: Table) -> None:
+    """Raise unless the table has as many columns as the model was fitted on."""
+    if fitted != table.values.shape[1]:
+        raise InputError(
+            f"X has {table.values.shape[1]} columns, but the model was fitted on {fitted}; pass "
+            "the table it was fitted on."
+        )
+
+
+def is_streamed(X: Any) -> bool:
+    """Say whether a caller's table is one to be read in chunks: a source, a path or a data set."""
+    if isinstance(X, RowSource | str | os.PathLike) or _is_dask(X):
+        return True
+    return type(X).__module__.startswith("pyarrow.") and hasattr(X, "get_fragments")
+
+
+def _is_dask(X: Any) -> bool:
+    return type(X).__module__.startswith("dask.")
+
+
+def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
+    """Return the source that a caller means by a table, or a path with the names of its columns.
+
+    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.frames.read_table`.
+    """
+    if not is_streamed(X):
+        return MemorySource(read_table(X, dtype=dtype), y, sample_weight)
+    if dtype not in (None, "float64"):
+        raise InputError("Data that are read in chunks are measured in float64; leave dtype out.")
+    if isinstance(X, RowSource):
+        if y is not None or sample_weight is not None:
+            raise InputError(
+                f"The data have their labels ({X.target!r}) and weights with them: leave y and "
+                "sample_weight out."
+            )
+        return X
+    if _is_dask(X):
+        from seepage.streams.dask.source import dask_rows
+
+        return dask_rows(X, y, weight=sample_weight)
+    from seepage.streams.disk.source import parquet
+
+    for what, given in (("y", y), ("sample_weight", sample_weight)):
+        if not isinstance(given, str) and not (what == "sample_weight" and given is None):
+            raise InputError(
+                f"With Parquet data {what} is the name of a column, not {type(given).__name__}."
+            )
+    return parquet(X, target=y, weight=sample_weight)

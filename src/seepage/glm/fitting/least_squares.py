@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace, device
 
-from seepage.glm.fitting.cholesky import cholesky_factor
-from seepage.glm.fitting.curvature import row_chunks
-from seepage.glm.fitting.dependence import check_independent_columns
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.fitting.stacked_qr import stacked_r
+from seepage.glm.fitting.minimiser import check_columns
+from seepage.glm.fitting.objective import Objective, cholesky_factor, stacked_r
+
+if TYPE_CHECKING:
+    from seepage.glm.fitting.streamed import AnyObjective
 
 Array = Any  # any array of the array API standard
 
 # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this smallest
 # squared pivot of the scaled matrix the condition is known to be bad and QR takes over.
 _WELL_CONDITIONED = 1e-6
+_NO_REFINEMENT = 1e-3  # the pivot with which one solve is as good as two
 
 
-def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
+def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
 
     Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
-    QR of the rows where those are ill-conditioned; and with more columns than rows (and a penalty)
-    the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
+    QR of the rows where those are ill-conditioned; and in memory, with more columns than rows (and
+    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
 
     Parameters
     ----------
@@ -34,61 +34,38 @@ def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     names
         The columns, to name those without which there would be a unique minimiser.
     """
-    n, d = objective.X.shape
-    if d > n and objective.ridge > 0:
-        return _dual(objective)
-    xp = array_namespace(objective.X)
-    H = objective.hessian(objective.target)  # the same at any margins
-    if objective.ridge == 0:
-        check_independent_columns(
-            objective.X,
-            objective.sample_weight,
-            intercept=objective.intercept,
-            names=names,
-            gram=H,
-        )
+    if isinstance(objective, Objective) and objective.ridge > 0:
+        n, d = objective.X.shape
+        if d > n:
+            return _dual(objective)
+    point = objective.at(objective.zeros())
+    H = point.hessian
+    xp = array_namespace(H)
+    check_columns(objective, H, point.counted, names)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
     factor = cholesky_factor(H / (sizes[:, None] * sizes[None, :]))
-    if factor is None or float(xp.min(xp.linalg.diagonal(factor.lower))) ** 2 < _WELL_CONDITIONED:
+    pivot = 0.0 if factor is None else float(xp.min(xp.linalg.diagonal(factor.lower))) ** 2
+    if factor is None or pivot < _WELL_CONDITIONED:
         return _by_qr(objective)
-    theta = objective.zeros()
-    for _ in range(2):  # from zero, the first step is the plain solve and the second refines it
-        theta = theta - factor.solve(_gradient(objective, theta) / sizes) / sizes
-    return theta
+    theta = -factor.solve(point.gradient / sizes) / sizes
+    if objective.rereads and pivot >= _NO_REFINEMENT:
+        return theta
+    return theta - factor.solve(objective.gradient_at(theta) / sizes) / sizes
 
 
-def _gradient(objective: Objective, theta: Array) -> Array:
-    return objective.gradient(theta, objective.slopes(objective.margins(theta)))
-
-
-def _by_qr(objective: Objective) -> Array:
-    """Solve by the R of ``[√ω [X 1] ; √ridge I]``, with a corrected seminormal step."""
-    xp = array_namespace(objective.X)
-    R = stacked_r(_augmented_rows(objective))
+def _by_qr(objective: AnyObjective) -> Array:
+    """Solve by the R of ``[√ω [X 1 y] ; √ridge I]``, with a corrected seminormal step."""
+    R = objective.triangle(labels=True)
+    xp = array_namespace(R)
     size = R.shape[1] - 1
-    triangle = R[:size, :size]
-    theta = xp.linalg.solve(triangle, R[:size, size][:, None])[:, 0]
-    g = _gradient(objective, theta)
-    correction = xp.linalg.solve(triangle, xp.linalg.solve(triangle.T, g[:, None]))
-    return theta - correction[:, 0]
-
-
-def _augmented_rows(objective: Objective) -> Iterator[Array]:
-    """Yield the rows of ``[√ω x, √ω, √ω y]`` in chunks, then those of the penalty."""
-    X, xp = objective.X, array_namespace(objective.X)
-    d = X.shape[1]
-    for rows in row_chunks(*X.shape):
-        parts = [X[rows, :], objective.target[rows, None]]
-        if objective.intercept:
-            parts.insert(1, xp.ones_like(parts[1]))
-        block = xp.concat(parts, axis=1)
-        if objective.sample_weight is not None:
-            block = block * xp.sqrt(objective.sample_weight[rows])[:, None]
-        yield block
     if objective.ridge > 0:
-        penalty = xp.eye(d, d + objective.intercept + 1, dtype=X.dtype, device=device(X))
-        yield objective.ridge**0.5 * penalty
+        penalty = xp.eye(size - objective.intercept, size + 1, dtype=R.dtype, device=device(R))
+        R = stacked_r([R, objective.ridge**0.5 * penalty])
+    upper = R[:size, :size]
+    theta = xp.linalg.solve(upper, R[:size, size][:, None])[:, 0]
+    g = objective.gradient_at(theta)
+    return theta - xp.linalg.solve(upper, xp.linalg.solve(upper.T, g[:, None]))[:, 0]
 
 
 def _dual(objective: Objective) -> Array:

@@ -1,24 +1,115 @@
-"""The objective of a GLM: its value, gradient and Hessian on one table, for one or many outputs."""
+"""The objective of a GLM on one table: its value, gradient, Hessian and what else a fit asks for.
+
+A minimiser asks an objective a few questions: what is at some parameters (:class:`NewtonPoint`),
+what is along a step from there (:class:`NewtonLine`), and what the columns are like. For a table in
+memory they are answered here; over a source by sums over its chunks
+(:class:`~seepage.glm.fitting.streamed.StreamedObjective`).
+
+Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
+written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
+only, close to half the price of a general product. Factorisations are computed where the arrays
+live.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
-from array_api_compat import array_namespace, device
+import scipy.linalg
+from array_api_compat import array_namespace, device, is_numpy_array
 
-from seepage.glm.adapters.fitted import FittedGLM
-from seepage.glm.fitting.curvature import (
-    categorical_hessian,
-    gauge_fixed,
-    row_chunks,
-    single_output_hessian,
-)
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import Family
+from seepage.glm.losses.families import Categorical, Family
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard
+
+_SETTLED = 1e-6  # a Newton step this small beside the margins is followed by one far smaller
+_CHUNK_ELEMENTS = 1 << 20
+_CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class FittedGLM:
+    """A generalized linear model and the objective its coefficients are meant to minimise.
+
+    The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
+
+        Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²        (the intercept w₀ is not penalised)
+
+    Parameters
+    ----------
+    family
+        The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them.
+    coef
+        ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In float64, in the library
+        and on the device of the table.
+    intercept
+        ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
+    ridge
+        ``nλ``, with n the number of rows.
+    sample_weight
+        ``ω``, (n,), class weights included; ``None`` when all are one.
+    target
+        The labels as numbers: (n,), 0 and 1 for two classes whatever they were called; one-hot,
+        (n, K), for :class:`Categorical`.
+    feature_names
+        One per column.
+    """
+
+    family: Family | Categorical
+    coef: Array
+    intercept: Array | None
+    ridge: float
+    sample_weight: Array | None
+    target: Array
+    feature_names: tuple[str, ...]
+
+    @classmethod
+    def on(
+        cls,
+        table: Table,
+        family: Family | Categorical,
+        target: Array,
+        weights: Array | None,
+        *,
+        coef: Any,
+        intercept: Any,
+        ridge: float,
+    ) -> FittedGLM:
+        """Return a description with everything placed where the table lives.
+
+        Of ``Categorical`` the coefficients are (K, d), as in scikit-learn; of others (d,) or
+        (1, d).
+        """
+        w = place_like(coef, table.values)
+        free = None if intercept is None else place_like(intercept, table.values)
+        if isinstance(family, Categorical):
+            w = w.T
+        else:
+            family.check_labels(target)
+            xp = array_namespace(w)
+            w = xp.reshape(w, (-1,))
+            free = None if free is None else xp.reshape(free, ())
+        return cls(family, w, free, float(ridge), weights, target, table.names)
+
+    def margins(self, X: Array) -> Array:
+        """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""
+        M = X @ self.coef
+        return M if self.intercept is None else M + self.intercept
+
+    @property
+    def parameters(self) -> Array:
+        """The released parameters in one array, intercept last: (D,), or (D, K)."""
+        if self.intercept is None:
+            return self.coef
+        xp = array_namespace(self.coef)
+        last = xp.reshape(self.intercept, (1, *self.coef.shape[1:]))
+        return xp.concat([self.coef, last], axis=0)
 
 
 @dataclass(frozen=True)
@@ -26,8 +117,7 @@ class Objective:
     """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²`` (paper 001, equation 13, weighted).
 
     The parameters ``θ`` are (D,) for a :class:`Family` and (D, K) for :class:`Categorical`, with
-    D = d, or d + 1 with the intercept in the last row. Losses are functions of the margins, which
-    are linear in ``θ``: whoever walks along a line multiplies by ``X`` once.
+    D = d, or d + 1 with the intercept in the last row.
     """
 
     X: Array
@@ -36,7 +126,9 @@ class Objective:
     sample_weight: Array | None
     ridge: float
     intercept: bool
-    _row_norms: list[Array] = field(default_factory=list, repr=False, compare=False)
+
+    rereads: ClassVar[bool] = False
+    """Whether every question is a pass over data that are read anew, so that few are asked."""
 
     @classmethod
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
@@ -48,8 +140,21 @@ class Objective:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the parameters."""
-        D = self.X.shape[1] + self.intercept
-        return (D, self.family.outputs) if isinstance(self.family, Categorical) else (D,)
+        return parameter_shape(self.X.shape[1], self.family, self.intercept)
+
+    @property
+    def counted(self) -> int:
+        """How many records have a positive weight."""
+        weight = self.sample_weight
+        if weight is None:
+            return int(self.X.shape[0])
+        xp = array_namespace(weight)
+        return int(xp.sum(xp.astype(weight > 0, xp.int64)))
+
+    def zeros(self) -> Array:
+        """Return parameters that are all zero."""
+        xp = array_namespace(self.X)
+        return xp.zeros(self.shape, dtype=self.X.dtype, device=device(self.X))
 
     def margins(self, theta: Array) -> Array:
         """Return ``Xw + w₀``, (n,) or (n, K)."""
@@ -60,10 +165,8 @@ class Objective:
     def value(self, theta: Array, margins: Array) -> float:
         """Return the objective at ``theta``, whose margins are given."""
         xp = array_namespace(margins)
-        losses = self.family.loss(margins, self.target)
-        if self.sample_weight is not None:
-            losses = losses * self.sample_weight
-        w = self._penalised(theta)
+        losses = self._weighted(self.family.loss(margins, self.target))
+        w = theta[: self.X.shape[1], ...]
         return float(xp.sum(losses)) + 0.5 * self.ridge * float(xp.sum(w * w))
 
     def slopes(self, margins: Array) -> Array:
@@ -73,67 +176,114 @@ class Objective:
     def gradient(self, theta: Array, slopes: Array) -> Array:
         """Return the gradient, of the shape of ``theta``, from the slopes at ``theta``."""
         xp = array_namespace(slopes)
-        g = self.X.T @ slopes + self.ridge * self._penalised(theta)
+        g = self.X.T @ slopes + self.ridge * theta[: self.X.shape[1], ...]
         return xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0) if self.intercept else g
 
     def gradient_scale(self, theta: Array, slopes: Array) -> float:
         """Return ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + ridge ‖w‖``: what the gradient is a small difference of."""
-        xp = array_namespace(slopes)
-        sizes = xp.abs(slopes) if len(slopes.shape) == 1 else xp.sum(xp.abs(slopes), axis=1)
-        w = self._penalised(theta)
-        penalty = self.ridge * math.sqrt(float(xp.sum(w * w)))
-        return float(xp.sum(sizes * self.row_norms())) + penalty
+        w = theta[: self.X.shape[1], ...]
+        return self._absolute_sum(slopes) + self.ridge * norm(w)
 
     def label_scale(self) -> float:
         """Return ``Σᵢ ωᵢ |yᵢ| ‖xᵢ‖``: what rounding is relative to where a fit is perfect."""
-        xp = array_namespace(self.target)
-        sizes = xp.abs(self._weighted(self.target))
-        if len(sizes.shape) == 2:
-            sizes = xp.sum(sizes, axis=1)
-        return float(xp.sum(sizes * self.row_norms()))
+        return self._absolute_sum(self._weighted(self.target))
 
     def hessian(self, margins: Array) -> Array:
         """Return the Hessian, (P, P); for softmax it is singular along unpenalised gauges."""
         curvature = self._weighted(self.family.curvature(margins, self.target))
-        build = (
-            categorical_hessian if isinstance(self.family, Categorical) else single_output_hessian
-        )
-        return build(self.X, curvature, ridge=self.ridge, intercept=self.intercept)
+        return hessian(self.X, curvature, ridge=self.ridge, intercept=self.intercept)
 
     def definite(self, H: Array) -> Array:
         """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
-        if isinstance(self.family, Categorical):
-            return gauge_fixed(H, self.family.outputs)
-        return H
+        return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
-    def gauge_free(self, theta: Array) -> Array:
-        """Return softmax parameters that sum to zero over the classes; others as they are.
-
-        The losses do not change, and the penalty is least there.
-        """
-        if not isinstance(self.family, Categorical):
-            return theta
-        xp = array_namespace(theta)
-        return theta - xp.mean(theta, axis=1, keepdims=True)
-
+    @cached_property
     def row_norms(self) -> Array:
-        """Return ``‖xᵢ‖`` of every row, the intercept's 1 included; computed once."""
-        if not self._row_norms:
-            xp = array_namespace(self.X)
-            squares = [
-                xp.sum(self.X[rows, :] * self.X[rows, :], axis=1)
-                for rows in row_chunks(*self.X.shape)
-            ]
-            self._row_norms.append(xp.sqrt(xp.concat(squares) + float(self.intercept)))
-        return self._row_norms[0]
-
-    def zeros(self) -> Array:
-        """Return parameters that are all zero."""
+        """``‖xᵢ‖`` of every row, the intercept's 1 included."""
         xp = array_namespace(self.X)
-        return xp.zeros(self.shape, dtype=self.X.dtype, device=device(self.X))
+        squares = [
+            xp.sum(self.X[rows, :] * self.X[rows, :], axis=1) for rows in row_chunks(*self.X.shape)
+        ]
+        return xp.sqrt(xp.concat(squares) + float(self.intercept))
 
-    def _penalised(self, theta: Array) -> Array:
-        return theta[: self.X.shape[1], ...]
+    def at(self, theta: Array) -> NewtonPoint:
+        """Return what Newton's method asks about some parameters."""
+        return NewtonPoint(self, theta)
+
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.at(theta).gradient
+
+    def line(self, point: NewtonPoint, step: Array) -> NewtonLine:
+        """Return what Newton's method asks about a step from a point."""
+        return NewtonLine(point, step)
+
+    def constant_columns(self) -> Array:
+        """Say, for every column, whether it has one value only over the records that count."""
+        least, most = self.column_range()
+        return least == most
+
+    def column_range(self) -> tuple[Array, Array]:
+        """Return the least and the most of every column over the records that count, (d,) each."""
+        xp = array_namespace(self.X)
+        counted = self.X if self.sample_weight is None else self.X[self.sample_weight > 0, :]
+        if counted.shape[0] == 0:
+            none = xp.full((self.X.shape[1],), math.inf, dtype=self.X.dtype, device=device(self.X))
+            return none, -none
+        return xp.min(counted, axis=0), xp.max(counted, axis=0)
+
+    def triangle(self, labels: bool) -> Array:
+        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
+
+        Without labels only which records count matters, and not how much.
+        """
+        return stacked_r(self._bordered_rows(labels))
+
+    def _bordered_rows(self, labels: bool) -> Iterator[Array]:
+        xp = array_namespace(self.X)
+        for rows in row_chunks(*self.X.shape):
+            block = self.X[rows, :]
+            parts = [block]
+            if self.intercept:
+                parts.append(xp.ones_like(block[:, :1]))
+            if labels:
+                parts.append(self.target[rows, None])
+            block = xp.concat(parts, axis=1)
+            if self.sample_weight is not None:
+                weight = self.sample_weight[rows]
+                block = block * xp.sqrt(weight)[:, None] if labels else block[weight > 0, :]
+            yield block
+
+    def gains(self, margins: Array, counts: bool = True) -> tuple[float, float]:
+        """Return how far margins, or a step of them, lie on the side where losses fall for ever.
+
+        The least and the most over the records of positive weight (and rival classes); of no
+        records, and for a family whose losses have no such side, from ∞ to −∞. ``counts`` says
+        whether Poisson's zeros have one, which is so for steps alone.
+        """
+        xp = array_namespace(margins)
+        y = self.target
+        if isinstance(self.family, Categorical):
+            own = xp.sum(margins * y, axis=1)[:, None]
+            gains = xp.where(y > 0, xp.max(own - margins, axis=1)[:, None], own - margins)
+        elif self.family.name == "bernoulli":
+            gains = (2.0 * y - 1.0) * margins
+        elif self.family.name == "poisson" and counts:
+            # exp(m) − y m falls for ever only towards m = −∞, and only where y = 0.
+            gains = xp.where(y == 0, -margins, -xp.abs(margins))
+        else:
+            return math.inf, -math.inf
+        if self.sample_weight is not None:
+            gains = gains[self.sample_weight > 0, ...]
+        if gains.shape[0] == 0:
+            return math.inf, -math.inf
+        return float(xp.min(gains)), float(xp.max(gains))
+
+    def _absolute_sum(self, values: Array) -> float:
+        """Return ``Σᵢ |vᵢ| ‖xᵢ‖``."""
+        xp = array_namespace(values)
+        sizes = xp.abs(values) if len(values.shape) == 1 else xp.sum(xp.abs(values), axis=1)
+        return float(xp.sum(sizes * self.row_norms))
 
     def _weighted(self, values: Array) -> Array:
         if self.sample_weight is None:
@@ -141,3 +291,261 @@ class Objective:
         xp = array_namespace(values)
         ones = (1,) * (len(values.shape) - 1)
         return values * xp.reshape(self.sample_weight, (-1, *ones))
+
+
+class NewtonPoint:
+    """Parameters, and what an objective is there; each number is computed when first asked for."""
+
+    def __init__(self, objective: Objective, theta: Array, margins: Array | None = None) -> None:
+        self.objective, self.theta = objective, theta
+        self.margins = objective.margins(theta) if margins is None else margins
+
+    @cached_property
+    def slopes(self) -> Array:
+        """``ωᵢ ∂ℓᵢ/∂m``."""
+        return self.objective.slopes(self.margins)
+
+    @cached_property
+    def value(self) -> float:
+        """The objective."""
+        return self.objective.value(self.theta, self.margins)
+
+    @cached_property
+    def gradient(self) -> Array:
+        """The gradient, of the shape of the parameters."""
+        return self.objective.gradient(self.theta, self.slopes)
+
+    @cached_property
+    def hessian(self) -> Array:
+        """The Hessian, (P, P)."""
+        return self.objective.hessian(self.margins)
+
+    @cached_property
+    def gradient_scale(self) -> float:
+        """What the gradient is a small difference of."""
+        return self.objective.gradient_scale(self.theta, self.slopes)
+
+    @cached_property
+    def label_scale(self) -> float:
+        """What rounding is relative to where a fit is perfect."""
+        return self.objective.label_scale()
+
+    @cached_property
+    def least_gain(self) -> float:
+        """How far on the side of its own class the worst record is, at least."""
+        return self.objective.gains(self.margins, counts=False)[0]
+
+    @cached_property
+    def counted(self) -> int:
+        """How many records have a positive weight."""
+        return self.objective.counted
+
+
+class NewtonLine:
+    """The points ``θ + length·s``: margins are linear in ``θ``, so ``X`` is multiplied but once."""
+
+    def __init__(self, point: NewtonPoint, step: Array) -> None:
+        self.start, self.step = point, step
+        self.margin_step = point.objective.margins(step)
+        self.reach = float(_largest(self.margin_step))
+        """How far the step moves the margin that it moves most, at most."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the step is so small that the Hessian need not be computed again after it."""
+        return self.reach <= _SETTLED * max(1.0, float(_largest(self.start.margins)))
+
+    def at(self, length: float) -> NewtonPoint:
+        """Return the point some part of the step away."""
+        margins = self.start.margins + length * self.margin_step
+        return NewtonPoint(self.start.objective, self.start.theta + length * self.step, margins)
+
+    def gains(self) -> tuple[float, float]:
+        """Return how far the step moves the records to the side where losses fall for ever."""
+        return self.start.objective.gains(self.margin_step)
+
+
+def _largest(values: Array) -> Array:
+    xp = array_namespace(values)
+    return xp.max(xp.abs(values))
+
+
+def parameter_shape(
+    features: int, family: Family | Categorical, intercept: bool
+) -> tuple[int, ...]:
+    """Return the shape of a model's parameters, (D,) or (D, K)."""
+    D = features + intercept
+    return (D, family.outputs) if isinstance(family, Categorical) else (D,)
+
+
+def norm(values: Array) -> float:
+    """Return the Euclidean norm of an array of any shape."""
+    return math.sqrt(float(array_namespace(values).sum(values * values)))
+
+
+# Hessians ---------------------------------------------------------------------------------------
+
+
+def row_chunks(n: int, d: int) -> Iterator[slice]:
+    """Cut n rows of d entries into slices over which to sum d×d matrices.
+
+    Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
+    thousand rows amortise; narrow tables take more rows, to spare the interpreter.
+    """
+    return row_slices(n, d, chunk=max(_CHUNK_ROWS * d, _CHUNK_ELEMENTS))
+
+
+def weighted_gram(X: Array, weights: Array) -> Array:
+    """Return ``Σᵢ weightᵢ xᵢ xᵢᵀ``, (d, d), for weights of any sign."""
+    xp = array_namespace(X)
+    n, d = X.shape
+    total = xp.zeros((d, d), dtype=X.dtype, device=device(X))
+    one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
+    factors = xp.sqrt(one_sign * weights) if one_sign else weights
+    for rows in row_chunks(n, d):
+        scaled = X[rows, :] * factors[rows, None]
+        total += scaled.T @ (scaled if one_sign else X[rows, :])
+    return -total if one_sign < 0 else total
+
+
+def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
+    """Return the weighted Gram matrix of ``[X, 1]``, or of ``X`` without an intercept."""
+    gram = weighted_gram(X, weights)
+    if not intercept:
+        return gram
+    xp = array_namespace(X)
+    border = X.T @ weights
+    top = xp.concat([gram, border[:, None]], axis=1)
+    bottom = xp.concat([border, xp.reshape(xp.sum(weights), (1,))])
+    return xp.concat([top, bottom[None, :]], axis=0)
+
+
+def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Array:
+    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
+
+    For softmax it is singular along the gauge directions (one and the same vector added to the
+    parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
+
+    Parameters
+    ----------
+    X
+        The table, (n, d).
+    curvature
+        ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
+        softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
+    ridge
+        ``nλ``, the coefficient of ``½‖w‖²`` in the objective.
+    intercept
+        Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
+
+    Returns
+    -------
+    Array
+        (P, P), P = D or DK, with D = d, or d + 1 with an intercept; the feature is the slow index,
+        the class the fast one.
+    """
+    if len(curvature.shape) == 1:
+        return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
+    xp = array_namespace(X)
+    classes = curvature.shape[1]
+    D = X.shape[1] + intercept
+    blocks = xp.zeros((D, classes, D, classes), dtype=X.dtype, device=device(X))
+    for j in range(classes):
+        for k in range(j, classes):
+            block = bordered_gram(X, curvature[:, j, k], intercept)
+            blocks[:, j, :, k] = block
+            blocks[:, k, :, j] = block
+    return penalised(
+        xp.reshape(blocks, (D * classes, D * classes)), ridge, classes if intercept else 0
+    )
+
+
+def penalised(H: Array, ridge: float, free: int) -> Array:
+    """Return ``H + ridge·I``, but for the last ``free`` parameters: the intercepts."""
+    if not ridge:
+        return H
+    xp = array_namespace(H)
+    penalty = xp.full((H.shape[0],), ridge, dtype=H.dtype, device=device(H))
+    penalty[H.shape[0] - free :] = 0.0
+    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
+
+
+def gauge_fixed(H: Array, classes: int) -> Array:
+    """Return ``H + c·(I ⊗ 11ᵀ/K)``, definite along the gauge directions of softmax as well.
+
+    The loss does not change when one vector is added to the parameters of every class, so its
+    gradients, and the derivatives of its gradients by the data, sum to zero over the classes. For
+    such right-hand sides the solution of the system is the same for every ``c > 0``; the mean of
+    the diagonal of ``H`` keeps the condition number where it was.
+    """
+    xp = array_namespace(H)
+    size = H.shape[0]
+    scale = xp.sum(xp.linalg.diagonal(H)) / size
+    blocks = xp.reshape(xp.asarray(H, copy=True), (size // classes, classes, -1, classes))
+    for feature in range(size // classes):
+        blocks[feature, :, feature, :] += scale / classes
+    return xp.reshape(blocks, (size, size))
+
+
+# Factorisations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """The lower triangular ``L`` of ``H = LLᵀ``."""
+
+    lower: Array
+
+    def solve(self, right: Array) -> Array:
+        """Return ``H⁻¹ right`` for a vector or for the columns of a matrix."""
+        L = self.lower
+        if is_numpy_array(L):
+            return scipy.linalg.cho_solve((L, True), right, check_finite=False)
+        xp = array_namespace(L)
+        columns = right if len(right.shape) == 2 else right[:, None]
+        # The standard has no triangular solve, but torch's namespace carries one.
+        half = xp.linalg.solve_triangular(L, columns, upper=False)
+        full = xp.linalg.solve_triangular(L.T, half, upper=True)
+        return full if len(right.shape) == 2 else full[:, 0]
+
+
+def cholesky_factor(H: Array) -> CholeskyFactor | None:
+    """Return the Cholesky factor of ``H``, or ``None`` where ``H`` is not positive definite."""
+    xp = array_namespace(H)
+    try:
+        lower = xp.linalg.cholesky(H)
+    except (ValueError, RuntimeError) as error:
+        # NumPy's LinAlgError is a ValueError and torch's a RuntimeError; nothing else is meant.
+        if type(error).__name__.strip("_") != "LinAlgError":
+            raise
+        return None
+    # A NaN passes through some factorisations without complaint.
+    return CholeskyFactor(lower) if bool(xp.all(xp.isfinite(xp.sum(lower)))) else None
+
+
+def damped_factor(H: Array) -> CholeskyFactor:
+    """Return the factor of ``H``, or of ``H + τI`` for the first τ tried that makes it definite."""
+    xp = array_namespace(H)
+    mean = max(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0], 1e-300)
+    identity = xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
+    damping = 0.0
+    for _ in range(20):
+        factor = cholesky_factor(H + damping * identity if damping else H)
+        if factor is not None:
+            return factor
+        damping = 10.0 * damping if damping else 1e-14 * mean
+    raise FloatingPointError("the Hessian holds values that are not finite")
+
+
+def stacked_r(blocks: Iterable[Array]) -> Array:
+    """Return the R of the QR factorisation of the blocks stacked on one another.
+
+    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
+    Hoemmen and Langou, 2012), which is as stable as one QR of the whole and holds one block only.
+    """
+    R: Array = None
+    for block in blocks:
+        xp = array_namespace(block)
+        stack = block if R is None else xp.concat([R, block], axis=0)
+        R = xp.linalg.qr(stack, mode="reduced")[1]
+    return R

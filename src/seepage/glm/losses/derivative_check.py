@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.losses.families import Family, probe_points
 
-Curve = Callable[[np.ndarray, np.ndarray], np.ndarray]
+if TYPE_CHECKING:
+    from seepage.glm.losses.families import Family
+
 Truths = dict[str, np.ndarray]
 
 _MEANING = {
@@ -63,6 +65,12 @@ def check_derivatives(family: Family) -> None:
             f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and has no "
             "unique minimiser."
         )
+
+
+def probe_points(family: Family) -> tuple[np.ndarray, np.ndarray]:
+    """Return every pair of a probe margin and a probe label as two float64 vectors."""
+    margins, labels = np.meshgrid(*(np.asarray(side, dtype=float) for side in family.probe))
+    return margins.ravel(), labels.ravel()
 
 
 def _stated(family: Family, name: str, margins: np.ndarray, labels: np.ndarray) -> np.ndarray:

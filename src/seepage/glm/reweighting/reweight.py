@@ -3,22 +3,176 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 
-from seepage.core.attributes import Attributes
 from seepage.core.noise import Gaussian, Noise
+from seepage.core.result import Result
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
+from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_weights
-from seepage.glm.jacobian.assembly import glm_jacobian
-from seepage.glm.reweighting.result import Reweighting, Round, Setting
-from seepage.glm.reweighting.rule import ReweightRule, Step, read_rule
-from seepage.tables.frames import as_numpy, read_table
+from seepage.glm.leakage import leakage, release_of
+from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
+from seepage.glm.reweighting.whole_procedure import procedure_leakage
+from seepage.tables.frames import MemorySource, Table, as_numpy, build_frame, place_like, read_table
+
+if TYPE_CHECKING:
+    from seepage.core.leakage import Leakage
 
 Columns = str | int | Sequence[str | int] | None
+
+NOTICE = (
+    "The weights were chosen by looking at the data, so they carry information about every record "
+    "into the release. eta and leakage() take them as known constants; whole_procedure() measures "
+    "the release with the choice of the weights included, and can be several times as large. Do "
+    "not publish the weights."
+)
+
+
+class Round(NamedTuple):
+    """What one round of reweighting left: the leakage of the rows, and how good the model is."""
+
+    round: int  # 0 is the fit before any reweighting
+    mean: float
+    spread: float  # the standard deviation over the rows
+    largest: float
+    change: float  # how far the next weights lie from these, relative, root mean square
+    score: float
+
+
+class ReweightedData(NamedTuple):
+    """What the weights were found for."""
+
+    X: Any
+    y: Any
+    table: Table
+    unknowns: Unknowns
+    attributes: Mapping[str, Sequence[str | int]]
+    rule: ReweightRule
+    last: ReweightRound
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reweighting:
+    """A model fitted with weights that even out the leakage of its records.
+
+    Parameters
+    ----------
+    model
+        The model of the last round, fitted with ``weights``.
+    weights
+        ``ω``, (n,).
+    eta
+        The leakage of every row with these weights taken as constants, at ``noise``.
+    trajectory
+        One :class:`Round` for the fit with the first weights and one for each round after it.
+    groups
+        With ``by``, the mean leakage of each group.
+    noise
+        The noise that ``eta`` was measured at.
+    about
+        What the leakage is about, in words.
+    notice
+        What the numbers leave out.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> X, y = sp.data.load_bundled("diabetes").X, sp.data.load_bundled("diabetes").y
+    >>> fair = sp.glm.reweight(sp.glm.LinearRegression(l2=1e-3), X, y - y.mean())
+    >>> honest = np.asarray(fair.whole_procedure()) / fair.eta
+    >>> f"{honest.min():.2f} to {honest.max():.2f} times the leakage with weights as constants"
+    '0.80 to 1.91 times the leakage with weights as constants'
+    """
+
+    model: Any
+    weights: np.ndarray
+    eta: np.ndarray
+    trajectory: tuple[Round, ...]
+    groups: dict[Any, float] | None
+    noise: Noise
+    about: str
+    _setting: ReweightedData
+    notice: str = NOTICE
+
+    def leakage(self, noise: Noise | None = None) -> Leakage:
+        """Return the usual leakage of releasing the model, the weights taken as constants."""
+        here = self._setting
+        return leakage(
+            self.model,
+            here.X,
+            here.y,
+            noise=self.noise if noise is None else noise,
+            sample_weight=self.weights,
+            attributes=here.attributes,
+        )
+
+    def whole_procedure(self, rows: Any = None, noise: Noise | None = None) -> Result:
+        """Return the leakage about each record with the choice of the weights included.
+
+        A record moves the released parameters in three ways: through its own term of the
+        objective, which :meth:`leakage` measures; through its own weight; and through the weights
+        of all others. This is ``‖Φ^½ dθ/dzᵢ‖₂`` with the derivative of all of it, by implicit
+        differentiation of the minimiser and the weights together where the rounds have settled
+        (:mod:`seepage.glm.reweighting.whole_procedure`). It is about the same unknowns as ``eta``.
+
+        Parameters
+        ----------
+        rows
+            Positions, in any order, or a mask; ``None`` means all.
+        noise
+            The noise of the release; that of ``eta`` where none is given.
+
+        Raises
+        ------
+        InputError
+            For softmax, for families that do not state their third derivatives, for more than
+            about 150 parameters, and where the weights have not settled.
+        """
+        here = self._setting
+        leak = self.leakage(noise)
+        positions = as_numpy(leak.row_positions(rows))
+        if rows is not None and as_numpy(rows).dtype != bool:
+            positions = np.atleast_1d(as_numpy(rows)) % len(self.weights)  # in the caller's order
+        eta = procedure_leakage(
+            describe(self.model, here.table, here.y, self.weights),
+            as_numpy(here.table.values),
+            here.rule,
+            here.last,
+            here.unknowns,
+            self.noise,
+            rows=positions,
+            release_noise=leak.noise[0],
+        )
+        index = positions if here.table.index is None else here.table.index[positions]
+        return Result(
+            place_like(eta, here.table.values),
+            "rows",
+            "fil",
+            about=f"{self.about}, through the weights too",
+            index=index if rows is not None else here.table.index,
+            library=here.table.library,
+            noise=leak.noise,
+        )
+
+    def table(self, library: str | None = None) -> Any:
+        """Return the trajectory as a data frame of the caller's own library (see ``Result``)."""
+        columns = zip(*self.trajectory, strict=True)
+        frame = dict(zip(Round._fields, map(np.asarray, columns), strict=True))
+        return build_frame(frame, library or self._setting.table.library)
+
+    def __repr__(self) -> str:
+        first, last = self.trajectory[0], self.trajectory[-1]
+        return (
+            f"<Reweighting of {len(self.weights)} records about {self.about}: mean η "
+            f"{first.mean:.4g} ± {first.spread:.2g} → {last.mean:.4g} ± {last.spread:.2g} in "
+            f"{last.round} rounds>"
+        )
 
 
 def reweight(
@@ -117,7 +271,7 @@ def reweight(
     rule, groups = read_rule(
         table, y, by=by, target=target, clamp=clamp, sample_weight=sample_weight
     )
-    unknowns, about = Attributes(table, attributes or {}).unknowns(
+    unknowns, about = Attributes(MemorySource(table), attributes).unknowns(
         columns, columns is None if label is None else bool(label), simplex
     )
     fitted = clone(model)
@@ -125,7 +279,8 @@ def reweight(
     def leakage_with(weights: np.ndarray) -> np.ndarray:
         fitted.fit(X, y, sample_weight=weights)
         fitted._start = fitted._parameters()
-        jacobian = glm_jacobian(fitted, table, y, noise, weights, "raise")
+        source = MemorySource(table, y, weights)
+        jacobian = release_of(fitted, source, noise, "raise").template
         return np.asarray(np.sqrt(np.maximum(as_numpy(jacobian.row_norms(unknowns)), 0.0)))
 
     score = scoring or (lambda chosen, *data: chosen.score(*data))
@@ -144,11 +299,11 @@ def reweight(
         groups=_group_means(rule, groups, last.eta),
         noise=noise,
         about=about,
-        _setting=Setting(X, y, table, unknowns, dict(attributes or {}), rule, last),
+        _setting=ReweightedData(X, y, table, unknowns, dict(attributes or {}), rule, last),
     )
 
 
-def _round(number: int, step: Step, rule: ReweightRule, score: float) -> Round:
+def _round(number: int, step: ReweightRound, rule: ReweightRule, score: float) -> Round:
     eta = step.eta[rule.start > 0]
     return Round(number, float(eta.mean()), float(eta.std()), float(eta.max()), step.change, score)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.row_choice import group_labels
+from seepage.core.leakage import group_labels
 from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
 from seepage.tables.frames import Table, as_numpy, check_length
@@ -30,7 +30,7 @@ _SHORTEST_STEP = 1 / 16
 _NOTHING = 1e-12  # of the largest leakage: below it a unit is said to leak nothing
 
 
-class Step(NamedTuple):
+class ReweightRound(NamedTuple):
     """One round: the weights, and the leakage of every row with them."""
 
     weights: np.ndarray  # (n,)
@@ -110,7 +110,7 @@ class ReweightRule:
 
     def run(
         self, leakage_with: Callable[[np.ndarray], np.ndarray], rounds: int, tolerance: float
-    ) -> Iterator[Step]:
+    ) -> Iterator[ReweightRound]:
         """Yield the first step, with the weights ω⁰, and then one for every round.
 
         Parameters
@@ -127,7 +127,7 @@ class ReweightRule:
             weights = self.weights(factors)
             eta = leakage_with(weights)
             change = self.change(factors, self.following(factors, eta))
-            yield Step(weights, factors, eta, change)
+            yield ReweightRound(weights, factors, eta, change)
             if change <= tolerance:
                 return
             step = max(step / 2, _SHORTEST_STEP) if change >= before else step

@@ -141,6 +141,14 @@ class LayerGradients:
     def __iter__(self) -> Iterator[str]:
         return iter(self.layers)
 
+    def projection_notes(self) -> tuple[str, ...]:
+        """Return a sentence about every layer whose gradients were projected."""
+        return tuple(
+            f"The gradients of {layer} were projected at random from {self.sizes[layer]:,} to "
+            f"{self[layer].shape[1]:,} numbers."
+            for layer in self.projected
+        )
+
     def rows(self, which: Any) -> LayerGradients:
         """Return some of the gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
-from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.losses import Loss, per_example
-from seepage.nn.problem.views import Inputs, call
+from seepage.nn.problem.views import call
 from seepage.support.chunks import progress
 
 _HELD = 64  # gradients gathered where the network lives before they are fetched
@@ -65,7 +65,9 @@ def record_gradients(
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
-        x, y = _read_batch(net, loss, number, batch)
+        x, y = read_pair(batch, net, loss, f"Batch {number}")
+        if len(y) == 0:
+            raise InputError(f"Batch {number} is empty; leave it out.")
         with torch.enable_grad(), _kept_buffers(net):
             output = call(net, x)
             check_classes(loss, output, y, f"Batch {number}")
@@ -197,16 +199,3 @@ def _kept_buffers(net: nn.Module) -> Iterator[None]:
                 if buffer is not None and value is not None:
                     buffer.copy_(value)
                 module._buffers[name] = buffer
-
-
-def _read_batch(
-    net: nn.Module, loss: str | nn.Module | Loss, number: int, batch: Any
-) -> tuple[Inputs, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError(
-            f"Batch {number} must be a pair of inputs and targets, but is {type(batch).__name__}."
-        )
-    x, y = read_inputs(batch[0], net), read_targets(batch[1], net, loss)
-    if len(y) == 0:
-        raise InputError(f"Batch {number} is empty; leave it out.")
-    return x, y

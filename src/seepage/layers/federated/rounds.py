@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.layers.inputs_and_targets import check_classes, is_finite, read_inputs, read_targets
+from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_signs import key_of
 from seepage.nn.problem.losses import Loss, per_example
@@ -22,6 +22,25 @@ from seepage.support.chunks import progress
 
 Client = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What the server sees of some clients in a round.
+
+    Parameters
+    ----------
+    round
+        The round, from 0.
+    clients
+        The clients whose updates are summed in it: one, or k with secure aggregation.
+    values
+        By parameter name, the mean of these clients' updates.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    values: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,12 +217,7 @@ class _Server:
         self._checked: set[int] = set()  # clients whose labels were compared with the output
 
     def _read(self, place: int, client: Any) -> Client:
-        if not isinstance(client, tuple | list) or len(client) != 2:
-            raise InputError(
-                f"Client {place} must be a pair of inputs and targets, but is "
-                f"{type(client).__name__}."
-            )
-        x, y = read_inputs(client[0], self.net), read_targets(client[1], self.net, self.loss)
+        x, y = read_pair(client, self.net, self.loss, f"Client {place}")
         if len(y) == 0 or size_of(x) != len(y):
             raise InputError(
                 "Every client needs inputs and as many targets, at least one, but client "
@@ -227,9 +241,11 @@ class _Server:
             order = torch.randperm(len(self.clients), generator=draw)[: self.per_round]
             taking = sorted(order.tolist())
         seen = []
-        for group in groups_of(taking, self.together):
+        for group in _groups(taking, self.together):
             sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
-            seen.append(aggregate(number, group, sent))
+            # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
+            mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
+            seen.append(Update(number, group, mean))
         if not is_finite([update.values for update in seen]):
             raise InputError(
                 f"The updates of round {number} are not finite: the training has diverged; use a "
@@ -271,80 +287,25 @@ class _Server:
         return dict(zip(self._trained, found, strict=True))
 
     def _leaving(self, update: State, together: int, draw: torch.Generator) -> State:
+        """Return an update scaled down to ``max_norm``, with this client's share of the noise."""
         if self.max_norm is None:
             return update
-        update = clip_update(update, self.max_norm)
+        norm = torch.stack([v.norm() for v in update.values()]).norm()
+        factor = torch.clamp(self.max_norm / (norm + 1e-12), max=1.0)
+        update = {name: v * factor for name, v in update.items()}
         if not self.noise_multiplier:
             return update
-        share = share_of_noise(self.noise_multiplier, self.max_norm, together)
-        return noise_update(update, share, draw)
+        # So that the sum over k clients carries ``multiplier·C``.
+        share = self.noise_multiplier * self.max_norm / math.sqrt(together)
+        return {
+            name: v
+            + share * torch.randn(v.shape, generator=draw, dtype=v.dtype, device="cpu").to(v)
+            for name, v in update.items()
+        }
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """What the server sees of some clients in a round.
-
-    Parameters
-    ----------
-    round
-        The round, from 0.
-    clients
-        The clients whose updates are summed in it: one, or k with secure aggregation.
-    values
-        By parameter name, the mean of these clients' updates.
-    """
-
-    round: int
-    clients: tuple[int, ...]
-    values: Mapping[str, Tensor]
-
-
-def clip_update(values: Mapping[str, Tensor], max_norm: float) -> dict[str, Tensor]:
-    """Return the update scaled down to ``max_norm`` over all parameters if it exceeds it."""
-    norm = torch.stack([v.norm() for v in values.values()]).norm()
-    factor = torch.clamp(max_norm / (norm + 1e-12), max=1.0)
-    return {name: v * factor for name, v in values.items()}
-
-
-def noise_update(
-    values: Mapping[str, Tensor], deviation: float, draw: torch.Generator
-) -> dict[str, Tensor]:
-    """Return the update with Gaussian noise of that deviation on every entry."""
-    return {
-        name: v
-        + deviation
-        * torch.randn(v.shape, generator=draw, dtype=v.dtype, device=draw.device).to(v.device)
-        for name, v in values.items()
-    }
-
-
-def groups_of(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
-    """Return the clients whose updates are summed in secret, in groups of ``together``.
-
-    Clients are grouped in the order given; the last group takes what is left over.
-
-    Examples
-    --------
-    >>> from seepage.layers.federated.rounds import groups_of
-    >>> groups_of([4, 5, 6, 7, 8], 2)
-    [(4, 5), (6, 7, 8)]
-    """
+def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
+    """Return clients in groups of ``together``, in order; the last takes what is left over."""
     starts = [g * together for g in range(max(1, len(clients) // together))]
     ends = [*starts[1:], len(clients)]
     return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]
-
-
-def aggregate(
-    round_number: int, clients: tuple[int, ...], sent: Sequence[Mapping[str, Tensor]]
-) -> Update:
-    """Return what the server sees when the updates of these clients are summed in secret.
-
-    The masks of a real protocol cancel in the sum, so the sum is all there is to simulate.
-    """
-    mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
-    return Update(round_number, clients, mean)
-
-
-def share_of_noise(multiplier: float, max_norm: float, clients: int) -> float:
-    """Return the deviation each of k clients adds so that their sum carries ``multiplier·C``."""
-    return multiplier * max_norm / math.sqrt(clients)

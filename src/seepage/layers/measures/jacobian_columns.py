@@ -31,6 +31,7 @@ from seepage.nn.gradients.contributions import (
     Key,
     ParameterGradient,
     grouped,
+    sum_of,
     value_of,
 )
 from seepage.nn.gradients.recording import Layers
@@ -43,7 +44,7 @@ Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
 # What of a gradient points elsewhere is rounding below this share of it, or of the largest one of
-# the example: a gradient may be the small difference of numbers like those.
+# the record: a gradient may be the small difference of numbers like those.
 _FLAT, _LOST = 1e-9, 1e-14
 
 
@@ -67,15 +68,15 @@ class Multiples:
 
     Parameters
     ----------
-    direction
-        The gradient at the network's output of which they are multiples, ``(B, …)``.
+    gradients
+        The gradient of which they are multiples, parameter by parameter.
     columns
         The factors of the columns, ``(B, K)``.
     own
         The factor of the gradient itself, ``(B,)``.
     """
 
-    direction: Tensor
+    gradients: Gradients
     columns: Tensor
     own: Tensor
 
@@ -89,7 +90,7 @@ class TargetColumns:
         The network under a plan whose view is the label, and whose loss is an
         :class:`OutputKeeper`.
     batch
-        The examples.
+        The records.
     """
 
     def __init__(self, layers: Layers, batch: Batch) -> None:
@@ -134,18 +135,13 @@ class TargetColumns:
             return None
         factors = factors.to(keeper.output.dtype)
         direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)
-        return Multiples(direction, factors[:, 1:], factors[:, 0])
-
-    def of_output(self, direction: Tensor) -> Gradients:
-        """Yield every parameter's gradient of ``direction·output``."""
-        assert isinstance(self._keeper, OutputKeeper)  # noqa: S101  called after multiples only
         with torch.enable_grad():
-            scalar = (self._keeper.output * direction).sum()
-        yield from self._of(scalar)
+            scalar = (keeper.output * direction).sum()
+        return Multiples(self._of(scalar), factors[:, 1:], factors[:, 0])
 
     def gradients(self) -> Gradients:
         """Yield the gradient of every parameter."""
-        yield from self._of(self._total)
+        return self._of(self._total)
 
     def along(self, directions: Tensor) -> Changes:
         """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
@@ -199,6 +195,8 @@ class InputColumns:
 
         ``names`` says to which layer a parameter belongs; others are left out.
         """
+        if not names:
+            return
         z = self._batch.z.detach().requires_grad_()
         _, contributions = self._layers.differentiable(self._batch, z)
         groups = grouped(contributions)
@@ -255,13 +253,8 @@ def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterG
 
 
 def _dense(contributions: list[Contribution]) -> Tensor:
-    total: Tensor | None = None
-    for contribution in contributions:
-        part = contribution.join(*contribution.expanded())
-        value = part.reshape(len(part), -1) if isinstance(part, Tensor) else part.written_out()
-        total = value if total is None else total + value
-    assert total is not None  # noqa: S101  a parameter is grouped for at least one use
-    return total
+    parts = [contribution.join(*contribution.expanded()) for contribution in contributions]
+    return sum_of([p.flatten(1) if isinstance(p, Tensor) else p.written_out() for p in parts])
 
 
 def _pull(entries: Tensor, z: Tensor) -> Tensor:
@@ -274,7 +267,7 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
 def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
     """Return the geometry of the one convolution that uses a weight, where this way is quick.
 
-    ``None`` for anything else, on an accelerator, and with several images to an example.
+    ``None`` for anything else, on an accelerator, and with several images to a record.
     """
     square = uses[0].square
     if len(uses) > 1 or not isinstance(square, partial):
@@ -287,7 +280,7 @@ def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
 
 
 def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradients of every example, ``(B, size of the weight)``.
+    """Return the gradients of every record, ``(B, size of the weight)``.
 
     Parameters
     ----------

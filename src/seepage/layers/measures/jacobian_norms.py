@@ -8,7 +8,7 @@ to be written out (convolutions, sequences) is taken a few records at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,17 +26,17 @@ Source = TargetColumns | InputColumns
 _TOGETHER = 4  # directions at once; more win nothing
 _WRITTEN = 1 << 24  # numbers of a gradient written out at a time
 
-NORMS: tuple[object, ...] = ("fro", 1, "inf")
+NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write them
 
 
 @dataclass
 class NormTally:
     """The norm, its squared standard error, and the extremes of every layer's gradient."""
 
-    norm: dict[str, Tensor]
-    variance: dict[str, Tensor]
-    low: dict[str, Tensor]
-    high: dict[str, Tensor]
+    norm: dict[str, Tensor] = field(default_factory=dict)
+    variance: dict[str, Tensor] = field(default_factory=dict)
+    low: dict[str, Tensor] = field(default_factory=dict)
+    high: dict[str, Tensor] = field(default_factory=dict)
 
     def widen(self, layer: str, low: Tensor, high: Tensor) -> None:
         """Take the extremes of one more parameter of a layer into account."""
@@ -69,37 +69,31 @@ class JacobianNorms:
     seed: int
 
     def of(self, plan: Layers, batch: Batch, places: Tensor) -> NormTally:
-        """Return norms and extremes for a batch; ``places`` are the examples' numbers."""
+        """Return norms and extremes for a batch; ``places`` are the records' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
-        columns = batch.z[0].numel()
-        exact = columns <= self.exact
+        exact = batch.z[0].numel() <= self.exact
         one = source.multiples() if exact and isinstance(source, TargetColumns) else None
-        if one is not None and isinstance(source, TargetColumns):
-            tally = self._multiples(source, one)
+        if one is not None:
+            tally = self._multiples(one)
         else:
-            tally = self._range(source)
+            tally = NormTally()
+            for (name, _), gradient in source.gradients():
+                if name in self.home:
+                    tally.widen(self.home[name], *extremes(gradient))
             if exact:
-                tally.norm = self._whole(source, batch, columns)
+                tally.norm = self._whole(source, batch.z)
             else:
-                self._mixed(source, batch, places, columns, tally)
+                self._mixed(source, batch.z, places, tally)
         zero = torch.zeros(len(batch), dtype=batch.z.dtype, device=batch.z.device)
         for layer in self.sizes:
             for part in (tally.norm, tally.variance, tally.low, tally.high):
                 part.setdefault(layer, zero)  # the loss does not depend on this layer
         return tally
 
-    def _range(self, source: Source) -> NormTally:
-        """Return the extremes of every layer's gradient."""
-        tally = NormTally({}, {}, {}, {})
-        for (name, _), gradient in source.gradients():
-            if name in self.home:
-                tally.widen(self.home[name], *extremes(gradient))
-        return tally
-
-    def _multiples(self, source: TargetColumns, one: Multiples) -> NormTally:
+    def _multiples(self, one: Multiples) -> NormTally:
         """Return norms and extremes from the one gradient of which all others are multiples."""
-        tally = NormTally({}, {}, {}, {})
-        for (name, _), gradient in source.of_output(one.direction):
+        tally = NormTally()
+        for (name, _), gradient in one.gradients:
             if name in self.home:
                 layer = self.home[name]
                 norm = measure_norm(gradient, self.norm)
@@ -112,45 +106,28 @@ class JacobianNorms:
         tally.norm = {layer: value * factor for layer, value in tally.norm.items()}
         return tally
 
-    def _mixed(
-        self,
-        source: Source,
-        batch: Batch,
-        places: Tensor,
-        columns: int,
-        tally: NormTally,
-    ) -> None:
-        """Take small layers whole, by their rows, and estimate the others."""
-        small = self._small() if isinstance(source, InputColumns) else {}
-        if small and isinstance(source, InputColumns):
-            for layer, rows in source.rows(small):
-                tally.norm[layer] = _row_norm(rows.flatten(1), self.norm)
-        if len(set(small.values())) < len(self.sizes):
-            self._estimate(source, batch, places, columns, set(small.values()), tally)
-
-    def _small(self) -> dict[str, str]:
-        return {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
-
-    def _whole(self, source: Source, batch: Batch, columns: int) -> dict[str, Tensor]:
+    def _whole(self, source: Source, z: Tensor) -> dict[str, Tensor]:
         """Return the norm of every layer's Jacobian from all its columns."""
         totals: dict[str, Tensor] = {}
-        for some in _few_at_a_time(columns):
-            places = [torch.full((len(batch),), k, device=batch.z.device) for k in some]
-            directions = torch.stack([_unit_vectors(batch.z, place) for place in places])
+        for some in _few_at_a_time(z[0].numel()):
+            places = [torch.full((len(z),), k, device=z.device) for k in some]
+            directions = torch.stack([_unit_vectors(z, place) for place in places])
             for column in self._columns(source, directions):
                 for layer, part in column.items():
                     totals[layer] = _join(self.norm, totals.get(layer), part)
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
-    def _estimate(
-        self,
-        source: Source,
-        batch: Batch,
-        places: Tensor,
-        columns: int,
-        done: set[str],
-        tally: NormTally,
-    ) -> None:
+    def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
+        """Take layers with few entries whole, by their rows over the input; estimate the others."""
+        done: set[str] = set()
+        if isinstance(source, InputColumns):
+            small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
+            for layer, rows in source.rows(small):
+                tally.norm[layer] = _row_norm(rows.flatten(1), self.norm)
+            done = set(small.values())
+        if len(done) == len(self.sizes):
+            return
+        columns = z[0].numel()
         if self.norm == "inf":
             raise InputError(
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
@@ -159,7 +136,7 @@ class JacobianNorms:
         found: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
         for some in progress(_few_at_a_time(self.directions), "sensitivity"):
-            directions = torch.stack([self._direction(k, places, batch.z) for k in some])
+            directions = torch.stack([self._direction(k, places, z) for k in some])
             for column in self._columns(source, directions):
                 for layer, part in column.items():
                     found.setdefault(layer, []).append(scale * part)
@@ -207,7 +184,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return a unit vector per example, its place drawn from the key and the example's number."""
+    """Return a unit vector per record, its place drawn from the key and the record's number."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)
@@ -216,13 +193,13 @@ def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
 
 
 def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
-    """Return for every example the direction of one entry of its variable."""
+    """Return for every record the direction of one entry of its variable."""
     flat = torch.zeros(len(z), z[0].numel(), dtype=z.dtype, device=z.device)
     return flat.scatter(1, places[:, None], 1.0).reshape(z.shape)
 
 
 def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
-    """Return, of every example, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
+    """Return, of every record, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
     if norm == "fro":
         return gradient.dot(gradient, Grams())
     single = _single(gradient)
@@ -237,7 +214,7 @@ def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
 
 
 def extremes(gradient: ParameterGradient) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest entry of every example's gradient."""
+    """Return the smallest and the largest entry of every record's gradient."""
     single = _single(gradient)
     if single is not None:
         left, right = (side.flatten(2) for side in single)
@@ -264,15 +241,15 @@ def _in_pieces(gradient: ParameterGradient, reduce: Callable[[Tensor], Tensor]) 
 
 
 def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
-    """Yield the gradients of a few examples at a time, ``(b, size)``."""
+    """Yield the gradients of a few records at a time, ``(b, size)``."""
     if not gradient.outers:
         if gradient.plain is not None:
             yield gradient.plain
         return
-    examples = len(gradient.outers[0].right)
+    records = len(gradient.outers[0].right)
     width = max(1, _outer_size(gradient.outers[0]))
     step = max(1, _WRITTEN // width)
-    for start in range(0, examples, step):
+    for start in range(0, records, step):
         rows = slice(start, start + step)
         dense = sum(_rows(outer, rows).written_out() for outer in gradient.outers)
         yield dense if gradient.plain is None else dense + gradient.plain[rows]

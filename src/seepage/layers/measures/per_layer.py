@@ -41,10 +41,10 @@ class PerLayer:
         Further columns of the table.
     notes
         What must be known to read the numbers right.
-    samples
-        The numbers of every sample, ``(n, layers)``, where the measure is a mean over samples.
+    by_record
+        The numbers of each record, ``(n, layers)``, where the measure is a mean over records.
     errors
-        For estimates, the standard error of every entry of ``samples``; zero where it is exact.
+        For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
     """
 
     measure: str
@@ -57,7 +57,7 @@ class PerLayer:
     unit: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    samples: np.ndarray | None = None
+    by_record: np.ndarray | None = None
     errors: np.ndarray | None = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -127,18 +127,18 @@ class PerLayer:
         )
 
 
-def mean_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean over the first axis with the ends of Student's 95 % interval.
 
-    A single sample has no interval: its ends are nan. Entries that are nan are left out.
+    A single number has no interval: its ends are nan. Entries that are nan are left out.
     """
     from scipy.special import stdtrit
 
-    counts = np.sum(~np.isnan(samples), axis=0)
-    filled = np.where(np.isnan(samples), 0.0, samples)
+    counts = np.sum(~np.isnan(each), axis=0)
+    filled = np.where(np.isnan(each), 0.0, each)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = filled.sum(axis=0) / counts
-        spread = np.where(np.isnan(samples), 0.0, (samples - mean) ** 2).sum(axis=0)
+        spread = np.where(np.isnan(each), 0.0, (each - mean) ** 2).sum(axis=0)
         deviation = np.sqrt(spread / (counts - 1) / counts)
         reach = stdtrit(np.maximum(counts - 1, 1), 0.975) * deviation
     reach = np.where(counts > 1, reach, np.nan)

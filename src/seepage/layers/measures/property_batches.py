@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.layers.measures.classifiers import check_seed
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.tables.frames import as_numpy
 
@@ -212,3 +211,9 @@ def _missing(raw: np.ndarray) -> np.ndarray:
         # What is missing (None, NaN, pandas.NA) is not equal to itself, or does not say.
         return np.array([value is None or (value == value) is not True for value in raw], bool)
     return np.zeros(len(raw), bool)
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless NumPy and scikit-learn take this seed."""
+    if not 0 <= seed < 1 << 32:
+        raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")

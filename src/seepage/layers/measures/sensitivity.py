@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seepage.errors import InputError
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
@@ -33,13 +33,13 @@ from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, row
 # What a pass holds per number that the layers put out: values, gradients, tangents of both, and the
 # patches of convolutions, which hold an input nine times and more.
 _COPIES = 32
-_VIEWS: dict[str, type[Input] | type[Label]] = {"target": Label, "input": Input}
+_VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
-    "Per-sample norms are estimated from random directions; their standard errors are in `errors`, "
-    "and the intervals over samples contain that uncertainty."
+    "The norms of single records are estimated from random directions; their standard errors are "
+    "in `errors`, and the intervals over the records contain that uncertainty."
 )
 _NO_RANGE = (
-    "Samples for which a layer's gradient is constant but its Jacobian is not have no range to "
+    "Records for which a layer's gradient is constant but its Jacobian is not have no range to "
     "divide by; they are left out of that layer's mean."
 )
 
@@ -58,14 +58,14 @@ def sensitivity(
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> PerLayer:
-    """Return how sensitive each layer's gradient is, with intervals over the samples.
+    """Return how sensitive each layer's gradient is, with intervals over the records.
 
     Parameters
     ----------
     net, loss
         The network, and its loss as for :class:`seepage.nn.Engine`.
     x, y
-        The samples.
+        The records.
     wrt
         ``"target"``: the soft target ``ŷ`` (class numbers become one-hot); ``"input"``.
     norm
@@ -78,9 +78,9 @@ def sensitivity(
         many rows (entries of the layer's gradient), are taken whole. Others are estimated: "fro"
         from random signs, 1 from columns drawn at random; "inf" cannot be.
     directions
-        Random directions per sample for the estimates.
+        Random directions per record for the estimates.
     chunk_size
-        Samples worked on at a time; ``"auto"`` finds what fits.
+        Records worked on at a time; ``"auto"`` finds what fits.
     seed
         Of the random directions.
 
@@ -103,95 +103,67 @@ def sensitivity(
     y = torch.as_tensor(y)
     count = batch_size(x)
     if count == 0 or len(y) != count:
-        raise InputError(f"There are {count} samples and {len(y)} targets; give one for each.")
-    work = _Work(unwrapped(net), per_example(loss), wrt, norm, layers, exact, directions, seed)
-    values, errors = work.all_samples(x, y, Chunks(chunk_size))
-    return work.result(values, errors)
+        raise InputError(f"There are {count} records and {len(y)} targets; give one for each.")
+    net = unwrapped(net)
+    layout = layer_parameters(net, layers)
+    sizes = layer_sizes(net, layout)
+    home = {name: layer for layer, names in layout.items() for name in names}
+    norms = JacobianNorms(wrt, norm, sizes, home, exact, directions, seed)
+    problem = Problem(net, OutputKeeper(per_example(loss)), _VIEWS[wrt]())
+    with warnings.catch_warnings():
+        if wrt == "target":  # nothing is differentiated twice, so kinks do no harm
+            warnings.simplefilter("ignore", KinkWarning)
+        plan = Validator(problem).layers(x, y)
+
+    def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        batch = problem.batch(rows_of(x, rows), y[rows])
+        places = torch.arange(rows.start, rows.start + len(batch))
+        return _ratios(norms.of(plan, batch, places), sizes, norm)
+
+    held = _COPIES * plan.bytes_per_example()
+    parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
+    values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+    mean, low, high = mean_interval(values)
+    estimated = bool(np.any(errors > 0))
+    notes = [_ESTIMATED] if estimated else []
+    if np.any(np.isnan(values)):
+        notes.append(_NO_RANGE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a layer without any number
+        median = np.nanmedian(values, axis=0)
+    return PerLayer(
+        f"sensitivity to the {wrt}, {NORMS[norm]}-norm",
+        tuple(sizes),
+        mean,
+        low,
+        high,
+        tuple(sizes.values()),
+        "estimate" if estimated else "exact",
+        columns={"median": median},
+        notes=tuple(notes),
+        by_record=values,
+        errors=errors,
+    )
 
 
-class _Work:
-    """One call of :func:`sensitivity`."""
-
-    def __init__(
-        self,
-        net: nn.Module,
-        loss: Loss,
-        wrt: str,
-        norm: str | int,
-        layers: Sequence[str] | None,
-        exact: int,
-        directions: int,
-        seed: int,
-    ) -> None:
-        self.net, self.wrt, self.norm = net, wrt, norm
-        layout = layer_parameters(net, layers)
-        self.sizes = layer_sizes(net, layout)
-        home = {name: layer for layer, names in layout.items() for name in names}
-        self.norms = JacobianNorms(wrt, norm, self.sizes, home, exact, directions, seed)
-        view: View = _VIEWS[wrt]()
-        self.problem = Problem(net, OutputKeeper(loss), view)
-
-    def all_samples(self, x: Inputs, y: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sensitivities and their standard errors, ``(n, layers)``."""
-        with warnings.catch_warnings():
-            if self.wrt == "target":  # nothing is differentiated twice, so kinks do no harm
-                warnings.simplefilter("ignore", KinkWarning)
-            plan = Validator(self.problem).layers(x, y)
-
-        def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-            batch = self.problem.batch(rows_of(x, rows), y[rows])
-            places = torch.arange(rows.start, rows.start + len(batch))
-            return self._ratios(self.norms.of(plan, batch, places))
-
-        held = _COPIES * plan.bytes_per_example()
-        parts = chunks.run(work, len(y), held, next(self.net.parameters()).device)
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-
-    def result(self, values: np.ndarray, errors: np.ndarray) -> PerLayer:
-        """Return the mean over the samples."""
-        mean, low, high = mean_interval(values)
-        estimated = bool(np.any(errors > 0))
-        notes = [_ESTIMATED] if estimated else []
-        if np.any(np.isnan(values)):
-            notes.append(_NO_RANGE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a layer without any number
-            median = np.nanmedian(values, axis=0)
-        name = {"fro": "F", 1: "1", "inf": "∞"}[self.norm]
-        return PerLayer(
-            f"sensitivity to the {self.wrt}, {name}-norm",
-            tuple(self.sizes),
-            mean,
-            low,
-            high,
-            tuple(self.sizes.values()),
-            "estimate" if estimated else "exact",
-            columns={"median": median},
-            notes=tuple(notes),
-            samples=values,
-            errors=errors,
-        )
-
-    def _ratios(self, tally: NormTally) -> tuple[np.ndarray, np.ndarray]:
-        values, errors = [], []
-        for layer, size in self.sizes.items():
-            psi = {"fro": math.sqrt(size), 1: float(size), "inf": 1.0}[self.norm]
-            norm, spread = (
-                tally.norm[layer].double(),
-                (tally.high[layer] - tally.low[layer]).double(),
+def _ratios(
+    tally: NormTally, sizes: Mapping[str, int], norm: str | int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sensitivities of a batch and their standard errors, ``(B, layers)``."""
+    values, errors = [], []
+    for layer, size in sizes.items():
+        psi = {"fro": math.sqrt(size), 1: float(size), "inf": 1.0}[norm]
+        length = tally.norm[layer].double()
+        spread = (tally.high[layer] - tally.low[layer]).double()
+        if not bool((length.isfinite() & spread.isfinite()).all()):
+            raise InputError(
+                f"The gradient of layer {layer!r} is not finite for some records; check the data "
+                "and the parameters for NaN."
             )
-            if not bool((norm.isfinite() & spread.isfinite()).all()):
-                raise InputError(
-                    f"The gradient of layer {layer!r} is not finite for some samples; check the "
-                    "data and the parameters for NaN."
-                )
-            ratio = norm / spread / psi
-            # Nothing moves and nothing is there: a sample that a layer does not see at all.
-            ratio = torch.where((spread == 0) & (norm == 0), torch.zeros_like(ratio), ratio)
-            ratio = torch.where(
-                (spread == 0) & (norm != 0), torch.full_like(ratio, math.nan), ratio
-            )
-            error = torch.nan_to_num(tally.variance[layer].double().sqrt() / spread / psi, 0.0, 0.0)
-            values.append(ratio.cpu().numpy())
-            errors.append(error.cpu().numpy())
-        return np.stack(values, 1), np.stack(errors, 1)
+        # Where nothing moves and nothing is there, the layer does not see the record at all.
+        without = torch.where(length == 0, 0.0, math.nan)
+        ratio = torch.where(spread == 0, without, length / spread / psi)
+        error = torch.nan_to_num(tally.variance[layer].double().sqrt() / spread / psi, 0.0, 0.0)
+        values.append(ratio.cpu().numpy())
+        errors.append(error.cpu().numpy())
+    return np.stack(values, 1), np.stack(errors, 1)

@@ -22,7 +22,7 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
-from seepage.layers.measures.classifiers import family_name, find_family
+from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
@@ -107,7 +107,7 @@ def v_information(
     if not isinstance(gradients, LayerGradients | Mapping):
         gradients = {"gradient": gradients}
     seen = LayerGradients.of(gradients, width=width, seed=seed)
-    classifier = find_family(family, seed)
+    classifier = find_classifier(family, seed)
     task = PropertyTask.read(property, groups, len(seen), folds, seed)
     scores, trained = [], []
     for layer in progress(seen.layers, "V-information"):
@@ -118,14 +118,9 @@ def v_information(
     values = task.entropy() - losses.mean(axis=1)
     low, high = task.interval(losses, resamples)
     scale = _UNITS[unit]
-    notes = [_BELOW]
-    notes += [
-        f"The gradients of {layer} were projected at random from {seen.sizes[layer]:,} to "
-        f"{seen[layer].shape[1]:,} numbers."
-        for layer in seen.projected
-    ]
+    name = family.replace("_", " ") if isinstance(family, str) else type(family).__name__
     return PerLayer(
-        f"V-information, {family_name(family)}",
+        f"V-information, {name}",
         seen.layers,
         values / scale,
         low / scale,
@@ -139,7 +134,7 @@ def v_information(
             "entropy": np.full(len(seen.layers), task.entropy() / scale),
             "columns": [seen[layer].shape[1] for layer in seen.layers],
         },
-        notes=tuple(notes),
+        notes=(_BELOW, *seen.projection_notes()),
     )
 
 
@@ -329,7 +324,13 @@ def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
 
 
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
-    """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other records.
+    """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other gradients.
+
+    From probabilities ``q`` one passes to ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``. With a = 0
+    this is a constant, so that the best constant prediction always belongs to the family, as the
+    definition of V-information asks ("optional ignorance", Xu et al. 2020). A negative slope is
+    left out: it would turn the slight opposition between a fold's classes and its complement's
+    into information.
 
     Parameters
     ----------

@@ -3,11 +3,12 @@
 Theorem 3 of paper 004: the information of a whole run about a record is at most the expectation of
 the sum of the steps' informations, and whatever is computed from the noisy gradients (momentum,
 averages, the model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` and κ for what hidden batches hide (``subsampling``).
+``J̃ = ∂g̃/∂z`` and κ for what hidden batches hide (``sampling/amplification``).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,30 +17,29 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError, nearest
-from seepage.nn.accounting.measurement import describe_measurement
-from seepage.nn.accounting.run_record import RunRecord
-from seepage.nn.accounting.sharing import world_size
-from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
+from seepage.nn.accounting.processes import world_size
+from seepage.nn.accounting.reading import RunReader
+from seepage.nn.accounting.run_identity import describe_measurement
+from seepage.nn.accounting.run_record import RunRecord, read_facts
+from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.jacobian.engine import Engine, Step
-from seepage.nn.privacy.ledger import Entry
-from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.privacy.individual_privacy import IndividualPrivacy
+from seepage.nn.privacy.run_privacy import Entry, Ledger
+from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Input, View
-from seepage.nn.sampling.amplification import Amplification
-from seepage.nn.sampling.batch_index import check_apart, checked_index
-from seepage.nn.sampling.sampler_check import SamplerCheck
-from seepage.nn.sampling.subsampling import POISSON, SAMPLERS, check_rate
-from seepage.nn.sampling.theorem4 import FailureBudget
+from seepage.nn.sampling.amplification import Amplification, FailureBudget
+from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
+from seepage.nn.sampling.samplers import POISSON, SAMPLERS, check_rate
 from seepage.support.number_check import check_noise
 
-_CLIPS = {"hard": HardClip, "smooth": SmoothClip}
 
-
-class FisherAccountant(RunRecord):
+class FisherAccountant(RunReader):
     """Accounts for the leakage of a training run, record by record.
 
     Call :meth:`observe` with every batch before the update is made. Reading is cheap and possible
-    at any time: :meth:`rows`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``.
+    at any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. What it
+    keeps is a :class:`~seepage.nn.RunRecord`, under ``run``.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class FisherAccountant(RunRecord):
         The network under training; its parameters with ``requires_grad`` are what leaves.
     loss
         ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
-        that returns one loss per example.
+        that returns one loss per record.
     n
         How many records the training data has.
     batch_size, sample_rate
@@ -65,7 +65,7 @@ class FisherAccountant(RunRecord):
         ``"other"`` (shuffled epochs, for instance), for which nothing is claimed from sampling.
     amplification
         Which factor κ: ``"mixture"``, ``"theorem4"``, or ``"none"``; see
-        :mod:`seepage.nn.sampling.subsampling`.
+        :mod:`seepage.nn.sampling.amplification`.
     delta, steps
         For ``"theorem4"``: the probability with which its factor may fail over the whole run (by
         default ``1/n``), and the number of steps it is spread over, if that is known.
@@ -73,15 +73,16 @@ class FisherAccountant(RunRecord):
         What the question is about; by default the whole input.
     probes
         Random probes per step. Two give standard errors that do not depend on other steps.
-    clipping
-        ``"exact"``, or ``"conservative"``: a cheaper upper bound.
+    clip_derivative
+        How the clip's own reaction to a record is counted: ``"exact"``, or ``"conservative"``, a
+        cheaper upper bound.
     individual
         Whether to keep the differential privacy of every record by itself.
     sketch, sketch_records
         How many leading directions of the information to keep, and for which records, to learn
         their FIL over the run.
     chunk_size
-        How many examples to work on at once; ``"auto"`` finds out.
+        How many records to work on at once; ``"auto"`` finds out.
     seed
         Fixes the probes.
 
@@ -99,7 +100,7 @@ class FisherAccountant(RunRecord):
     >>> for step in range(5):
     ...     index = torch.nonzero(torch.rand(60) < 0.5).flatten()  # Poisson batches of rate 1/2
     ...     seen = accountant.observe(index, x[index], y[index])  # then clip, add noise, update
-    >>> accountant.rows().shape, accountant.steps
+    >>> accountant.records("dfil").shape, accountant.steps
     ((60,), 5)
     """
 
@@ -120,7 +121,7 @@ class FisherAccountant(RunRecord):
         steps: int | None = None,
         view: View | None = None,
         probes: int = 2,
-        clipping: str = "exact",
+        clip_derivative: str = "exact",
         individual: bool = True,
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
@@ -149,17 +150,23 @@ class FisherAccountant(RunRecord):
         self.sample_rate = _rate(n, batch_size, sample_rate)
         self.noise_multiplier = noise_multiplier
         self.engine = Engine(
-            net, loss, clip=made, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+            net,
+            loss,
+            clip=made,
+            view=view,
+            clipping=clip_derivative,
+            chunk_size=chunk_size,
+            seed=seed,
         )
         budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
-        super().__init__(
+        self.run = RunRecord(
             int(n),
             int(probes),
             view.describe(),
             individual=individual,
             sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
-            measurement=describe_measurement(view, made, clipping, self.amplification),
+            measurement=describe_measurement(view, made, clip_derivative, self.amplification),
         )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
@@ -170,6 +177,31 @@ class FisherAccountant(RunRecord):
     def clip(self) -> Clip:
         """The clip of the gradients."""
         return self.engine.clip
+
+    @property
+    def n(self) -> int:
+        """How many records the training data has."""
+        return self.run.n
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was released so far, step by step."""
+        return self.run.ledger
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers of one record are unknown; zero while none was observed."""
+        return self.run.unknowns
+
+    @property
+    def about(self) -> str:
+        """What the unknowns are, in words."""
+        return self.run.about
+
+    @property
+    def failure_probability(self) -> float:
+        """The probability, over the steps taken so far, with which the factor κ may fail."""
+        return self.run.failure_probability
 
     def observe(
         self,
@@ -199,22 +231,23 @@ class FisherAccountant(RunRecord):
         Step
             Losses, gradient norms and traces of the batch.
         """
-        chosen = checked_index(index, len(y), self.records)
+        run = self.run
+        chosen = checked_index(index, len(y), run.n)
         check_apart(chosen, self._open)
         noise = self._noise()
         step = self.engine.step(
             x,
             y,
-            probes=self.probes,
-            key=self.steps,
+            probes=run.probes,
+            key=run.ledger.steps,
             update=update,
-            pulls=self.sketch is not None and len(chosen) > 0,
+            pulls=run.sketch is not None and len(chosen) > 0,
             index=chosen,
         )
         if len(chosen):
             self._account(chosen.to(step.norms.device), step, noise)
-            if not self.unknowns:
-                self.unknowns = self.engine.unknowns(x, y)
+            if not run.unknowns:
+                run.unknowns = self.engine.unknowns(x, y)
         self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
@@ -226,60 +259,70 @@ class FisherAccountant(RunRecord):
         self.check.step(len(self._open), self._repeats)
         self._open = self._open[:0]
 
-    def _count_step(self) -> None:
-        clip = self.clip
-        self.ledger.add(
-            Entry(
-                1,
-                self.sampler,
-                self.sample_rate,
-                float(self.noise_multiplier),
-                float(clip.max_grad_norm),
-                float(clip.sensitivity),
-                self.records,
-            )
-        )
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the trace of the information about each record so far, and its variance."""
+        return self.run.information(amplified)
 
-    def _account(self, chosen: Tensor, step: Step, noise: float) -> None:
-        if self.tally.uses.device != chosen.device:
-            self.to(chosen.device)
-        if self.check.watching:  # only then: the sum waits for an accelerator
-            self._repeats += int((self.tally.uses[chosen] > 0).sum())
-        lengths = step.norms * self.clip.factor(step.norms)
-        factors = self.amplification.factors(lengths, noise, self.clip.sensitivity, self.steps + 1)
-        self.tally.add(chosen, step.traces, factors, noise)
-        clipped = self.clip.sensitivity < math.inf
-        if self.individual is not None and self.sampler == POISSON and clipped:
-            self.individual.add(chosen, self.sample_rate, lengths / noise)
-        if self.sketch is not None and step.pulls is not None:
-            self.sketch.add(chosen, step.pulls, factors, noise)
+    def fil(self) -> SpectrumBracket:
+        """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
+        return self.run.fil()
 
-    def _noise(self) -> float:
-        check_noise(self.noise_multiplier)
-        return float(self.noise_multiplier) * self.clip.max_grad_norm
+    def individual_privacy(self) -> IndividualPrivacy:
+        """Return the Rényi differential privacy of every record by itself.
 
-    def _facts(self) -> dict[str, Any]:
-        return super()._facts() | {"check": self.check.facts(), "repeats": self._repeats}
+        None of its numbers is above that of the whole run, which holds for every record.
+        """
+        return self.run.individual_privacy()
 
-    def _take(self, facts: Mapping[str, Any]) -> None:
-        super()._take(facts)
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as tensors by name, and the rest as text under ``"facts"``.
+
+        No pickle is needed to store it: safetensors takes the tensors and the text.
+        """
+        seen = {"check": self.check.facts(), "repeats": self._repeats}
+        return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
+        self.run.load_state_dict(state)
+        facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
         self._open = self._open[:0]
 
-
-def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
-    """Return the clip of that name and threshold; a ready one is returned as it is."""
-    if isinstance(clip, Clip):
-        return clip
-    if clip == "none":
-        return NoClip()
-    if clip not in _CLIPS:
-        names = (*_CLIPS, "none")
-        raise InputError(
-            f"clip must be one of {', '.join(names)}, not {clip!r}{nearest(clip, names)}."
+    def _count_step(self) -> None:
+        clip = self.clip
+        self.run.ledger.add(
+            Entry(
+                steps=1,
+                sampler=self.sampler,
+                sample_rate=self.sample_rate,
+                noise_multiplier=float(self.noise_multiplier),
+                max_grad_norm=float(clip.max_grad_norm),
+                sensitivity=float(clip.sensitivity),
+                records=self.run.n,
+            )
         )
-    return _CLIPS[clip](max_grad_norm)
+
+    def _account(self, chosen: Tensor, step: Step, noise: float) -> None:
+        run, clip = self.run, self.clip
+        if run.sums.uses.device != chosen.device:
+            run.to(chosen.device)
+        if self.check.watching:  # only then: the sum waits for an accelerator
+            self._repeats += int((run.sums.uses[chosen] > 0).sum())
+        lengths = step.norms * clip.factor(step.norms)
+        number = run.ledger.steps + 1
+        factors = self.amplification.factors(lengths, noise, clip.sensitivity, number)
+        run.sums.add(chosen, step.traces, factors, noise)
+        clipped = clip.sensitivity < math.inf
+        if run.individual is not None and self.sampler == POISSON and clipped:
+            run.individual.add(chosen, self.sample_rate, lengths / noise)
+        if run.sketch is not None and step.pulls is not None:
+            run.sketch.add(chosen, step.pulls, factors, noise)
+
+    def _noise(self) -> float:
+        check_noise(self.noise_multiplier)
+        return float(self.noise_multiplier) * self.clip.max_grad_norm
 
 
 def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:

@@ -1,10 +1,11 @@
-"""The record of one run: sums for every data record, and the ledger of its steps."""
+"""The record of one run: sums for every record of the data, and the ledger of its steps."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -12,26 +13,131 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.accounted import Accounted
-from seepage.nn.accounting.measurement import first_difference, identity, ledger_difference
+from seepage.nn.accounting.reading import RunReader
+from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
-from seepage.nn.accounting.tally import Tally
-from seepage.nn.privacy.individual import IndividualTally
-from seepage.nn.privacy.individual_privacy import IndividualPrivacy
-from seepage.nn.privacy.ledger import Ledger
-from seepage.nn.privacy.run import guarantee, renyi
-from seepage.nn.sampling.subsampling import POISSON
-from seepage.nn.sampling.theorem4 import FailureBudget
+from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
+from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
+from seepage.nn.sampling.amplification import FailureBudget
+from seepage.nn.sampling.samplers import POISSON
 
-VERSION = 2
+VERSION = 3
 
 
-class RunRecord(Accounted):
+@dataclass
+class TraceSums:
+    """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``.
+
+    Parameters
+    ----------
+    total
+        ``Σ t``.
+    within
+        ``Σ`` of the variance of ``t`` as seen between the probes of the step.
+    squares
+        ``Σ t²``.
+    """
+
+    total: Tensor
+    within: Tensor
+    squares: Tensor
+
+    @classmethod
+    def zeros(cls, n: int) -> TraceSums:
+        """Return the sums before the first step."""
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
+
+    def add(self, index: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Add a step for the records of a batch."""
+        self.total.index_add_(0, index, mean)
+        self.within.index_add_(0, index, variance)
+        self.squares.index_add_(0, index, mean**2)
+
+
+class InformationSums:
+    """What a run has given away about each record so far.
+
+    For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
+    ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
+    bound on) ``Tr I``, and ``plain`` the same with κ = 1.
+
+    Parameters
+    ----------
+    n
+        How many records there are.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.uses = torch.zeros(n, dtype=torch.int64)
+        self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
+
+    def add(self, index: Tensor, traces: Tensor, factors: Tensor, noise: float) -> None:
+        """Add a step for the records of a batch.
+
+        Parameters
+        ----------
+        index
+            Which records, ``(B,)``, none of them twice.
+        traces
+            Independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``.
+        factors
+            κ of each record, ``(B,)``.
+        noise
+            The standard deviation of the noise on the sum.
+        """
+        traces = traces.to(torch.float64) / noise**2
+        probes = traces.shape[1]
+        mean = traces.mean(1)
+        variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
+        self.uses.index_add_(0, index, torch.ones_like(index))
+        self.amplified.add(index, factors * mean, factors**2 * variance)
+        self.plain.add(index, mean, variance)
+
+    def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
+        """Return the totals and their variances.
+
+        With several probes a step, the variance is what they vary between themselves. With a single
+        one it is what the record's steps vary: that also counts what truly changed between them, so
+        it errs on the large side; it is nan for a record seen once.
+        """
+        sums = self.amplified if amplified else self.plain
+        if probes > 1:
+            return sums.total, sums.within
+        count = self.uses.double()
+        between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
+        scaled = between * count / (count - 1).clamp(min=1.0)
+        return sums.total, torch.where(count == 1, float("nan"), scaled)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the sums by name."""
+        return {
+            "uses": self.uses,
+            "total": self.amplified.total,
+            "within": self.amplified.within,
+            "squares": self.amplified.squares,
+            "plain_total": self.plain.total,
+            "plain_within": self.plain.within,
+            "plain_squares": self.plain.squares,
+        }
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put other sums, named as by :meth:`tensors`, in place of these."""
+        self.uses = tensors["uses"]
+        self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
+        self.plain = TraceSums(
+            *(tensors[name] for name in ("plain_total", "plain_within", "plain_squares"))
+        )
+
+
+Sums = InformationSums | IndividualCosts | SpectrumSketch
+
+
+class RunRecord(RunReader):
     """What is known of a run without its network: it can be read, stored, and joined with others.
 
     Parameters
     ----------
-    records
+    n
         How many records the data set has.
     probes
         How many estimates of the trace each step gave.
@@ -42,35 +148,35 @@ class RunRecord(Accounted):
     sketch
         Sketches of the information about some records, or ``None``.
     measurement
-        What identifies the measurement (:mod:`seepage.nn.accounting.measurement`); ``None`` where a state is
-        to be loaded that tells it.
+        What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` where
+        a state is to be loaded that tells it.
     """
+
+    n: int
+    ledger: Ledger
+    unknowns: int
+    about: str
 
     def __init__(
         self,
-        records: int,
+        n: int,
         probes: int,
         about: str,
         *,
         individual: bool,
         sketch: SpectrumSketch | None,
-        measurement: Mapping[str, Any] | None = None,
+        measurement: Measurement | None = None,
     ) -> None:
-        self.records = records
+        self.n = n
         self.probes = probes
         self.about = about
         self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
         self.unobserved = 0
         self.ledger = Ledger()
-        self.tally = Tally(records)
-        self.individual = IndividualTally(records) if individual else None
+        self.sums = InformationSums(n)
+        self.individual = IndividualCosts(n) if individual else None
         self.sketch = sketch
-
-    @property
-    def steps(self) -> int:
-        """How many steps the run has taken."""
-        return self.ledger.steps
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance."""
@@ -79,7 +185,7 @@ class RunRecord(Accounted):
                 f"{self.unobserved} steps were taken without observe(): what they gave away is not "
                 "known. Call observe(index, x, y) before every step."
             )
-        return self.tally.moments(self.probes, amplified)
+        return self.sums.moments(self.probes, amplified)
 
     @property
     def failure_probability(self) -> float:
@@ -100,10 +206,17 @@ class RunRecord(Accounted):
             )
         return self.sketch.bracket()
 
-    def individual_privacy(self) -> IndividualPrivacy:
+    def individual_privacy(
+        self, run_epsilon: Callable[[Ledger, float], float] | None = None
+    ) -> IndividualPrivacy:
         """Return the Rényi differential privacy of every record by itself.
 
         None of its numbers is above that of the whole run, which holds for every record.
+
+        Parameters
+        ----------
+        run_epsilon
+            The ε of a ledger's steps at δ; by default that of :meth:`privacy`.
         """
         if self.individual is None:
             raise InputError("The accountant was told individual=False; nothing was kept.")
@@ -115,32 +228,35 @@ class RunRecord(Accounted):
                 "record is replaced by another, whose gradient is not known."
             )
         orders = self.individual.orders
-        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.tally.uses.device)
-        total, error = self.individual.totals(self.steps, self.tally.uses, worst)
+        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
+        total, error = self.individual.totals(self.steps, self.sums.uses, worst)
         total = torch.fmin(total, worst)
+        so_far = Ledger(tuple(self.ledger))
         return IndividualPrivacy(
-            orders, total.cpu().numpy(), error.cpu().numpy(), self._run_epsilon()
+            orders,
+            total.cpu().numpy(),
+            error.cpu().numpy(),
+            partial(run_epsilon or _renyi_epsilon, so_far),
         )
 
-    def _run_epsilon(self) -> Callable[[float], float]:
-        """Return the run's ε as a function of δ, for the steps taken so far."""
-        return partial(_epsilon, Ledger(tuple(self.ledger)))
+    def kept(self) -> dict[str, Sums]:
+        """Return the sums that are kept, by name: those of a record add up over processes."""
+        found = {"information": self.sums, "individual": self.individual, "sketch": self.sketch}
+        return {name: sums for name, sums in found.items() if sums is not None}
 
-    def _parts(self) -> dict[str, Tally | IndividualTally | SpectrumSketch]:
-        found = {"tally": self.tally, "individual": self.individual, "sketch": self.sketch}
-        return {name: part for name, part in found.items() if part is not None}
+    def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
+        """Put a function of its name and its value in place of every sum."""
+        for kind, sums in self.kept().items():
+            old = sums.tensors().items()
+            sums.take({name: change(f"{kind}.{name}", tensor) for name, tensor in old})
 
     def to(self, device: torch.device) -> None:
         """Move all sums to a device."""
-        for part in self._parts().values():
-            for name, tensor in part.tensors().items():
-                setattr(part, name, tensor.to(device))
+        self.replace_sums(lambda _, tensor: tensor.to(device))
 
     def clear(self) -> None:
         """Set all sums to zero; the steps stay counted."""
-        for part in self._parts().values():
-            for name, tensor in part.tensors().items():
-                setattr(part, name, torch.zeros_like(tensor))
+        self.replace_sums(lambda _, tensor: torch.zeros_like(tensor))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as tensors by name, and the rest as text under ``"facts"``.
@@ -148,17 +264,15 @@ class RunRecord(Accounted):
         No pickle is needed to store it: safetensors takes the tensors and the text.
         """
         state: dict[str, Any] = {
-            f"{kind}.{name}": tensor.detach().cpu().clone()
-            for kind, part in self._parts().items()
-            for name, tensor in part.tensors().items()
+            name: tensor.detach().cpu().clone() for name, tensor in self._tensors().items()
         }
-        state["facts"] = json.dumps(self._facts())
+        state["facts"] = json.dumps(self.facts())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
-        facts = _read_facts(state)
-        mine = self._facts()
+        facts = read_facts(state)
+        mine = self.facts()
         if self.measurement is None:
             mine["measurement"] = facts["measurement"]
         names = ("records", "probes", "about", "sketched")
@@ -168,38 +282,43 @@ class RunRecord(Accounted):
             raise InputError(
                 f"The state is of a run with {name} = {theirs.get(name)!r}, not {own.get(name)!r}."
             )
-        wanted = {
-            f"{kind}.{name}": (part, name, tensor)
-            for kind, part in self._parts().items()
-            for name, tensor in part.tensors().items()
-        }
-        found = {name for name in state if name != "facts"}
-        if found != set(wanted):
-            odd = sorted(found ^ set(wanted))[0]
-            raise InputError(f"The state and this accountant do not keep the same: see {odd!r}.")
-        for full, (part, name, tensor) in wanted.items():
-            if state[full].shape[:3] != tensor.shape[:3]:  # a sketch learns its width as it goes
+        wanted = self._tensors()
+        odd = sorted((set(state) - {"facts"}) ^ set(wanted))
+        if odd:
+            raise InputError(f"The state and this accountant do not keep the same: see {odd[0]!r}.")
+        for name, tensor in wanted.items():
+            if state[name].shape[:3] != tensor.shape[:3]:  # a sketch learns its width as it goes
                 raise InputError(
-                    f"{full} of the state has the shape {tuple(state[full].shape)}, not "
+                    f"{name} of the state has the shape {tuple(state[name].shape)}, not "
                     f"{tuple(tensor.shape)}."
                 )
-            setattr(part, name, state[full].to(tensor.device, copy=True))
-        self._take(facts)
+        self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
+        self.measurement = facts["measurement"]
+        self.unknowns = facts["unknowns"]
+        self.unobserved = facts["unobserved"]
+        self.ledger = Ledger.from_json(facts["ledger"])
 
     def absorb(self, share: RunRecord) -> None:
         """Add what another process saw of the same run."""
-        for kind, part in self._parts().items():
-            other = share._parts()[kind]
-            if isinstance(part, SpectrumSketch):
-                part.absorb(other)  # type: ignore[arg-type]
-                continue
-            for name, tensor in part.tensors().items():
-                tensor += getattr(other, name).to(tensor.device)
+        if self.sketch is not None and share.sketch is not None:
+            self.sketch.absorb(share.sketch)
+        theirs = share._tensors()
+        for name, tensor in self._tensors().items():
+            if not name.startswith("sketch."):
+                tensor += theirs[name].to(tensor.device)
 
-    def _facts(self) -> dict[str, Any]:
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{kind}.{name}": tensor
+            for kind, sums in self.kept().items()
+            for name, tensor in sums.tensors().items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return all but the sums, as a file can hold it."""
         return {
             "version": VERSION,
-            "records": self.records,
+            "records": self.n,
             "probes": self.probes,
             "about": self.about,
             "measurement": self.measurement,
@@ -209,72 +328,8 @@ class RunRecord(Accounted):
             "ledger": self.ledger.to_json(),
         }
 
-    def _take(self, facts: Mapping[str, Any]) -> None:
-        self.measurement = facts["measurement"]
-        self.unknowns = facts["unknowns"]
-        self.unobserved = facts["unobserved"]
-        self.ledger = Ledger.from_json(facts["ledger"])
 
-
-def join_shares(shares: Sequence[RunRecord]) -> RunRecord:
-    """Return the whole run, given what each of its processes saw of it.
-
-    In data-parallel training every process observes its own part of each batch; the sums of a
-    record add up. All shares must have taken the same steps.
-    """
-    if not shares:
-        raise InputError("There are no shares to join.")
-    check_alike(shares)
-    first = shares[0]
-    whole = RunRecord(
-        first.records,
-        first.probes,
-        first.about,
-        individual=first.individual is not None,
-        sketch=None,
-        measurement=first.measurement,
-    )
-    if first.sketch is not None:
-        whole.sketch = SpectrumSketch(
-            first.sketch.chosen.tolist(), first.sketch.rank, first.records
-        )
-    whole.unknowns = max(share.unknowns for share in shares)  # zero where all batches were empty
-    whole.ledger = Ledger(tuple(first.ledger))
-    whole.unobserved = max(share.unobserved for share in shares)
-    for share in shares:
-        whole.absorb(share)
-    return whole
-
-
-def check_alike(runs: Sequence[RunRecord]) -> None:
-    """Raise unless records are of different runs that measured the same, in the same steps."""
-    if len({id(run) for run in runs}) < len(runs):
-        raise InputError("The same run is given twice; each must be one of its own.")
-    first = runs[0]
-    for other in runs[1:]:
-        _check_pair(first, other)
-    # A run that saw only empty batches does not know how many numbers are unknown.
-    sizes = sorted({run.unknowns for run in runs} - {0})
-    if len(sizes) > 1:
-        raise InputError(
-            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknown numbers."
-        )
-
-
-def _check_pair(first: RunRecord, other: RunRecord) -> None:
-    names = ("records", "probes", "about")
-    mine, theirs = (identity(run._facts(), names) for run in (first, other))
-    name = first_difference(mine, theirs)
-    if name is not None:
-        raise InputError(f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}.")
-    difference = ledger_difference(first.ledger, other.ledger)
-    if difference is not None:
-        raise InputError(f"The runs did not take the same steps: {difference}.")
-    if list(first._parts()) != list(other._parts()):
-        raise InputError("Only some of the runs kept sketches, or the privacy of single records.")
-
-
-def _read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
+def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a stored state, or raise if it is none of this version."""
     try:
         facts = json.loads(state["facts"])
@@ -292,5 +347,5 @@ def _read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
     return dict(facts)
 
 
-def _epsilon(ledger: Ledger, delta: float) -> float:
+def _renyi_epsilon(ledger: Ledger, delta: float) -> float:
     return guarantee(ledger, delta).epsilon

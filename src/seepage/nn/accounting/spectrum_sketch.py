@@ -8,7 +8,7 @@ of it for each record are its leading directions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,9 +134,17 @@ class SpectrumSketch:
             self._append(half, everyone, other.rows[half].to(self.rows.device) * share**0.5)
         self.lost += share * other.lost.to(self.lost.device)
 
+    def emptied(self) -> SpectrumSketch:
+        """Return a sketch of the same records and rank to which nothing has been added."""
+        return SpectrumSketch(self.chosen.tolist(), self.rank, len(self._place))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept, by name."""
         return {"rows": self.rows, "lost": self.lost}
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put other directions, named as by :meth:`tensors`, in place of these."""
+        self.rows, self.lost = tensors["rows"], tensors["lost"]
 
 
 def _gram(rows: Tensor) -> Tensor:

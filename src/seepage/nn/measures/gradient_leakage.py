@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,21 +21,21 @@ from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.nystrom import Sketch, nystrom
-from seepage.nn.measures.spectral import Spectral, lanczos
+from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
+from seepage.nn.measures.nystrom import InformationSketch, nystrom
 from seepage.nn.measures.traces import (
-    Trace,
+    TraceEstimate,
     check_probes,
     exact,
     exact_diagonal,
     hutchpp,
     rademacher,
 )
-from seepage.nn.problem.clipping import Clip, HardClip, NoClip, SmoothClip
+from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
+from seepage.support.number_check import check_positive
 
-_CLIPS = {"smooth": SmoothClip, "hard": HardClip}
 CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
 )
@@ -54,9 +53,9 @@ def leakage(
     *,
     noise_multiplier: float,
     max_grad_norm: float | None = None,
-    clip: str = "smooth",
+    clip: str | Clip = "hard",
     view: View | None = None,
-    clipping: str = "exact",
+    clip_derivative: str = "exact",
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> GradientLeakage:
@@ -66,24 +65,25 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per example.
+        function of output and target that returns one loss per record.
     x, y
-        The batch, examples along the first axis.
+        The batch, records along the first axis.
     noise_multiplier
         ``σ``: the noise on the sum has the standard deviation ``σC``, or ``σ`` without clipping.
     max_grad_norm
         The clipping threshold ``C``; ``None`` leaves the gradients as they are.
     clip
-        ``"smooth"`` (paper 004's GELU) or ``"hard"``.
+        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its
+        own threshold, without ``max_grad_norm``.
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
-    clipping
+    clip_derivative
         ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
-        random signs (rows, cells and parts) bounds the leakage from above, and says ``bound`` for
-        its kind; everything else clips exactly all the same.
+        random signs (records, cells and parts) bounds the leakage from above, and says ``bound``
+        for its kind; everything else clips exactly all the same.
     chunk_size
-        Examples worked on at a time; ``"auto"`` finds what fits.
+        Records worked on at a time; ``"auto"`` finds what fits.
     seed
         Of the probes.
 
@@ -95,27 +95,26 @@ def leakage(
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
     >>> leak = sp.nn.leakage(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)
-    >>> leak.rows(method="exact").shape
+    >>> leak.records("dfil", method="exact").shape
     (10,)
     >>> leak.cells(probes=16).shape
     (10, 4)
     """
-    if not (np.isfinite(noise_multiplier) and noise_multiplier > 0):
-        raise InputError(
-            f"noise_multiplier must be a finite number above zero, not {noise_multiplier!r}."
-        )
+    check_positive(noise_multiplier, "noise_multiplier")
     if view is not None and not isinstance(view, View):
         raise InputError(
             "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
             f"sp.nn.Embedding('module')), not {view!r}."
         )
-    chosen: Clip = NoClip()
-    if max_grad_norm is not None:
-        if clip not in _CLIPS:
-            raise InputError(f"clip must be 'smooth' or 'hard', not {clip!r}.")
-        chosen = _CLIPS[clip](max_grad_norm)
+    chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
-        net, loss, clip=chosen, view=view, clipping=clipping, chunk_size=chunk_size, seed=seed
+        net,
+        loss,
+        clip=chosen,
+        view=view,
+        clipping=clip_derivative,
+        chunk_size=chunk_size,
+        seed=seed,
     )
     return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
 
@@ -140,19 +139,28 @@ class GradientLeakage:
         if not len(y):
             raise InputError("The batch holds no record; give at least one.")
 
-    def rows(self, measure: str = "dfil", method: str = "rademacher", probes: int = 32) -> Estimate:
-        """Return the leakage about each record.
+    def records(
+        self, measure: str | None = None, method: str = "rademacher", probes: int = 32
+    ) -> Estimate:
+        """Return the leakage about each record; also ``rows()``.
 
         Parameters
         ----------
         measure
             ``"dfil"``, or ``"fil"``, which iterates. Cut off before it settles, its kind is
-            ``estimate``, the value is from below, and the error reaches to the bound above.
+            ``estimate``, the value is from below, and the error reaches to the bound above. There
+            is no default.
         method
             For the dFIL: ``"rademacher"`` (random signs), ``"hutch++"``, or ``"exact"``.
         probes
             How many probes to spend, at least 2.
         """
+        if measure is None:
+            raise InputError(
+                "Name the measure: 'dfil', the average over a record's unknowns, which takes as "
+                "many passes as probes, or 'fil', the most of any direction, which iterates up to "
+                "100 times over the batch."
+            )
         if measure == "fil":
             return self._fil()
         if measure != "dfil":
@@ -167,6 +175,8 @@ class GradientLeakage:
             exactly_clipped.get(method) or self._probed_kind(),
             degrees=trace.degrees,
         )
+
+    rows = records
 
     def cells(self, probes: int = 64, method: str = "rademacher") -> Estimate:
         """Return the leakage about each number of each record alone, the rest of it known.
@@ -208,7 +218,7 @@ class GradientLeakage:
             out[name] = self._averaged(self._whitened(squares), "dfil", "rows", name)
         return out
 
-    def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> Spectral:
+    def spectrum(self, tolerance: float = 1e-4, max_steps: int = 100) -> LargestEigenvalues:
         """Return ``λ_max(I)`` of every record with bounds on either side; ``η`` is its root."""
         count, like = batch_size(self.x), self.engine.variable(self.x, self.y)
         shape = (count, *like.shape[1:])
@@ -223,14 +233,14 @@ class GradientLeakage:
 
         return lanczos(apply, start.flatten(1), tolerance, max_steps)
 
-    def sketch(self, rank: int = 8) -> Sketch:
+    def sketch(self, rank: int = 8) -> InformationSketch:
         """Return a low-rank sketch of every record's information matrix.
 
         Up to rounding it is never above the matrix, and it is the matrix itself where ``rank`` is
         the number of unknowns, or more.
         """
         found = nystrom(self.engine, self.x, self.y, rank)
-        return Sketch(found.factor / self.noise, found.shape)
+        return InformationSketch(found.factor / self.noise, found.shape)
 
     def norms(self) -> Tensor:
         """Return the norm of every record's gradient before clipping."""
@@ -249,7 +259,7 @@ class GradientLeakage:
             conditions=(*result.conditions, found.remark()),
         )
 
-    def _trace(self, method: str, probes: int) -> Trace:
+    def _trace(self, method: str, probes: int) -> TraceEstimate:
         if method == "rademacher":
             return rademacher(self.engine, self.x, self.y, probes)
         if method == "hutch++":

@@ -16,7 +16,7 @@ from seepage.nn.problem.views import Inputs, batch_size
 
 
 @dataclass(frozen=True)
-class Sketch:
+class InformationSketch:
     """``I ≈ FᵀF`` with a few rows ``F`` per record.
 
     Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``), and equals it where its rank
@@ -50,7 +50,9 @@ class Sketch:
         return self.factor.square().sum(2)
 
 
-def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sketch") -> Sketch:
+def nystrom(
+    engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sketch"
+) -> InformationSketch:
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
     ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record.
@@ -87,7 +89,7 @@ def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sket
     few = _factor(basis, image[:, unknown].double(), torch.finfo(image.dtype).eps)
     factor = torch.zeros(*few.shape[:2], size, dtype=z.dtype, device=z.device)
     factor[:, :, unknown] = few.to(z.dtype)
-    return Sketch(factor, tuple(z.shape[1:]))
+    return InformationSketch(factor, tuple(z.shape[1:]))
 
 
 def _directions(size: int, rank: int, key: int) -> Tensor:

@@ -26,7 +26,7 @@ _AT_A_TIME = 4  # directions that share one pass
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceEstimate:
     """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
 
     ``degrees`` is how many degrees of freedom the standard error has.
@@ -46,18 +46,20 @@ def check_probes(probes: int) -> None:
         )
 
 
-def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
+def rademacher(
+    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace"
+) -> TraceEstimate:
     """Return the mean of independent probes, with the standard error of that mean."""
     check_probes(probes)
     estimates = engine.step(x, y, probes=probes, key=key).traces
     spread = estimates.std(1, correction=1) / probes**0.5
-    return Trace(estimates.mean(1), spread, probes - 1)
+    return TraceEstimate(estimates.mean(1), spread, probes - 1)
 
 
-def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
+def exact(engine: Engine, x: Inputs, y: Tensor) -> TraceEstimate:
     """Return the trace as the sum of the exact diagonal."""
     values = exact_diagonal(engine, x, y).flatten(1).sum(1)
-    return Trace(values, torch.zeros_like(values))
+    return TraceEstimate(values, torch.zeros_like(values))
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
@@ -77,7 +79,9 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
     return out.reshape(count, *z.shape[1:])
 
 
-def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
+def hutchpp(
+    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++"
+) -> TraceEstimate:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
     The part inside the subspace is exact, so the standard error is that of the rest alone. Each
@@ -102,7 +106,7 @@ def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hu
         estimates.append(_changes(engine, x, y, rest)[:, 0])
     outside = torch.stack(estimates, 1)
     spread = outside.std(1, correction=1) / rank**0.5
-    return Trace(inside + outside.mean(1), spread, rank - 1)
+    return TraceEstimate(inside + outside.mean(1), spread, rank - 1)
 
 
 def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Tensor:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
+from seepage.support.number_check import check_positive
 
 
 class Clip(ABC):
@@ -189,3 +190,35 @@ def check_threshold(value: float) -> None:
     """Raise unless a clipping threshold is a finite number above zero."""
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"max_grad_norm must be a finite number above zero, not {value!r}.")
+
+
+_NAMED: dict[str, type[HardClip | SmoothClip]] = {"hard": HardClip, "smooth": SmoothClip}
+
+
+def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
+    """Return the clip of that name and threshold; a ready one is returned as it is."""
+    if isinstance(clip, Clip):
+        return clip
+    if clip == "none":
+        return NoClip()
+    if clip not in _NAMED:
+        names = (*_NAMED, "none")
+        raise InputError(
+            f"clip must be one of {', '.join(names)}, not {clip!r}{nearest(clip, names)}."
+        )
+    return _NAMED[clip](max_grad_norm)
+
+
+def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
+    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
+    if max_grad_norm is not None:
+        check_positive(max_grad_norm, "max_grad_norm")
+    if isinstance(clip, Clip):
+        if max_grad_norm not in (None, clip.max_grad_norm):
+            raise InputError(
+                f"max_grad_norm={max_grad_norm!r} contradicts clip={clip!r}; give the clip by its "
+                "name, or the same threshold in both."
+            )
+        return clip
+    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
+    return NoClip() if max_grad_norm is None else found

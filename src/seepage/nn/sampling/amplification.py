@@ -1,17 +1,145 @@
-"""Which factor κ the records of a step get, and when it falls back to one."""
+"""The factor κ by which not knowing who was in a batch lowers the information about a record.
+
+One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has information ``I = J̃ᵀJ̃/s²`` and
+nobody learns who took part, the information of the step is at most ``κ q I``: ``I`` counted in the
+steps in which the record does take part, times κ. Three factors, from the loosest to the tightest:
+
+* ``κ = 1`` (paper 004, theorem 4, equation 2): for any batches chosen without looking at the data.
+* ``κ = q/(q + (1 − q)e^{−ε})`` (equation 3), where the densities with and without the record differ
+  by at most ``e^ε``: see :func:`theorem4_factor`. With Gaussian noise that holds but for a
+  probability δ in each step.
+* :class:`MixtureFactor`, which needs no δ and knows the length of the record's own gradient.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
+from functools import lru_cache
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.nn.sampling.subsampling import FIXED, OTHER, POISSON, MixtureFactor
-from seepage.nn.sampling.theorem4 import FailureBudget, privacy_loss_quantile, theorem4_factor
+from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
 
 METHODS = ("mixture", "theorem4", "none")
+
+_STEP = 1 / 128  # of the table of κ, in units of the shift
+_LARGEST_SHIFT = 12.0  # beyond it κ is taken to be one, which it nearly is
+_QUADRATURE = 0.02
+
+
+class MixtureFactor:
+    """κ from the mixture that a subsampled step really is, with no failure probability.
+
+    With the record in the batch the release is ``p₁ = N(m₁, s²)``, without it (or with another in
+    its place) ``p₀ = N(m₀, s²)``, and what is seen is ``q p₁ + (1 − q) p₀``, whose second part does
+    not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
+
+        w(x) = q/(q + (1 − q) e^{μx − μ²/2})
+
+    the information is exactly ``q I`` times ``E[w]`` across the direction ``m₁ − m₀`` and
+    ``E[x² w]`` along it; κ is the larger of the two. What is known of the other records' batch only
+    averages this (the map ``(a, b) → a²/b`` is convex). The factor runs from ``q`` at ``μ = 0`` to
+    one, and is read at the next larger point of a table, so that it stays a bound.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn.sampling.amplification import MixtureFactor
+    >>> MixtureFactor(0.01)(torch.tensor([0.0, 1.0, 100.0]))
+    tensor([0.0100, 0.0472, 1.0000], dtype=torch.float64)
+    """
+
+    def __init__(self, sample_rate: float) -> None:
+        check_rate(sample_rate)
+        self.sample_rate = float(sample_rate)
+
+    def __call__(self, shifts: Tensor) -> Tensor:
+        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one where that is unknown (nan)."""
+        table = _mixture_table(self.sample_rate).to(shifts.device)
+        known = torch.nan_to_num(shifts.double(), nan=math.inf, posinf=math.inf)
+        place = torch.ceil(known / _STEP).clamp(max=table.shape[0] - 1)
+        return table[place.long()]
+
+
+@lru_cache(maxsize=8)
+def _mixture_table(sample_rate: float) -> Tensor:
+    """Return κ at the shifts 0, 1/128, … 12, made to never decrease; then one."""
+    if sample_rate == 1.0:
+        return torch.ones(2, dtype=torch.float64)
+    x = torch.arange(-9.0, 9.0, _QUADRATURE, dtype=torch.float64)
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _QUADRATURE
+    weights = torch.stack((density, density * x * x))
+    shifts = torch.arange(0.0, _LARGEST_SHIFT + _STEP, _STEP, dtype=torch.float64)
+    odds = math.log((1 - sample_rate) / sample_rate)
+    largest = [
+        (weights @ torch.sigmoid(-(odds + mu[:, None] * x - mu[:, None] ** 2 / 2)).T).amax(0)
+        for mu in shifts.split(512)
+    ]
+    table = torch.cummax(torch.cat(largest), 0).values.clamp(max=1.0)
+    return torch.cat((table, torch.ones(1, dtype=torch.float64)))
+
+
+def theorem4_factor(sample_rate: float, epsilon: float) -> float:
+    """Return ``q/(q + (1 − q)e^{−ε})`` (paper 004, equation 3).
+
+    Examples
+    --------
+    >>> from seepage.nn.sampling.amplification import theorem4_factor
+    >>> theorem4_factor(0.01, 0.0), theorem4_factor(1.0, 3.0)
+    (0.01, 1.0)
+    """
+    return sample_rate / (sample_rate + (1 - sample_rate) * math.exp(-epsilon))
+
+
+def paper_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε of paper 004's algorithm 1.
+
+    It is the classical formula of the Gaussian mechanism, which is proved for ε ≤ 1 only and says
+    nothing about the ratio of densities that the theorem needs: kept for the reproduction. For a
+    number to rely on, take :func:`privacy_loss_quantile`.
+    """
+    return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
+
+
+def privacy_loss_quantile(shift: float, delta: float) -> float:
+    """Return the ε that the log-ratio of two densities exceeds with probability δ.
+
+    Two Gaussian releases whose means lie ``shift`` standard deviations apart have the log-ratio
+    ``N(shift²/2, shift²)``, hence ``ε = shift²/2 + shift·Φ⁻¹(1 − δ)``.
+    """
+    return shift * shift / 2 - shift * NormalDist().inv_cdf(delta)
+
+
+class FailureBudget:
+    """How the failure probability of theorem 4 is spread over the steps of a run.
+
+    Of a run with a known number of steps each gets the same part; once all parts are spent, none is
+    left. Without a known end, step ``t`` gets ``6/(π²t²)`` of the whole, which sums to it.
+    """
+
+    def __init__(self, total: float, steps: int | None) -> None:
+        if not 0 < total < 1:
+            raise InputError(f"delta must lie between 0 and 1, not {total!r}.")
+        if steps is not None and steps < 1:
+            raise InputError(f"steps must be the number of steps of the run, not {steps!r}.")
+        self.total = float(total)
+        self.steps = None if steps is None else int(steps)
+
+    def at(self, step: int) -> float:
+        """Return the failure probability of a step, counted from one; zero when none is left."""
+        if self.steps is None:
+            return self.total * 6 / (math.pi * step) ** 2
+        return self.total / self.steps if step <= self.steps else 0.0
+
+    def spent(self, steps: int) -> float:
+        """Return what the first ``steps`` steps spend together."""
+        if self.steps is not None:
+            return self.total * min(steps, self.steps) / self.steps
+        return math.fsum(self.at(step) for step in range(1, steps + 1))
 
 
 class Amplification:
@@ -20,7 +148,7 @@ class Amplification:
     Parameters
     ----------
     method
-        ``"mixture"``: :class:`~seepage.nn.sampling.subsampling.MixtureFactor`. ``"theorem4"``: equation 3 of
+        ``"mixture"``: :class:`MixtureFactor`. ``"theorem4"``: equation 3 of
         paper 004. ``"none"``: one (equation 2).
     sampler
         How batches are drawn: ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from seepage.errors import InputError, nearest
 from seepage.nn.jacobian.random_signs import key_of
-from seepage.nn.sampling.subsampling import FIXED, POISSON
+
+POISSON, FIXED, OTHER = "poisson", "fixed", "other"
+SAMPLERS = (POISSON, FIXED, OTHER)
 
 
 class Sampler(ABC):
@@ -96,3 +98,9 @@ def make_sampler(kind: str, records: int, batch_size: int, seed: int) -> Sampler
             f"sampling must be 'poisson' or 'fixed', not {kind!r}{nearest(kind, _KINDS)}."
         )
     return _KINDS[kind](records, batch_size, seed)
+
+
+def check_rate(sample_rate: float) -> None:
+    """Raise unless a sampling rate lies above zero and not above one."""
+    if not 0 < sample_rate <= 1:
+        raise InputError(f"The sampling rate must lie in (0, 1], not {sample_rate!r}.")

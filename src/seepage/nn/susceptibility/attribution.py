@@ -1,6 +1,6 @@
 """A number for every attribute of every record, and its norms over records, attributes and images.
 
-The PLIS of a subject, of a group of attributes or of a super-pixel is the Euclidean norm of that
+The PLIS of a record, of a group of attributes or of a super-pixel is the Euclidean norm of that
 part of its array (paper 002, section "Theoretical Results").
 """
 
@@ -58,7 +58,7 @@ class Attribution:
     def __len__(self) -> int:
         return int(self.values.shape[0])
 
-    def subjects(self) -> Result:
+    def records(self) -> Result:
         """Return the norm over each whole record."""
         return self._result(self.values.flatten(1).norm(dim=1), "rows")
 

@@ -115,7 +115,7 @@ def compare(
     )
     if not exact:
         unknowns = engine.unknowns(x, y)
-        mean = leak.rows(probes=probes)  # the root of the mean over the unknowns
+        mean = leak.records("dfil", probes=probes)  # the root of the mean over the unknowns
         frobenius = replace(
             mean,
             values=mean.values * unknowns**0.5,

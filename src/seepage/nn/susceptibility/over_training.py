@@ -19,16 +19,15 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
-from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import View
-from seepage.nn.sampling.batch_index import check_apart, checked_index
+from seepage.nn.sampling.batch_check import check_apart, checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import (
     as_tensors,
     check_batch,
     check_view,
-    choose_clip,
     named,
 )
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility
@@ -77,7 +76,7 @@ class RunSusceptibility(Attribution):
         columns = {
             "row": np.arange(len(self)) if self.index is None else self.index,
             "privacy_loss": loss.privacy_loss,
-            "plis": np.asarray(self.subjects()),
+            "plis": np.asarray(self.records()),
             "steps": self.uses.cpu().numpy(),
             "mu": loss.mu(),
             "rdp_2": loss.rdp(2),
@@ -104,11 +103,11 @@ class PlisOverTraining:
     max_grad_norm
         The clipping threshold ``C``.
     clip
-        ``"smooth"`` or ``"hard"``.
+        ``"hard"`` or ``"smooth"``.
     view
         What the attributes are.
     chunk_size
-        Examples worked on at a time.
+        Records worked on at a time.
 
     Examples
     --------
@@ -135,7 +134,7 @@ class PlisOverTraining:
         n: int,
         noise_multiplier: float,
         max_grad_norm: float,
-        clip: str | Clip = "smooth",
+        clip: str | Clip = "hard",
         view: View | None = None,
         chunk_size: int | str = "auto",
     ) -> None:

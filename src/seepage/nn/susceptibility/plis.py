@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.accounting.accountant import make_clip
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.linear_models import as_network
 from seepage.nn.problem.losses import Loss
 from seepage.nn.problem.views import Input, View, batch_size
@@ -37,7 +36,7 @@ def plis(
     *,
     noise_multiplier: float | None = None,
     max_grad_norm: float | None = None,
-    clip: str | Clip = "smooth",
+    clip: str | Clip = "hard",
     view: View | None = None,
     compare: str | None = None,
     probes: int = 64,
@@ -50,10 +49,10 @@ def plis(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per example. Or a fitted model of
+        function of output and target that returns one loss per record. Or a fitted model of
         :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None``: its own is taken.
     x, y
-        The batch, examples along the first axis; for tables also data frames, whose columns then
+        The batch, records along the first axis; for tables also data frames, whose columns then
         have names.
     noise_multiplier
         ``σ``: the noise on the sum has the standard deviation ``s = σC``, or ``σ`` without
@@ -61,8 +60,8 @@ def plis(
     max_grad_norm
         The clipping threshold ``C``; ``None`` leaves the gradients as they are.
     clip
-        ``"smooth"`` (paper 004's GELU, as in paper 002) or ``"hard"``, under which the privacy loss
-        of a clipped record does not react to anything and its PLIS is zero. Or a clip of
+        ``"hard"``, under which the privacy loss of a clipped record does not react to anything and
+        its PLIS is zero, or ``"smooth"`` (paper 004's GELU, as in paper 002). Or a clip of
         :mod:`seepage.nn`, which has its own threshold, without ``max_grad_norm``.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
@@ -73,7 +72,7 @@ def plis(
     probes
         How many probes an estimate takes.
     chunk_size
-        Examples worked on at a time; ``"auto"`` finds what fits.
+        Records worked on at a time; ``"auto"`` finds what fits.
     seed
         Of the probes.
 
@@ -128,21 +127,6 @@ def _release(
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")
     return float(noise_multiplier) * chosen.max_grad_norm, chosen
-
-
-def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
-    if max_grad_norm is not None:
-        check_positive(max_grad_norm, "max_grad_norm")
-    if isinstance(clip, Clip):
-        if max_grad_norm not in (None, clip.max_grad_norm):
-            raise InputError(
-                f"max_grad_norm={max_grad_norm!r} contradicts clip={clip!r}; give the clip by its "
-                "name, or the same threshold in both."
-            )
-        return clip
-    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
-    return NoClip() if max_grad_norm is None else found
 
 
 def check_view(view: Any) -> None:

@@ -20,7 +20,7 @@ from seepage.tables.frames import build_frame
 class Susceptibility(Attribution):
     """The privacy loss-input susceptibility of the records of one batch.
 
-    ``values`` is the PLIS, an array like the records; :meth:`subjects`, :meth:`attributes`,
+    ``values`` is the PLIS, an array like the records; :meth:`records`, :meth:`attributes`,
     :meth:`patches` and :meth:`superpixels` give its norms.
 
     Parameters
@@ -85,7 +85,7 @@ class Susceptibility(Attribution):
         columns: dict[str, Any] = {
             "row": labels,
             loss: self.privacy_loss.cpu().numpy(),
-            "plis": np.asarray(self.subjects()),
+            "plis": np.asarray(self.records()),
             "gradient_norm": self.norms.cpu().numpy(),
             "loss": self.losses.cpu().numpy(),
         }

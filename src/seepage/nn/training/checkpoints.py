@@ -45,3 +45,27 @@ def remove_leftovers(path: Path) -> None:
     """Remove half-written files of earlier runs that were killed."""
     for left in path.parent.glob(f".{path.name}.*"):
         left.unlink(missing_ok=True)
+
+
+def check_same_run(
+    path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
+) -> None:
+    """Raise unless a checkpoint is of the run that is to go on from it, for ``steps`` steps."""
+    if "loss" not in stored:
+        raise InputError(
+            f"{path} was written by an earlier version of seepage, which did not store all that "
+            "identifies a run; name another checkpoint, or delete it to begin anew."
+        )
+    for name, value in mine.items():
+        if stored.get(name) != value:
+            raise InputError(
+                f"{path} is of another run: its {name} is {stored.get(name)!r}, not {value!r}. "
+                "Name another checkpoint, or delete it to begin anew."
+            )
+    announced = stored["theorem4_steps"]
+    if announced is not None and announced != steps:
+        raise InputError(
+            f"{path} is of a run that spreads the failure probability of theorem 4 over "
+            f"{announced} steps; to go on for {steps} would not keep to its delta. Give "
+            f"steps={announced}, or begin anew with another checkpoint."
+        )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,15 +13,23 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.jacobian.engine import Step
-from seepage.nn.privacy.ledger import Ledger
-from seepage.nn.privacy.run import ADD_OR_REMOVE, PrivacyGuarantee
+from seepage.nn.privacy.individual_privacy import IndividualPrivacy
+from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.losses import Loss
-from seepage.nn.sampling.sampler_check import SamplerWarning
-from seepage.nn.sampling.subsampling import OTHER, POISSON
-from seepage.nn.training.unhooked_network import innermost, without_opacus
+from seepage.nn.sampling.batch_check import SamplerWarning
+from seepage.nn.sampling.samplers import OTHER, POISSON
 
 _FLAT = "Opacus's flat clipping (the default), plain or ghost"
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 class OpacusAccountant(FisherAccountant):
@@ -39,18 +48,17 @@ class OpacusAccountant(FisherAccountant):
             without_opacus(net), *args, noise_multiplier=source.noise_multiplier(), **options
         )
         # The threshold follows the optimiser; the ledger has that of every step.
-        self.measurement = (self.measurement or {}) | {"clip": HardClip.__name__}
+        self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
         self._observed = 0
         self._unhook = source.chain(self._after_step)
 
-    def observe(
+    def observe(  # type: ignore[override]  # whether more follows, Opacus tells
         self,
         index: Sequence[int] | Tensor | Any,
         x: Any,
         y: Tensor,
         *,
         update: bool = False,
-        more: bool = True,
     ) -> Step:
         """Account for a batch or a part of it; the step is counted when Opacus takes it."""
         self.noise_multiplier = self._source.noise_multiplier()
@@ -86,11 +94,12 @@ class OpacusAccountant(FisherAccountant):
         epsilon = _opacus_epsilon(type(theirs), self.ledger, delta)
         return PrivacyGuarantee(epsilon, delta, ADD_OR_REMOVE, f"opacus {theirs.mechanism()}")
 
-    def _run_epsilon(self) -> Callable[[float], float]:
+    def individual_privacy(self) -> IndividualPrivacy:
+        """Return the Rényi differential privacy of every record by itself, none above Opacus's."""
         theirs = self._source.accountant()
         if theirs is None or self.sampler != POISSON:
-            return super()._run_epsilon()
-        return partial(_opacus_epsilon, type(theirs), Ledger(tuple(self.ledger)))
+            return super().individual_privacy()
+        return self.run.individual_privacy(partial(_opacus_epsilon, type(theirs)))
 
     def _modules(self) -> Any:
         return innermost(self._original).modules()
@@ -99,7 +108,7 @@ class OpacusAccountant(FisherAccountant):
         if self._observed:
             self.close_step()
         else:
-            self.unobserved += 1
+            self.run.unobserved += 1
             self._count_step()
         self._observed = 0
 
@@ -205,7 +214,7 @@ def attach(
     net
         The network, as ``make_private`` returned it or as it was before.
     loss
-        The loss of one example: ``"cross_entropy"``, or the criterion, as it was before
+        The loss of one record: ``"cross_entropy"``, or the criterion, as it was before
         ``make_private`` or as that returned it for ghost clipping.
     data_loader
         The loader that ``make_private`` returned.
@@ -269,3 +278,46 @@ def _own_criterion(loss: Any) -> Any:
     """Return the criterion inside the wrapper that Opacus's ghost clipping puts around it."""
     wrapped = type(loss).__module__.split(".")[0] == "opacus"
     return loss.criterion if wrapped and hasattr(loss, "criterion") else loss
+
+
+def innermost(net: nn.Module) -> nn.Module:
+    """Return the user's network inside the wrappers of Opacus and of data parallelism."""
+    while True:
+        inner = getattr(net, "_module", None) or getattr(net, "module", None)
+        if not isinstance(inner, nn.Module) or type(net).__module__.split(".")[0] not in (
+            "opacus",
+            "torch",
+        ):
+            return net
+        net = inner
+
+
+def without_opacus(net: nn.Module) -> nn.Module:
+    """Return a copy of the network inside, without the hooks that Opacus has put there.
+
+    They would take part in the accountant's own passes and store per-record gradients of them. The
+    copy has modules of its own, but the same parameters and buffers.
+    """
+    inner = innermost(net)
+    handles = getattr(inner, "autograd_grad_sample_hooks", ())
+    theirs = {(id(handle.hooks_dict_ref()), handle.id) for handle in handles}
+    return _copied(inner, theirs, {})
+
+
+def _copied(
+    module: nn.Module, dropped: set[tuple[int, int]], done: dict[int, nn.Module]
+) -> nn.Module:
+    if id(module) in done:  # a module used twice stays one module
+        return done[id(module)]
+    copy = module.__class__.__new__(module.__class__)
+    copy.__dict__ = dict(module.__dict__)
+    done[id(module)] = copy
+    for name in _HOOKS:
+        hooks: OrderedDict[int, Any] = module.__dict__.get(name, OrderedDict())
+        kept = ((key, hook) for key, hook in hooks.items() if (id(hooks), key) not in dropped)
+        copy.__dict__[name] = OrderedDict(kept)
+    copy.__dict__["_modules"] = {
+        name: None if child is None else _copied(child, dropped, done)
+        for name, child in module._modules.items()
+    }
+    return copy

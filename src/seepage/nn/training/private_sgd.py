@@ -8,8 +8,10 @@ and weight decay, which look at nothing but the noisy gradients and add no leaka
 
 from __future__ import annotations
 
+import inspect
 import os
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +19,53 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
 from seepage.nn.accounting.accountant import FisherAccountant
-from seepage.nn.accounting.fingerprint import data_fingerprint, loss_name, plain_setting
-from seepage.nn.accounting.sharing import (
-    gather_shares,
-    keep_one_share,
+from seepage.nn.accounting.joining import gather_shares, keep_one_share, whole_state
+from seepage.nn.accounting.processes import (
+    check_agreement,
+    own_part,
     process_rank,
-    whole_state,
+    shared_seed,
+    start_alike,
+    summed,
     world_size,
 )
+from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
 from seepage.nn.jacobian.random_signs import key_of
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.losses import Loss
 from seepage.nn.sampling.samplers import make_sampler
-from seepage.nn.training.checkpoints import read_checkpoint, remove_leftovers, write_checkpoint
-from seepage.nn.training.evaluation import Progress, measure_accuracy
-from seepage.nn.training.parallel import check_agreement, own_part, shared_seed, start_alike, summed
-from seepage.nn.training.trainer_settings import check_accounting, check_same_run, check_update
+from seepage.nn.training.checkpoints import (
+    check_same_run,
+    read_checkpoint,
+    remove_leftovers,
+    write_checkpoint,
+)
+from seepage.support.number_check import check_noise, check_number
 
 _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
+_AT_A_TIME = 1000  # records whose accuracy is measured together
+_OWN = ("n", "sample_rate", "sampler")  # what the trainer itself tells the accountant
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run stood after a step.
+
+    Parameters
+    ----------
+    step
+        How many steps had been taken.
+    accuracy
+        The share of right answers on the test data; ``None`` without test data or classes.
+    worst_dfil
+        The largest dFIL of any record.
+    """
+
+    step: int
+    accuracy: float | None
+    worst_dfil: float
 
 
 class PrivateSGD:
@@ -59,7 +88,7 @@ class PrivateSGD:
     learning_rate, momentum, weight_decay
         ρ, m and λ.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"smooth"`` as in paper 004, ``"hard"``, ``"none"``,
+        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
         or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size.
@@ -77,14 +106,14 @@ class PrivateSGD:
         After how many steps the accuracy is measured; by default twenty times in a run.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
-        ``amplification``, ``clipping``, ``individual``, ``sketch`` and so on.
+        ``amplification``, ``clip_derivative``, ``individual``, ``sketch`` and so on.
 
     Attributes
     ----------
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     history_
-        A :class:`~seepage.nn.training.evaluation.Progress` for every evaluation.
+        A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
     Examples
     --------
@@ -100,7 +129,7 @@ class PrivateSGD:
     ... )
     >>> trainer.fit(X, y, X, y).history_[-1].accuracy > 0.8
     True
-    >>> trainer.accountant_.rows().shape
+    >>> trainer.accountant_.records("dfil").shape
     (200,)
     """
 
@@ -116,7 +145,7 @@ class PrivateSGD:
         weight_decay: float = 0.0,
         noise_multiplier: float = 1.0,
         max_grad_norm: float = 1.0,
-        clip: str | Clip = "smooth",
+        clip: str | Clip = "hard",
         sampling: str = "poisson",
         seed: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -124,10 +153,10 @@ class PrivateSGD:
         evaluate_every: int | None = None,
         **accounting: Any,
     ) -> None:
-        check_accounting(accounting, PrivateSGD)
+        _check_accounting(accounting, PrivateSGD)
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
-        check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
+        _check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
         self.net = net
         self.loss = loss
         # Plain numbers from here on: a checkpoint holds no others.
@@ -241,7 +270,7 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            if self.accountant_.records > 1:  # of one record alone, 1/n is no δ
+            if self.accountant_.n > 1:  # of one record alone, 1/n is no δ
                 shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             bar.set_postfix(shown)
@@ -302,3 +331,60 @@ class PrivateSGD:
         self.accountant_.engine.chunks.found = facts["chunk"]
         self._step = facts["step"]
         self.history_ = [Progress(**now) for now in facts["history"]]
+
+
+def measure_accuracy(net: nn.Module, X: Tensor, y: Tensor) -> float:
+    """Return the share of records whose class a network names, classes on its output's last axis.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.nn.training.private_sgd import measure_accuracy
+    >>> measure_accuracy(torch.nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    0.75
+    """
+    device = next((p.device for p in net.parameters()), X.device)
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    right = 0
+    with torch.no_grad():
+        for records, wanted in zip(X.split(_AT_A_TIME), y.split(_AT_A_TIME), strict=True):
+            found = net(records.to(device)).argmax(-1)
+            right += int((found == wanted.to(device)).sum())
+    for module, mode in modes.items():
+        module.training = mode
+    return right / len(y)
+
+
+def _check_accounting(given: Iterable[str], trainer: type) -> None:
+    """Raise if an option is neither one of the trainer's nor one it hands to the accountant."""
+    mine = list(inspect.signature(trainer).parameters)
+    theirs = [
+        name
+        for name in inspect.signature(FisherAccountant).parameters
+        if name not in mine and name not in _OWN
+    ]
+    for name in given:
+        if name not in theirs:
+            raise InputError(
+                f"{trainer.__name__} has no option {name!r}{nearest(name, (*mine, *theirs))}."
+            )
+
+
+def _check_update(
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+    noise_multiplier: float,
+    max_grad_norm: float,
+) -> None:
+    """Raise unless the numbers of the update are numbers, and in their range."""
+    check_noise(noise_multiplier)
+    check_number("learning_rate", learning_rate)
+    check_number("momentum", momentum)
+    check_number("weight_decay", weight_decay)
+    check_number("max_grad_norm", max_grad_norm)
+    if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
+        raise InputError(
+            "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
+        )

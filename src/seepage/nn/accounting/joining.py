@@ -1,0 +1,217 @@
+"""Several records put together: the shares of one run add up, repeated runs are averaged.
+
+In data-parallel training every process accounts for its part of the batches. Nothing is exchanged
+during training; at the end the sums of all processes are added up. Runs of one training procedure
+with different seeds are averaged instead: their expectation is what bounds the information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.accounting.processes import process_rank, reduced, world_size
+from seepage.nn.accounting.reading import RunReader
+from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
+from seepage.nn.accounting.run_record import RunRecord
+from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.privacy.run_privacy import Ledger
+
+if TYPE_CHECKING:
+    from seepage.nn.accounting.accountant import FisherAccountant
+
+
+def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
+    """Return the whole run, given what each of its processes saw of it.
+
+    In data-parallel training every process observes its own part of each batch; the sums of a
+    record add up. All shares must have taken the same steps.
+    """
+    if not shares:
+        raise InputError("There are no shares to join.")
+    records = _checked_alike(shares)
+    first = records[0]
+    whole = RunRecord(
+        first.n,
+        first.probes,
+        first.about,
+        individual=first.individual is not None,
+        sketch=None if first.sketch is None else first.sketch.emptied(),
+        measurement=first.measurement,
+    )
+    whole.unknowns = max(share.unknowns for share in records)  # zero where all batches were empty
+    whole.ledger = Ledger(tuple(first.ledger))
+    whole.unobserved = max(share.unobserved for share in records)
+    for share in records:
+        whole.absorb(share)
+    return whole
+
+
+def gather_shares(
+    mine: RunRecord | FisherAccountant, group: dist.ProcessGroup | None = None
+) -> RunRecord:
+    """Return the record of the whole run, the same in every process.
+
+    Every process of the group must call it. The shares themselves stay as they are, so a run can go
+    on afterwards and gather again.
+    """
+    whole = join_shares([mine])
+    if world_size() == 1:
+        return whole
+    _check_steps(whole, group)
+    whole.unknowns = int(reduced(torch.tensor(whole.unknowns), dist.ReduceOp.MAX, group))
+    own, whole.sketch = whole.sketch, None  # sketches are no sums: they are added one by one
+    whole.replace_sums(lambda _, tensor: reduced(tensor, dist.ReduceOp.SUM, group))
+    if own is not None:
+        whole.sketch = _gathered(own, group)
+    return whole
+
+
+def whole_state(mine: FisherAccountant) -> dict[str, Any]:
+    """Return the state of the whole run, to store or to load; every process must call it."""
+    if world_size() == 1:
+        return mine.state_dict()
+    whole = gather_shares(mine)
+    mine.run.unknowns = whole.unknowns  # a process that has seen no record yet does not know them
+    sums = {name: tensor for name, tensor in whole.state_dict().items() if name != "facts"}
+    return mine.state_dict() | sums
+
+
+def keep_one_share(whole: FisherAccountant) -> None:
+    """Leave the sums of a whole run to the first process, so that they are counted once."""
+    if process_rank() > 0:
+        whole.run.clear()
+
+
+def _check_steps(record: RunRecord, group: dist.ProcessGroup | None) -> None:
+    steps = torch.tensor([record.steps, -record.steps])
+    most = reduced(steps, dist.ReduceOp.MAX, group)
+    if int(most[0]) != -int(most[1]):
+        raise InputError(
+            f"The processes took between {-int(most[1])} and {int(most[0])} steps: every process "
+            "must observe its part of every batch, also an empty one."
+        )
+
+
+def _gathered(sketch: SpectrumSketch, group: dist.ProcessGroup | None) -> SpectrumSketch:
+    """Add up the sketches: those of other processes arrive as zeros plus the one that has them."""
+    width = int(reduced(torch.tensor(sketch.rows.shape[3]), dist.ReduceOp.MAX, group))
+    total = sketch.emptied()
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    for sender in range(ranks):
+        share = sketch.emptied()
+        # In float64 throughout: a process that saw none of the records does not know their type.
+        share.rows = torch.zeros(*sketch.rows.shape[:3], width, dtype=torch.float64)
+        if sender == rank and sketch.rows.shape[3]:
+            share.rows, share.lost = sketch.rows.double().cpu(), sketch.lost.cpu().clone()
+        share.rows = reduced(share.rows, dist.ReduceOp.SUM, group)
+        share.lost = reduced(share.lost, dist.ReduceOp.SUM, group)
+        total.absorb(share)
+    return total
+
+
+class MergedRuns(RunReader):
+    """The average of several runs with different seeds.
+
+    The information that one released model carries is bounded by the *expectation* of the sum of a
+    run's informations (paper 004, theorem 3 and equation 4); a single run gives one draw of it. The
+    standard errors are those of the mean over runs and hold all sources of chance: batches, noise,
+    initial parameters and probes.
+
+    This is about releasing *one* of the models. The privacy that is told, too, is that of one run.
+    What single records lose of it is told by each run alone: its average promises nothing.
+    """
+
+    n: int
+    ledger: Ledger
+    unknowns: int
+    about: str
+
+    def __init__(self, runs: Sequence[RunRecord | FisherAccountant]) -> None:
+        if len(runs) < 2:
+            raise InputError(f"An average needs at least two runs, not {len(runs)}.")
+        self.runs = tuple(_checked_alike(runs))
+        first = self.runs[0]
+        self.n, self.ledger, self.about = first.n, first.ledger, first.about
+        self.unknowns = max(run.unknowns for run in runs)  # zero where all batches were empty
+
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the mean over runs of each record's trace, and the variance of that mean."""
+        every = torch.stack([run.information(amplified)[0].cpu() for run in self.runs])
+        return every.mean(0), every.var(0) / len(self.runs)
+
+    @property
+    def failure_probability(self) -> float:
+        """The probability with which the factor κ may fail in one run; all spend the same."""
+        return self.runs[0].failure_probability
+
+    def fil(self) -> SpectrumBracket:
+        """Return FIL of the sketched records, ``sqrt(‖mean of I‖₂)``, between two bounds.
+
+        For all records, ``records("fil")`` is an upper bound that needs no sketch.
+        """
+        kept = [run.sketch for run in self.runs if run.sketch is not None]
+        if not kept:
+            raise InputError(
+                "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountants."
+            )
+        mean = kept[0].emptied()
+        for sketch in kept:
+            mean.absorb(sketch, 1 / len(kept))
+        return mean.bracket()
+
+
+def merge_runs(runs: Sequence[RunRecord | FisherAccountant]) -> MergedRuns:
+    """Average the accountants of several runs of one training procedure.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import seepage as sp
+    >>> def run(seed):
+    ...     torch.manual_seed(seed)
+    ...     net = torch.nn.Linear(3, 2)
+    ...     x, y = torch.randn(8, 3), torch.randint(2, (8,))
+    ...     accountant = sp.nn.FisherAccountant(
+    ...         net, "cross_entropy", n=8, sample_rate=1.0, noise_multiplier=1.0, seed=seed
+    ...     )
+    ...     accountant.observe(range(8), x, y)
+    ...     return accountant
+    >>> sp.nn.merge_runs([run(0), run(1)]).records("dfil").shape
+    (8,)
+    """
+    return MergedRuns(runs)
+
+
+def _checked_alike(runs: Sequence[RunRecord | FisherAccountant]) -> list[RunRecord]:
+    """Return the records of different runs that measured the same, in the same steps, or raise."""
+    records = [run if isinstance(run, RunRecord) else run.run for run in runs]
+    if len({id(record) for record in records}) < len(records):
+        raise InputError("The same run is given twice; each must be one of its own.")
+    for other in records[1:]:
+        _check_pair(records[0], other)
+    # A run that saw only empty batches does not know how many numbers are unknown.
+    sizes = sorted({record.unknowns for record in records} - {0})
+    if len(sizes) > 1:
+        raise InputError(
+            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknown numbers."
+        )
+    return records
+
+
+def _check_pair(first: RunRecord, other: RunRecord) -> None:
+    names = ("records", "probes", "about")
+    mine, theirs = (identity(run.facts(), names) for run in (first, other))
+    name = first_difference(mine, theirs)
+    if name is not None:
+        raise InputError(f"The runs differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}.")
+    difference = ledger_difference(first.ledger, other.ledger)
+    if difference is not None:
+        raise InputError(f"The runs did not take the same steps: {difference}.")
+    if list(first.kept()) != list(other.kept()):
+        raise InputError("Only some of the runs kept sketches, or the privacy of single records.")

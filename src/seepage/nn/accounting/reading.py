@@ -1,0 +1,166 @@
+"""What can be read from an accounted run: leakage of every record, and differential privacy."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
+from seepage.nn.sampling.samplers import OTHER
+
+if TYPE_CHECKING:
+    from seepage.nn.measures.estimate import Estimate
+
+_RELEASED = (
+    "Nothing leaves but the noisy gradients of the steps, or what is computed from them.",
+    "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information "
+    "(paper 004, theorem 3).",
+)
+_HIDDEN = "Nobody learns which records were in which batch, nor how many."
+
+
+class RunReader(ABC):
+    """Reads a run, or the average of several: shared by all that keep or collect them."""
+
+    if TYPE_CHECKING:  # attributes of some readers, properties of others
+
+        @property
+        def n(self) -> int:
+            """How many records the training data has."""
+
+        @property
+        def ledger(self) -> Ledger:
+            """The steps that were taken."""
+
+        @property
+        def unknowns(self) -> int:
+            """How many numbers of one record are unknown; zero while none was seen."""
+
+        @property
+        def about(self) -> str:
+            """What the unknowns are, in words."""
+
+    @abstractmethod
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the trace of the information about each record, and its variance.
+
+        ``amplified=False`` leaves the factor κ of subsampling out.
+        """
+
+    @property
+    @abstractmethod
+    def failure_probability(self) -> float:
+        """The probability, over the steps taken so far, with which the factor κ may fail.
+
+        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        """
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has taken."""
+        return self.ledger.steps
+
+    def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
+        """Return the leakage of every record over the run, with standard errors; also ``rows()``.
+
+        Parameters
+        ----------
+        measure
+            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``, an
+            upper bound on FIL ``η = sqrt(‖I‖₂)``, as no norm exceeds the trace. There is no
+            default.
+        amplified
+            Whether the factor κ for hidden batches is applied.
+        """
+        # Here, so that training needs torch and numpy only.
+        from seepage.nn.measures.estimate import Estimate
+
+        if measure is None:
+            raise InputError(
+                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', of "
+                "which the same sums give a bound from above at no more cost (fil() is closer, for "
+                "the records whose sketches were kept)."
+            )
+        if measure not in ("dfil", "fil"):
+            raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
+        trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
+        if not self.unknowns:
+            raise InputError(
+                "No record has been observed yet; call observe(index, x, y) with the batches of "
+                "the run first."
+            )
+        broken = np.flatnonzero(~np.isfinite(trace))
+        if broken.size:
+            raise InputError(
+                f"The leakage of record {broken[0]} is not a finite number (and that of "
+                f"{broken.size - 1} more): its loss or gradient overflowed during the run."
+            )
+        size = self.unknowns if measure == "dfil" else 1
+        values = np.sqrt(trace / size)
+        # d sqrt(t) = dt/(2 sqrt(t)); a record that never took part has no error.
+        scale = 2 * size * values
+        errors = np.divide(np.sqrt(variance), scale, out=np.zeros_like(values), where=scale > 0)
+        hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
+        return Estimate(
+            values,
+            "rows",
+            measure,
+            "estimate",
+            about=self.about,
+            standard_errors=errors,
+            conditions=(*_RELEASED, *(self._hidden() if hidden else ())),
+        )
+
+    rows = records
+
+    def _hidden(self) -> tuple[str, ...]:
+        """Return what the factor κ rests on."""
+        if not self.failure_probability:
+            return (_HIDDEN,)
+        may_fail = (
+            "The factor κ of theorem 4 may fail to hold for a record with a probability of up to "
+            f"{self.failure_probability:.3g} over the steps of the run."
+        )
+        return _HIDDEN, may_fail
+
+    def worst(self) -> float:
+        """Return the largest dFIL of any record."""
+        trace, _ = self.information()
+        return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
+
+    def rdp(self, order: float = 2.0) -> float:
+        """Return the Rényi differential privacy of the run at an order."""
+        return float(renyi(self.ledger, [order])[0])
+
+    def privacy(
+        self,
+        delta: float | None = None,
+        *,
+        method: str = "rdp",
+        orders: Sequence[float] | None = None,
+    ) -> PrivacyGuarantee:
+        """Return the (ε, δ)-differential privacy of the run.
+
+        Parameters
+        ----------
+        delta
+            δ; by default one over the number of records.
+        method
+            ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
+        orders
+            The Rényi orders to choose from; by default those of dp-accounting.
+        """
+        chosen = self.default_delta() if delta is None else delta
+        return guarantee(self.ledger, chosen, method=method, orders=orders)
+
+    def default_delta(self) -> float:
+        """Return δ where none is given: one over the number of records."""
+        if self.n == 1:
+            raise InputError("With a single record 1/n is no δ; give delta, for instance 1e-5.")
+        return 1 / self.n

@@ -1,0 +1,123 @@
+"""What identifies a run: its data, its settings, its measurement, in plain words and numbers.
+
+Numbers of runs that differ in their measurement must not be put together. Not among it is the
+noise, which may change from step to step: the ledger has that of every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.nn.privacy.run_privacy import Ledger
+from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.views import View
+from seepage.nn.sampling.amplification import Amplification
+
+Measurement = dict[str, Any]
+
+_LOOKED_AT = 256  # records of the data, spread evenly
+
+
+def data_fingerprint(X: Tensor, y: Tensor) -> str:
+    """Return a hash of the shapes, the types and some hundred records spread over the data."""
+    mark = hashlib.blake2b(digest_size=16)
+    for tensor in (X, y):
+        mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        rows = torch.linspace(0, len(tensor) - 1, min(_LOOKED_AT, len(tensor))).long()
+        some = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
+        mark.update(some.flatten().view(torch.uint8).numpy().tobytes())
+    return mark.hexdigest()
+
+
+def plain_setting(value: Any) -> Any:
+    """Return a setting as something a file can hold and compare.
+
+    Numbers of numpy and torch become plain ones, arrays lists, views their words with a digest of
+    the mask, and clips their name with their numbers.
+    """
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
+        value = value.item()
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, range | list | tuple | np.ndarray | Tensor):
+        return [float(v) for v in torch.as_tensor(value).flatten()]
+    if hasattr(value, "describe"):
+        mask = getattr(value, "mask", None)
+        words = value.describe()
+        return words if mask is None else f"{words}, mask {_digest(torch.as_tensor(mask))}"
+    if dataclasses.is_dataclass(value):
+        numbers = [
+            f"{field.name}={plain_setting(getattr(value, field.name))}"
+            for field in dataclasses.fields(value)
+        ]
+        return f"{type(value).__name__}({', '.join(numbers)})"
+    return type(value).__name__  # not its repr, which may hold an address
+
+
+def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
+    """Return the name of a loss; of a module with its options and weights."""
+    if isinstance(loss, str):
+        return loss
+    if not isinstance(loss, nn.Module):
+        return str(getattr(loss, "__qualname__", type(loss).__name__))
+    options = {
+        name: value
+        for name, value in sorted(vars(loss).items())
+        if isinstance(value, str | int | float) and name != "training" and name[0] != "_"
+    }
+    options |= {name: _digest(tensor) for name, tensor in loss.state_dict().items()}
+    return f"{type(loss).__name__}({', '.join(f'{k}={v}' for k, v in options.items())})"
+
+
+def describe_measurement(
+    view: View, clip: Clip, clip_derivative: str, amplification: Amplification
+) -> Measurement:
+    """Return what identifies a measurement, in plain words and numbers."""
+    budget = amplification.budget
+    return {
+        "view": plain_setting(view),
+        "clip": plain_setting(clip),
+        "clip_derivative": clip_derivative,
+        "sampler": amplification.sampler,
+        "sample_rate": amplification.sample_rate,
+        "amplification": amplification.method,
+        "delta": None if budget is None else budget.total,
+        "announced steps": None if budget is None else budget.steps,
+    }
+
+
+def identity(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return some facts of a run, and those of its measurement if it has any, in one place."""
+    return {name: facts[name] for name in names} | (facts["measurement"] or {})
+
+
+def first_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Return the name of the first fact in which two measurements differ, or ``None``."""
+    names = (*first, *(name for name in other if name not in first))
+    return next((name for name in names if first.get(name) != other.get(name)), None)
+
+
+def ledger_difference(first: Ledger, other: Ledger) -> str | None:
+    """Return how the steps of two runs differ, as the end of a sentence, or ``None``."""
+    if first == other:
+        return None
+    for mine, theirs in zip(first, other, strict=False):
+        name = first_difference(vars(mine), vars(theirs))
+        if name is not None and name != "steps":
+            return f"{name} is {vars(mine)[name]!r} in the one, {vars(theirs)[name]!r} in the other"
+    return f"{first}; against {other}"
+
+
+def _digest(tensor: Tensor) -> str:
+    """Return a hash of a whole tensor; two masks may differ in a single entry."""
+    whole = tensor.detach().cpu().contiguous()
+    mark = hashlib.blake2b(f"{tuple(whole.shape)} {whole.dtype}".encode(), digest_size=8)
+    mark.update(whole.flatten().view(torch.uint8).numpy().tobytes())
+    return mark.hexdigest()

@@ -1,0 +1,175 @@
+"""The batches that come in: which records they have, and whether they are drawn as was said."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
+
+_SAME_SIZE = 12  # Poisson batches of one size in a row: far less likely than one in a million
+_REPEATS = 40.0  # expected repetitions before their absence is believed
+_SURE = 8.0  # standard deviations
+
+
+def checked_index(index: Any, size: int, records: int) -> Tensor:
+    """Return the numbers of a batch's records, ``(B,)``, or raise if they cannot be that.
+
+    Parameters
+    ----------
+    index
+        What was handed in.
+    size
+        How many records the batch has.
+    records
+        How many the training data has.
+    """
+    try:
+        given = torch.as_tensor(index).flatten().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            "index must hold the numbers of the batch's records, as whole numbers."
+        ) from None
+    if given.dtype == torch.bool:
+        raise InputError(
+            "index must hold the numbers of the batch's records, not a mask of true and false; "
+            "give torch.nonzero(mask).flatten()."
+        )
+    if len(given) and (given.is_floating_point() or given.is_complex()):
+        raise InputError(
+            "index must hold the numbers of the batch's records as whole numbers, not as "
+            f"{str(given.dtype).removeprefix('torch.')}."
+        )
+    chosen = given.to(torch.int64)
+    if len(chosen) != size:
+        raise InputError(f"index names {len(chosen)} records, but the batch has {size}.")
+    if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= records):
+        odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
+        raise InputError(f"There is no record {odd}: n is {records}.")
+    values, counts = torch.unique(chosen, return_counts=True)
+    if len(values) < len(chosen):
+        twice = int(values[counts > 1][0])
+        raise InputError(
+            f"Record {twice} is in the batch {int(counts.max())} times; batches must be drawn "
+            "without replacement."
+        )
+    return chosen
+
+
+def check_apart(chosen: Tensor, before: Tensor) -> None:
+    """Raise if a record of one part of a batch was in an earlier part of the same step."""
+    again = chosen[torch.isin(chosen, before)]
+    if len(again):
+        raise InputError(
+            f"Record {int(again[0])} was already observed in this step; a batch in several parts "
+            "has every record in one of them. End the step (more=False, or the optimiser's step) "
+            "before the next one begins."
+        )
+
+
+class SamplerWarning(UserWarning):
+    """The batches are not drawn in the way the accountant was told."""
+
+
+class SamplerCheck:
+    """Follows the sizes of batches and how often records come back.
+
+    Batches that go through the data in shuffled epochs repeat no record until the epoch ends, where
+    independent draws soon repeat some; a fixed size is no Poisson sample, and a varying one is no
+    sample of fixed size.
+
+    Parameters
+    ----------
+    sampler
+        What was said: ``poisson``, ``fixed`` or ``other`` (nothing is checked).
+    batch_size
+        The size, or mean size, of the batches that this process sees.
+    records
+        How many records they are drawn from.
+    shared
+        Whether other processes see the rest of each batch: a part of a batch varies in size even
+        where the whole does not.
+    """
+
+    def __init__(
+        self, sampler: str, batch_size: float, records: float, shared: bool = False
+    ) -> None:
+        self.shared = shared
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.records = records
+        self.steps = 0
+        self.entries = 0
+        self.same_size = 0
+        self.last_size = -1
+        self.warned = sampler == OTHER
+
+    @property
+    def watching(self) -> bool:
+        """Whether repetitions are still of interest."""
+        return not self.warned and self.entries < self.records
+
+    def trust(self) -> None:
+        """Stop looking: the batches come from a sampler of this package."""
+        self.warned = True
+
+    def step(self, size: int, repeats: int) -> None:
+        """Take note of a batch; so far ``repeats`` draws were of records seen before."""
+        self.steps += 1
+        self.entries += size
+        self.same_size = self.same_size + 1 if size == self.last_size else 1
+        if not self.warned:
+            found = self._complaint(size, repeats)
+            if found:
+                self.warned = True
+                warnings.warn(
+                    f"{found} The bound on subsampling (κ) and the (ε, δ) assume otherwise: draw "
+                    "the batches as stated, or say sampler='other', which claims nothing from "
+                    "sampling.",
+                    SamplerWarning,
+                    stacklevel=4,
+                )
+        self.last_size = size
+
+    def _complaint(self, size: int, repeats: int) -> str:
+        whole = self.sampler == FIXED and not self.shared
+        if whole and self.last_size >= 0 and size != self.last_size:
+            return f"Batches of {self.last_size} and of {size} records came, not of one size."
+        rate = self.batch_size / self.records
+        spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)
+        if abs(self.entries - self.steps * self.batch_size) > _SURE * max(spread, 1.0):
+            return (
+                f"{self.steps} batches had {self.entries / self.steps:.4g} records on average, not "
+                f"{self.batch_size:.4g}."
+            )
+        varies = self.batch_size * (1 - rate) >= 4
+        if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
+            return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
+        # Of independent draws, entries²/(2 records) repeat an earlier one (while that is small).
+        expected = self.entries - self.records * -math.expm1(self.steps * _log1m(rate))
+        if self.watching and expected >= _REPEATS and repeats < expected / 4:
+            return (
+                f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
+                "were to be expected: the batches seem to come from shuffled epochs."
+            )
+        return ""
+
+    def facts(self) -> dict[str, int]:
+        """Return what has been seen so far."""
+        names = ("steps", "entries", "same_size", "last_size", "warned")
+        return {name: int(getattr(self, name)) for name in names}
+
+    def take(self, facts: Mapping[str, int]) -> None:
+        """Go on from what :meth:`facts` gave."""
+        for name, value in facts.items():
+            setattr(self, name, bool(value) if name == "warned" else value)
+
+
+def _log1m(rate: float) -> float:
+    return math.log1p(-rate) if rate < 1 else -math.inf

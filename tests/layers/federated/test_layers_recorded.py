@@ -1,0 +1,128 @@
+"""Recording leaves the network alone, takes arrays, and refuses what cannot be recorded."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers import audit, record_gradients
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def batch(size=8):
+    draw = torch.Generator().manual_seed(1)
+    return torch.randn(size, 3, generator=draw), torch.arange(size) % 2
+
+
+def test_running_statistics_stay_as_they_are():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
+    before = copy.deepcopy(net.state_dict())
+    seen = record_gradients(net, "cross_entropy", [batch(), batch()])
+    torch.testing.assert_close(net.state_dict(), before)
+    np.testing.assert_array_equal(seen["0"][0], seen["0"][1])
+    assert np.any(seen["0"][0])
+
+
+def test_a_buffer_that_a_run_replaces_is_put_back():
+    class Counting(nn.Linear):
+        def forward(self, x):
+            self.runs = self.runs + 1
+            return super().forward(x) * self.runs
+
+    net = Counting(3, 2)
+    net.register_buffer("runs", torch.zeros(()))
+    seen = record_gradients(net, "cross_entropy", [batch(), batch()])
+    assert float(net.runs) == 0
+    np.testing.assert_array_equal(seen["weight"][0], seen["weight"][1])
+
+
+def test_an_audit_does_not_alter_the_network_but_refuses():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
+    before = copy.deepcopy(net.state_dict())
+    x, y = batch(200)
+    with pytest.raises(InputError, match="BatchNorm1d '1' mixes the examples"):
+        audit(net, "cross_entropy", x, y, torch.arange(200) % 4 < 2)
+    torch.testing.assert_close(net.state_dict(), before)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss()])
+def test_arrays_serve_as_batches(loss):
+    x, y = batch()
+    tensors = record_gradients(network(), loss, [(x, y)])
+    for numbers in (np.float32, np.float64):
+        for whole in (np.int64, np.int32, bool):
+            pair = (x.numpy().astype(numbers), y.numpy().astype(whole))
+            arrays = record_gradients(network(), loss, [pair])
+            np.testing.assert_array_equal(arrays["2"], tensors["2"])
+
+
+def test_arrays_serve_as_records_of_an_audit():
+    x, y = batch(400)
+    trait = np.arange(400) % 4 < 2
+    options = {"batches": 10, "batch_size": 8, "family": "logistic", "records": 5}
+    one = audit(network(), "cross_entropy", x, y, trait, **options)
+    other = audit(network(), "cross_entropy", x.double().numpy(), y.numpy(), trait, **options)
+    np.testing.assert_array_equal(one.v_information.values, other.v_information.values)
+
+
+def test_targets_to_be_ignored_are_no_classes():
+    x, y = batch()
+    y = torch.where(torch.arange(8) == 3, -100, y)
+    assert len(record_gradients(network(), nn.CrossEntropyLoss(), [(x, y)])) == 1
+    with pytest.raises(InputError, match="Batch 0 has the label -100"):
+        record_gradients(network(), "cross_entropy", [(x, y)])
+
+
+@pytest.mark.parametrize(
+    ("batches", "complaint"),
+    [
+        ([batch(), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], "Batch 1 is empty"),
+        (
+            [(batch()[0], batch()[1] + 1)],
+            "Batch 0 has the label 2, but the network tells 2 classes",
+        ),
+        (batch(), "Batch 0 must be a pair"),
+        ([(np.array([["a"] * 3] * 8), batch()[1])], "inputs hold <U1 values"),
+        ([(batch()[0], ["yes"] * 8)], "targets hold"),
+        ([(batch()[0], 1)], "a single number"),
+    ],
+)
+def test_batches_that_cannot_be(batches, complaint):
+    with pytest.raises(InputError, match=complaint):
+        record_gradients(network(), "cross_entropy", batches)
+
+
+def test_names_that_layers_cannot_have():
+    for layers in ([0], 0):
+        with pytest.raises(InputError, match="strings; write '0'"):
+            record_gradients(network(), "cross_entropy", [batch()], layers=layers)
+    net = nn.Sequential()
+    net.add_module("all layers", nn.Linear(3, 2))
+    with pytest.raises(InputError, match="stands for all layers taken together"):
+        record_gradients(net, "cross_entropy", [batch()])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"records": -1}, "records must be at least 1"),
+        ({"noise": float("nan")}, "noise must be a number"),
+        ({"x": torch.zeros(30, 3)}, "There are 30 records and 40 labels"),
+        ({"y": torch.arange(40) % 3}, "y has the label 2, but the network tells 2 classes"),
+        ({"seed": -1}, "seed must lie between 0"),
+    ],
+)
+def test_audits_that_cannot_be(change, complaint):
+    x, y = batch(40)
+    options = {"x": x, "y": y, "property": np.arange(40) % 4 < 2} | change
+    with pytest.raises(InputError, match=complaint):
+        audit(network(), "cross_entropy", **options)

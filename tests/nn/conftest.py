@@ -1,0 +1,1 @@
+"""Puts this folder on the path: the oracle and the modules here serve the rooms below."""

@@ -1,0 +1,197 @@
+"""Differential privacy of a run and of single records, against dp-accounting and closed forms."""
+
+import logging
+import math
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+import torch
+from dp_accounting.rdp import RdpAccountant
+
+from seepage.errors import InputError
+from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.privacy.individual_privacy import (
+    ORDERS,
+    IndividualCosts,
+    IndividualPrivacy,
+    sampled_gaussian_renyi,
+)
+from seepage.nn.privacy.run_privacy import (
+    ADD_OR_REMOVE,
+    REPLACE,
+    Entry,
+    Ledger,
+    guarantee,
+    relation_of,
+    renyi,
+)
+
+
+def _ledger(steps=100, sampler="poisson", rate=0.01, sigma=1.0, threshold=1.0, longest=1.0):
+    return Ledger((Entry(steps, sampler, rate, sigma, threshold, longest, 60_000),))
+
+
+def test_order_two_of_poisson_batches_has_a_closed_form():
+    q, sigma = 0.01, 0.8
+    want = 100 * math.log1p(q**2 * math.expm1(1 / sigma**2))
+    assert renyi(_ledger(sigma=sigma), [2])[0] == pytest.approx(want, rel=1e-9)
+
+
+def test_only_the_ratio_of_noise_and_longest_gradient_counts():
+    smooth = _ledger(sigma=1.0, threshold=4.0, longest=1.1152 * 4.0)
+    assert renyi(smooth, [2, 8]) == pytest.approx(renyi(_ledger(sigma=1 / 1.1152), [2, 8]))
+
+
+def test_batches_of_fixed_size_replace_one_record():
+    ledger = _ledger(sampler="fixed", sigma=3.0)
+    event = dp.SelfComposedDpEvent(
+        dp.SampledWithoutReplacementDpEvent(60_000, 600, dp.GaussianDpEvent(1.5)), 100
+    )
+    accountant = RdpAccountant([2.0, 16.0], dp.NeighboringRelation.REPLACE_ONE).compose(event)
+    assert renyi(ledger, [2.0, 16.0]) == pytest.approx(accountant.rdp)
+    assert guarantee(ledger, 1e-5).relation == REPLACE
+
+
+def test_other_batches_count_every_step_in_full():
+    found = guarantee(_ledger(sampler="other", sigma=30.0), 1e-5, orders=[2, 4, 8, 16, 32])
+    costs = [a * 100 / (2 * 30.0**2) for a in (2, 4, 8, 16, 32)]
+    want = min(
+        c + math.log1p(-1 / a) - math.log(1e-5 * a) / (a - 1)
+        for a, c in zip((2, 4, 8, 16, 32), costs, strict=True)
+    )
+    assert found.epsilon == pytest.approx(want)
+    assert found.relation == ADD_OR_REMOVE
+
+
+def test_a_guarantee_says_what_it_is_about():
+    found = guarantee(_ledger(), 1e-5)
+    assert str(found) == f"(ε = {found.epsilon:.4g}, δ = 1e-05), to add or remove one record"
+    assert float(found) == found.epsilon
+    assert found.order is not None
+
+
+def test_loss_distributions_are_tighter():
+    rdp = guarantee(_ledger(), 1e-5)
+    pld = guarantee(_ledger(), 1e-5, method="pld")
+    assert 0.5 * rdp.epsilon < pld.epsilon < rdp.epsilon
+
+
+def test_entries_with_different_noise_compose():
+    both = Ledger((*_ledger(10, sigma=1.0), *_ledger(20, sigma=2.0)))
+    parts = renyi(_ledger(10, sigma=1.0), [2]) + renyi(_ledger(20, sigma=2.0), [2])
+    assert renyi(both, [2]) == pytest.approx(parts)
+
+
+def test_unclipped_gradients_have_no_guarantee():
+    assert guarantee(_ledger(longest=math.inf), 1e-5).epsilon == math.inf
+
+
+def test_dp_accountings_complaints_stay_silent(caplog):
+    with caplog.at_level(logging.WARNING):
+        guarantee(_ledger(rate=0.5, sigma=2.0), 1e-5)  # low orders do not converge here
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: guarantee(_ledger(), 0.0), "delta"),
+        (lambda: guarantee(_ledger(), 1e-5, method="gdp"), "method"),
+        (lambda: guarantee(_ledger(sampler="fixed"), 1e-5, method="pld"), "fixed size"),
+        (lambda: relation_of(Ledger((*_ledger(), *_ledger(sampler="fixed")))), "do not add up"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+def test_a_ledger_groups_steps_and_survives_storage():
+    ledger = Ledger()
+    for sigma in (1.0, 1.0, 2.0, 1.0):
+        ledger.add(*_ledger(1, sigma=sigma))
+    assert [entry.steps for entry in ledger] == [2, 1, 1]
+    assert ledger.steps == 4
+    assert Ledger.from_json(ledger.to_json()) == ledger
+    assert Ledger.from_json(_ledger(longest=math.inf).to_json()) == _ledger(longest=math.inf)
+
+
+@pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("shift", [1e-3, 0.1, 1.0, 4.0, 30.0])
+def test_single_steps_agree_with_dp_accounting(q, shift):
+    event = dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(1 / shift))
+    want = RdpAccountant(list(ORDERS)).compose(event).rdp
+    found = sampled_gaussian_renyi(q, torch.tensor([shift], dtype=torch.float64))[0].numpy()
+    order = np.asarray(ORDERS)
+    exact = (order <= 256) | (order * (order - 1) * shift**2 / 2 <= 30)
+    # dp-accounting subtracts numbers near one: tiny costs have its absolute error.
+    assert found[exact] == pytest.approx(want[exact], rel=1e-9, abs=1e-15)
+    assert np.all(found >= want * (1 - 1e-9) - 1e-15)
+    assert found[~exact] == pytest.approx(order[~exact] * shift**2 / 2)  # as without sampling
+
+
+def test_a_record_of_full_length_costs_what_the_run_costs():
+    tally = IndividualCosts(2)
+    for _ in range(7):
+        tally.add(torch.tensor([0]), 0.02, torch.tensor([0.5]))
+    worst = torch.as_tensor(renyi(_ledger(400, rate=0.02, sigma=2.0), ORDERS))
+    total, error = tally.totals(400, torch.tensor([7, 0]), worst)
+    exact = ORDERS.index(256) + 1
+    assert total[0, :exact].tolist() == pytest.approx(worst[:exact].tolist(), rel=1e-9)
+    assert (total[0] >= worst * (1 - 1e-9)).all()
+    assert total[1].tolist() == worst.tolist()  # never seen: the worst case
+    assert (error[0] < 1e-6 * total[0]).all()
+    assert error[1].isnan().all()
+
+
+def test_the_cost_between_uses_is_estimated_without_bias():
+    # The norm changes over the run; it is seen in a tenth of the steps.
+    steps, q, runs = 400, 0.1, 400
+    shifts = torch.linspace(0.2, 1.5, steps, dtype=torch.float64)
+    truth = float(sampled_gaussian_renyi(q, shifts, (2,)).sum())
+    source = torch.Generator().manual_seed(0)
+    tally = IndividualCosts(runs, (2,))
+    uses = torch.zeros(runs, dtype=torch.int64)
+    for step in range(steps):
+        index = torch.nonzero(torch.rand(runs, generator=source) < q).flatten()
+        tally.add(index, q, shifts[step].expand(len(index)))
+        uses[index] += 1
+    total, error = (t[:, 0] for t in tally.totals(steps, uses, torch.tensor([math.nan])))
+    assert float(total.mean()) == pytest.approx(truth, rel=0.02)
+    covered = ((total - truth).abs() < 1.96 * error).double().mean()
+    assert 0.91 < float(covered) < 0.98
+
+
+@pytest.mark.parametrize("q", [1.0, 0.3, 0.01])
+@pytest.mark.parametrize("sigma", [0.7, 5.0, 100.0])
+def test_no_record_has_less_privacy_than_the_run(q, sigma):
+    torch.manual_seed(0)
+    net, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.randint(2, (8,))
+    accountant = FisherAccountant(
+        net, "cross_entropy", n=8, sample_rate=q, noise_multiplier=sigma, max_grad_norm=1e-3
+    )  # every gradient is as long as the threshold
+    accountant.check.trust()  # these batches are no Poisson sample
+    for _ in range(3):
+        accountant.observe([0, 1, 2], x[:3], y[:3])
+    own, run = accountant.individual_privacy(), accountant.privacy(1e-5)
+    assert np.all(own.epsilon(1e-5) <= run.epsilon)
+    assert np.all(own.costs <= renyi(accountant.ledger, ORDERS) * (1 + 1e-12))
+    if q == 1.0:  # the orders suffice: a record of full length has the run's own ε, or near it
+        alone = IndividualPrivacy(own.orders, own.costs, own.errors).epsilon(1e-5)
+        assert alone[0] == pytest.approx(run.epsilon, rel=0.1)
+    accountant.observe(range(8), x, y)
+    assert own.run_epsilon(1e-5) == run.epsilon  # as it was when it was asked for
+
+
+def test_individual_epsilons_are_those_of_the_conversion():
+    costs = np.outer([1.0, 3.0], np.asarray(ORDERS) / 8.0)
+    found = IndividualPrivacy(ORDERS, costs, np.zeros_like(costs))
+    accountant = RdpAccountant(list(ORDERS)).compose(dp.GaussianDpEvent(2.0))
+    assert found.epsilon(1e-5)[0] == pytest.approx(accountant.get_epsilon(1e-5))
+    assert found.rdp(2).tolist() == [0.25, 0.75]
+    assert "largest 0.75" in repr(found)
+    with pytest.raises(InputError, match="order must be one of"):
+        found.rdp(7)
+    with pytest.raises(InputError, match="delta"):
+        found.epsilon(1.5)
