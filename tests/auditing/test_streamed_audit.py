@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import seepage.auditing.streamed.record_summary as record_summary
 import seepage.streams.disk.source as reading
-import seepage.streams.order_statistics as order_statistics
+import seepage.core.order_statistics as order_statistics
 from seepage.auditing.command import Question, answer
 from seepage.auditing.intake.recipe import Recipe
 from seepage.auditing.measures.records import NUMBERS, SHARES

@@ -304,7 +304,8 @@ class Guarantees:
 
 def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
     """Return the position of the record with the largest dFIL."""
-    found = leak.records(columns=columns, label=False, measure="dfil")
+    unknowns, about = leak.unknowns(columns, False)
+    found = leak.per_record("dfil", unknowns, "rows", about)
     if leak.source.in_memory:
         return int(np.argmax(np.asarray(found)))
     return int(found.top(1).labels()[0])
@@ -324,9 +325,10 @@ def _pick(chunk: Chunk, function: Callable[[Chunk], np.ndarray], row: int) -> li
 
 
 def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[Guarantee]:
+    unknowns, about = leak.unknowns(columns, False)
     bounds = {
-        "FIL, 1/η²": leak.records(columns=columns, label=False).mse_bound(),
-        "dFIL, 1/η̄²": leak.records(columns=columns, label=False, measure="dfil").mse_bound(),
+        "FIL, 1/η²": leak.per_record("fil", unknowns, "rows", about).mse_bound(),
+        "dFIL, 1/η̄²": leak.per_record("dfil", unknowns, "rows", about).mse_bound(),
         "Cramér–Rao": cramer_rao_rows(leak, columns=columns),
     }
     for name, bound in bounds.items():
@@ -434,7 +436,8 @@ def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
     """Yield the bounds on the cell that leaks most, all else known."""
-    cells = _at(leak.cells(columns=which).mse_bound(), position)
+    unknowns, about = leak.unknowns(which, False)
+    cells = _at(leak.per_record("cells", unknowns, "cells", about).mse_bound(), position)
     j = which[int(np.argmin(cells))]
     column = leak.source.names[j]
     yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))

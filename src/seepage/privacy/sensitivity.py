@@ -28,8 +28,8 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
 from seepage.tables.frames import as_numpy, read_table
@@ -172,7 +172,7 @@ def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
 
 
 def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
-    fit: FittedGLM | None = leak.release.fit
+    fit: FittedGLM | None = leak.release.model
     if fit is None or len(leak.noise) != 1:
         raise InputError(
             "The sensitivity is that of one release of one linear model; of another release, state "

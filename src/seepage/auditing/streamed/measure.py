@@ -22,7 +22,7 @@ from seepage.auditing.streamed.record_questions import LABEL, Questions
 from seepage.auditing.streamed.record_summary import RecordSummary, summarise_records
 from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.unknowns import Unknowns
-from seepage.streams.order_statistics import Inside, Interval, look_into, select
+from seepage.core.order_statistics import Inside, Interval, look_into, select
 from seepage.tables.encoded import labels_of
 from seepage.tables.source import Chunk, RowSource
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.streams.order_statistics import Bins, bin_numbers
+from seepage.core.order_statistics import Bins, bin_numbers
 
 MOST = 1000  # most leaked records that are kept
 LEAST = 100  # least leaked ones
