@@ -314,7 +314,7 @@ def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
 def _at(found: Result | RecordStream, position: int) -> np.ndarray:
     """Return what was found about one record."""
     if isinstance(found, Result):
-        return np.asarray(found)[position]
+        return np.asarray(np.asarray(found)[position])
     pick = partial(_pick, function=found.function, row=position)
     return np.asarray(found.source.total(pick, "one record")[0])
 

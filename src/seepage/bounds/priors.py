@@ -78,10 +78,13 @@ class Domain:
         """Read the domain of columns whose records are known to be spread like this."""
         if domain is None:
             return cls(spread.least, spread.most, False)
-        if not isinstance(domain, Domain):
-            domain = cls(*_read_limits(domain, names), True)
-        _check_limits(domain, names, spread)
-        return domain
+        if isinstance(domain, Domain):
+            limits = domain
+        else:
+            lower, upper = _read_limits(domain, names)
+            limits = cls(lower, upper, True)
+        _check_limits(limits, names, spread)
+        return limits
 
 
 @dataclass(frozen=True, eq=False)
