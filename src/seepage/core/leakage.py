@@ -557,7 +557,12 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 
 
 def row_positions(rows: Any, count: int) -> np.ndarray:
-    """Return the sorted positions that ``rows`` names among ``count`` rows.
+    """Return the positions that ``rows`` names among ``count`` rows, sorted, each once."""
+    return np.unique(named_positions(rows, count))
+
+
+def named_positions(rows: Any, count: int) -> np.ndarray:
+    """Return the positions that ``rows`` names among ``count`` rows, in the order given.
 
     They are whole numbers, a mask, or ``None`` for all.
     """
@@ -574,7 +579,7 @@ def row_positions(rows: Any, count: int) -> np.ndarray:
     outside = positions[(positions < -count) | (positions >= count)]
     if outside.size:
         raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")
-    return np.unique(positions % count)
+    return np.asarray(positions % count)
 
 
 def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> np.ndarray:

@@ -23,7 +23,6 @@ from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.losses.families import Categorical
 
 _BLOCK = 1 << 22  # numbers held at a time: trials times records of an empirical prior
 
@@ -80,10 +79,10 @@ class LinearisedAdversary:
         label
             Whether the label is sought too, as the last unknown (models with one output).
         """
-        refits, noise, model = leak.refits(), leak.noise[0], leak.release.model
+        refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
-        if label and model is not None and isinstance(model.family, Categorical):
+        if label and refits.theta.ndim > 1:
             raise InputError("The label of a softmax model is no single number; seek the columns.")
         unknowns, _ = leak.unknowns(columns, label)
         which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns

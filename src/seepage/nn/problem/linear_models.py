@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seepage.errors import InputError
-from seepage.nn.problem.losses import Loss, cross_entropy
+from seepage.nn.problem.problem import Loss, cross_entropy
 from seepage.tables.frames import Table, as_numpy, check_length, read_table
 
 
