@@ -2,7 +2,7 @@
 
 Claim: at most 1.3 times the step with torch's generator, for paper 004's network of MNIST on a
 processor (batch 200) and for the update of a transformer with 124 M parameters on an accelerator.
-The step is that of :class:`PrivateSGD` with one probe: clipped gradients and their leakage, noise on
+The step is that of :class:`PrivateSGD` with one probe: clipped gradients, their leakage, noise on
 the sum, and a change of the parameters.
 """
 
