@@ -168,7 +168,7 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     Parameters
     ----------
     result
-        ``leak.rows()``, ``leak.rows(measure="dfil")``, or another view.
+        ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
         γ: one number, or one for each unknown of a record. 1 is unbiased up to a constant, 0
         ignores the release.
@@ -180,8 +180,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     >>> import numpy as np, seepage as sp
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(np.eye(3), np.arange(3.0))
     >>> leak = sp.leakage(model, np.eye(3), np.arange(3.0), noise=sp.Gaussian(1.0))
-    >>> halved = sp.bounds.biased_leakage(leak.rows(), slope=0.5)
-    >>> float(halved[2] / leak.rows().mse_bound()[2])
+    >>> halved = sp.bounds.biased_leakage(leak.records(), slope=0.5)
+    >>> float(halved[2] / leak.records().mse_bound()[2])
     0.25
     """
     unbiased = result.mse_bound()
