@@ -36,7 +36,7 @@ from private_steps import (
 )
 from reproduction.private_sgd.networks import mnist_cnn
 from seepage.nn.measures.traces import exact_diagonal
-from seepage.nn.problem.losses import cross_entropy
+from seepage.nn.problem.problem import cross_entropy
 
 
 def relative_errors(engine: snn.Engine, x: Tensor, y: Tensor, draws: int) -> tuple[float, float]:
@@ -59,7 +59,7 @@ def mnist(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     net = mnist_cnn().to(device)
     clip = snn.SmoothClip(1.0)
     exact = snn.Engine(net, "cross_entropy", clip=clip)
-    safe = snn.Engine(net, "cross_entropy", clip=clip, clipping="conservative")
+    safe = snn.Engine(net, "cross_entropy", clip=clip, clip_derivative="conservative")
     fifty, one = relative_errors(exact, x[:few], y[:few], draws)
     gap = _clipping_gap(exact, safe, x, y)
     needed = max(2, math.ceil((one / fifty) ** 2))
@@ -133,7 +133,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     )
     clip = snn.SmoothClip(1.0)
     exact = snn.Engine(net, "cross_entropy", clip=clip)
-    safe = snn.Engine(net, "cross_entropy", clip=clip, clipping="conservative")
+    safe = snn.Engine(net, "cross_entropy", clip=clip, clip_derivative="conservative")
     found = Stopwatch(device, repeats).compare(
         {
             "plain training step": training_step(net, x, y),

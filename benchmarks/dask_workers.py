@@ -69,9 +69,7 @@ def on_workers(folder: Path, count: int) -> tuple[dict[str, float], np.ndarray, 
         ) as cluster,
         Client(cluster) as client,
     ):
-        client.run(
-            lambda: __import__("seepage.glm.streamed_leakage").__name__
-        )  # imports are not timed
+        client.run(lambda: __import__("seepage.glm.leakage").__name__)  # imports are not timed
         data = dask_rows(dd.read_parquet(folder), "y")
         model = sp.glm.LogisticRegression(l2=L2)
         times = {"logistic fit": timed(lambda: model.fit(data))}

@@ -52,9 +52,11 @@ class Parts:
     def _chunk(self, rows: slice) -> None:
         batch = self.engine.problem.batch(rows_of(self.x, rows), self.y[rows])
         z = batch.z.detach().requires_grad_()
-        layers = self.engine._layers
+        network = self.engine._network
         with torch.enable_grad():
-            kept = [self._timed("to all outputs", lambda: layers.differentiable(batch, z)[1])]
+            kept = [
+                self._timed("to all outputs", lambda: network.differentiable_terms(batch, z)[1])
+            ]
             squared = self._timed("norms", lambda: squared_norms(kept.pop()))
             self._timed("back to the records", lambda: torch.autograd.grad(squared.sum() / 2, z))
 
@@ -113,7 +115,7 @@ def measure(
     print(f"\n{title}, {count / 1e6:.2f} M parameters, batch {len(y)}")
     table(found, "plain training step")
     base = found["plain training step"]["seconds"]
-    held = 6 * engine._layers.bytes_per_example()
+    held = 6 * engine._network.bytes_per_record()
     size = engine.chunks.step(len(y), held, device)
     parts = Parts(engine, x, y, device)
     for _ in range(3):  # the last of them counts

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 import seepage.nn as snn
-from seepage.nn.problem.losses import cross_entropy
+from seepage.nn.problem.problem import cross_entropy
 
 GIB = 2**30
 

@@ -28,8 +28,9 @@ def alexnet(classes: int = 2, size: tuple[int, int] = LFW, channels: int = 3) ->
 
     Examples
     --------
-    >>> import torch, seepage as sp
-    >>> net = sp.layers.alexnet()
+    >>> import torch
+    >>> from reproduction.layers.networks import alexnet
+    >>> net = alexnet()
     >>> net(torch.zeros(1, 3, 62, 47)).shape
     torch.Size([1, 2])
     >>> net.fc1
@@ -45,8 +46,8 @@ def vgg11net(classes: int = 2, size: tuple[int, int] = LFW, channels: int = 3) -
 
     Examples
     --------
-    >>> import seepage as sp
-    >>> sp.layers.vgg11net().fc3
+    >>> from reproduction.layers.networks import vgg11net
+    >>> vgg11net().fc3
     Linear(in_features=128, out_features=2, bias=True)
     """
     widths = (16, 16, 16, 16, 32, 32, 64, 64)
@@ -60,8 +61,8 @@ def fcnet(classes: int = 2, size: tuple[int, int] = LFW, channels: int = 3) -> n
 
     Examples
     --------
-    >>> import seepage as sp
-    >>> sum(p.numel() for p in sp.layers.fcnet().fc1.parameters())
+    >>> from reproduction.layers.networks import fcnet
+    >>> sum(p.numel() for p in fcnet().fc1.parameters())
     279776
     """
     named: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

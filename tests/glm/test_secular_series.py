@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seepage.glm.jacobian.secular_series import solve_far_above
+from seepage.glm.jacobian.secular import solve_far_above
 
 
 def dense(rho, delta, p, q, c, s):

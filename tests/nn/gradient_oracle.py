@@ -1,4 +1,4 @@
-"""The naive truth about clipped gradients: one example at a time, dense, in float64.
+"""The naive truth about clipped gradients: one record at a time, dense, in float64.
 
 Only plain backward passes are used (a column of the Jacobian is a double backward pass), since
 combinations of torch's transformations are what is under test.
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.nn.gradients.backends import differentiable_backends
+from seepage.nn.gradients.plain_kernels import differentiable_backends
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.losses import per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.problem import NetworkProblem, per_record
 from seepage.nn.problem.views import View
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Gradients (B, p) and Jacobians (B, p, d) of every example, unclipped."""
+    """Gradients (B, p) and Jacobians (B, p, d) of every record, unclipped."""
 
     g: Tensor
     J: Tensor
@@ -38,8 +37,8 @@ class Dense:
 
 
 def gradient_of(net: nn.Module, loss: object, view: View, x: Tensor, y: Tensor) -> object:
-    """Return the function that maps one example's variable to its flat gradient."""
-    problem = Problem(net, per_example(loss), view)
+    """Return the function that maps one record's variable to its flat gradient."""
+    problem = NetworkProblem(net, per_record(loss), view)
     batch = problem.batch(x, y)
     parameters = {n: p.detach().requires_grad_() for n, p in problem.released().items()}
 
@@ -54,7 +53,7 @@ def gradient_of(net: nn.Module, loss: object, view: View, x: Tensor, y: Tensor) 
 
 
 def dense(net: nn.Module, loss: object, view: View, x: Tensor, y: Tensor) -> Dense:
-    """Return all gradients and Jacobians, looped over examples and parameters."""
+    """Return all gradients and Jacobians, looped over records and parameters."""
     rows, jacobians = [], []
     for i in range(len(y)):
         one_x = {k: v[i : i + 1] for k, v in x.items()} if isinstance(x, dict) else x[i : i + 1]
@@ -87,7 +86,7 @@ def _columns(gradient: object, z: Tensor) -> tuple[Tensor, Tensor]:
 def finite_differences(
     net: nn.Module, loss: object, view: View, x: Tensor, y: Tensor, v: Tensor, step: float = 1e-5
 ) -> Tensor:
-    """Return (∂g/∂z)v of one example by central differences."""
+    """Return (∂g/∂z)v of one record by central differences."""
     gradient, z = gradient_of(net, loss, view, x, y)
     with differentiable_backends(net):
         ahead = gradient((z + step * v).detach()).detach()

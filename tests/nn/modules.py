@@ -25,7 +25,7 @@ class Sequences(nn.Module):
 
 
 class Turned(nn.Module):
-    """Sequences with the examples second."""
+    """Sequences with the records second."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.transpose(0, 1)

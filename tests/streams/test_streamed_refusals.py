@@ -288,7 +288,7 @@ def test_groups(folder):
         leak.groups("regoin")
     with pytest.raises(sp.InputError, match="No record is in the group 'east'"):
         leak.groups("region", only=["east"])
-    with pytest.raises(sp.InputError, match="named by their column"):
-        leak.groups(["north"] * 700)
+    with pytest.raises(sp.InputError, match="the group labels has 7 entries; they must be equal"):
+        leak.groups(["north"] * 7)
     with pytest.raises(sp.InputError, match="There is no measure 'plis'"):
         leak.rows(measure="plis")

@@ -100,22 +100,6 @@ def released_parameters(model: Any) -> np.ndarray:
     return np.concatenate([coef.reshape(-1), as_numpy(model.intercept_).astype(float).reshape(1)])
 
 
-def _decision(
-    model: Any,
-) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray | None]:
-    """Return what a model of ours makes of margins, and its classes if it is a classifier."""
-    if isinstance(model, LogisticRegression):
-        classes = model.classes_
-        return lambda margins: classes[(margins > 0).astype(np.int64)], classes
-    if isinstance(model, GLMRegressor):
-        return model._family().mean, None
-    kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
-    raise InputError(
-        f"{type(model).__name__} is {kind}: many releases are drawn of seepage.glm's models of one "
-        "margin; attack one release at a time with sp.release(model, noise)."
-    )
-
-
 def parameters_of(release: Any, size: int) -> np.ndarray:
     """Return released parameters, (T, P): features first, the intercept last, the class fast."""
     if isinstance(release, Releases):
@@ -136,3 +120,19 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
             "intercept counts)."
         )
     return np.asarray(theta, dtype=float)
+
+
+def _decision(
+    model: Any,
+) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray | None]:
+    """Return what a model of ours makes of margins, and its classes if it is a classifier."""
+    if isinstance(model, LogisticRegression):
+        classes = model.classes_
+        return lambda margins: classes[(margins > 0).astype(np.int64)], classes
+    if isinstance(model, GLMRegressor):
+        return model._family().mean, None
+    kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
+    raise InputError(
+        f"{type(model).__name__} is {kind}: many releases are drawn of seepage.glm's models of one "
+        "margin; attack one release at a time with sp.release(model, noise)."
+    )

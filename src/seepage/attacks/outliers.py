@@ -1,6 +1,6 @@
 """How well a score per record tells records from another distribution apart: ROC curve and area.
 
-Paper 002 finds that records with a high subject-level PLIS are often atypical or come from
+Paper 002 finds that records with a high PLIS as a whole are often atypical or come from
 elsewhere. Against known outliers that can be counted.
 """
 
@@ -62,7 +62,7 @@ class OutlierDetection:
 
 
 def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> OutlierDetection:
-    """Test a score, such as subject-level PLIS, against known outliers.
+    """Test a score of records, such as their PLIS, against known outliers.
 
     Parameters
     ----------

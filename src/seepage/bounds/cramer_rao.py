@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.leakage import Columns, Leakage
+from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.frames import as_numpy
-
-if TYPE_CHECKING:
-    from seepage.core.row_stream import RowStream
-    from seepage.glm.streamed_leakage import StreamedLeakage
 
 Array = Any
 
@@ -26,19 +22,9 @@ _BIASED = "The adversary's estimate has the stated bias."
 _BLOCK_LIMIT = 5000  # unknowns in a block whose information is written out
 
 
-@overload
-def cramer_rao_rows(leak: Leakage, columns: Columns = None, label: bool = False) -> Result: ...
-
-
-@overload
 def cramer_rao_rows(
-    leak: StreamedLeakage, columns: Columns = None, label: bool = False
-) -> RowStream: ...
-
-
-def cramer_rao_rows(
-    leak: Leakage | StreamedLeakage, columns: Columns = None, label: bool = False
-) -> Result | RowStream:
+    leak: Leakage[PerRecord], columns: Columns = None, label: bool = False
+) -> PerRecord:
     """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
 
     No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
@@ -46,15 +32,11 @@ def cramer_rao_rows(
     Infinite where no unbiased estimate exists. Of data that are read in chunks, the answer is
     computed as it is read or written.
     """
-    if not isinstance(leak, Leakage):
-        return leak.cramer_rao_rows(columns, label)
     unknowns, about = leak.unknowns(columns, label)
-    count = leak.jacobian.unknown_count(unknowns)
-    values = leak.jacobian.inverse_traces(unknowns) / count
-    return _bound(leak, values, "rows", about, index=leak.table.index)
+    return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
 
 
-def cramer_rao_cells(leak: Leakage, columns: Columns = None) -> Result:
+def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
     """Return the exact Cramér–Rao bound on each cell while the rest of its row is unknown too.
 
     ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance, when the adversary knows
@@ -62,23 +44,14 @@ def cramer_rao_cells(leak: Leakage, columns: Columns = None) -> Result:
     is never below ``leak.cells().mse_bound()``, where the rest of the row is known.
     """
     unknowns, _ = leak.unknowns(columns, False)
-    values = leak.jacobian.inverse_diagonal(unknowns)
-    which = range(len(leak.table.names)) if unknowns.columns is None else unknowns.columns
-    names = tuple(leak.table.names[j] for j in which)
     about = "one cell, with the rest of its row unknown"
-    return _bound(
-        leak,
-        values,
-        "cells",
-        about,
-        index=leak.table.index,
-        names=names,
-        assumptions=(
-            UNBIASED[0],
-            "The adversary knows the other records and the label, but nothing else of the row.",
-            UNBIASED[2],
-        ),
+    assumptions = (
+        UNBIASED[0],
+        "The adversary knows the other records and the label, but nothing else of the row.",
+        UNBIASED[2],
     )
+    question = "cramer_rao_cells"
+    return leak.per_record(question, unknowns, "cells", about, "mse", "bound", assumptions)
 
 
 def cramer_rao(
@@ -121,7 +94,16 @@ def cramer_rao(
         assumptions = (UNBIASED[0], "Nothing outside the block is known.", *UNBIASED[2:])
     xp = array_namespace(J)
     value = xp.sum(inverse_diagonal((J.T @ J)[None, :, :])) / size
-    return _bound(leak, value, "subset", about, assumptions=assumptions)
+    return Result(
+        value,
+        "subset",
+        "mse",
+        kind="bound",
+        about=about,
+        assumptions=assumptions,
+        library=leak.table.library,
+        noise=leak.noise,
+    )
 
 
 def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
@@ -212,30 +194,6 @@ def square(matrix: Any, what: str) -> np.ndarray:
     if out.ndim != 2 or out.shape[0] != out.shape[1]:
         raise InputError(f"{what} must be a square matrix, not of shape {out.shape}.")
     return out
-
-
-def _bound(
-    leak: Leakage,
-    values: Array,
-    view: str,
-    about: str,
-    *,
-    index: np.ndarray | None = None,
-    names: tuple[str, ...] | None = None,
-    assumptions: tuple[str, ...] = UNBIASED,
-) -> Result:
-    return Result(
-        values,
-        view,
-        "mse",
-        kind="bound",
-        about=about,
-        index=index,
-        names=names,
-        assumptions=assumptions,
-        library=leak.table.library,
-        noise=leak.noise,
-    )
 
 
 def _dense(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:

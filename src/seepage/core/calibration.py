@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
+from seepage.core.record_stream import RecordStream
 from seepage.core.result import Result
-from seepage.core.row_stream import RowStream
 from seepage.errors import InputError
-
-if TYPE_CHECKING:
-    from seepage.glm.streamed_leakage import StreamedLeakage
 
 
 def calibrate(
-    leak: Leakage | StreamedLeakage,
+    leak: Leakage[Any],
     *,
     eta: float | None = None,
     mse: float | None = None,
     over: str | float = "max",
-    view: Result | RowStream | None = None,
+    view: Result | RecordStream | None = None,
 ) -> Noise:
     """Return the noise, of the same shape, with which the leakage meets a target.
 
@@ -64,7 +61,7 @@ def calibrate(
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
     result = leak.rows() if view is None else view
-    if over == "max" and isinstance(result, RowStream):
+    if over == "max" and isinstance(result, RecordStream):
         result = result.top(1)  # all that is needed of it, without holding the rest
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from this very leak.")
@@ -81,7 +78,7 @@ def calibrate(
     return leak.noise[0].scaled(now / wanted)
 
 
-def _as_leakage(result: Result | RowStream) -> np.ndarray:
+def _as_leakage(result: Result | RecordStream) -> np.ndarray:
     """Return leakage as it is and bounds as the leakage that would imply them."""
     values = np.asarray(result, dtype=float)
     if result.measure == "mse":

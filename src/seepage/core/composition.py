@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import ReleaseJacobian
+from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-
-if TYPE_CHECKING:
-    from seepage.core.leakage import Leakage
+from seepage.tables.source import Chunk
 
 Array = Any
 
@@ -21,7 +20,8 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     """Return the leakage of several independent releases about the same table, together.
 
     Fisher information adds over independent releases, exactly and for every view. All releases
-    must be about the same table with the same columns in the same order.
+    must be about the same table with the same columns in the same order (of data that are read in
+    chunks, about the very same source).
 
     Examples
     --------
@@ -33,21 +33,17 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     >>> float(twice.dataset()) / float(leak.dataset())
     1.414...
     """
-    from seepage.core.leakage import Leakage
-
-    parts: list[ReleaseJacobian] = []
+    parts: list[Release] = []
     for leak in (first, *others):
         _check_same_table(first, leak)
-        jacobian = leak.jacobian
-        incoming = jacobian.parts if isinstance(jacobian, ComposedJacobian) else [jacobian]
-        for part in incoming:
+        for part in leak.release.parts:
             _add(parts, part)
     noise = tuple(noise for leak in (first, *others) for noise in leak.noise)
-    together = parts[0] if len(parts) == 1 else ComposedJacobian(parts)
-    return Leakage(together, first.table, noise, first.attributes)
+    together = parts[0] if len(parts) == 1 else ComposedRelease(parts)
+    return Leakage(together, first.source, noise, first.attributes)
 
 
-def _add(parts: list[ReleaseJacobian], new: ReleaseJacobian) -> None:
+def _add(parts: list[Release], new: Release) -> None:
     for k, part in enumerate(parts):
         both = part.merged(new)
         if both is not None:
@@ -57,9 +53,14 @@ def _add(parts: list[ReleaseJacobian], new: ReleaseJacobian) -> None:
 
 
 def _check_same_table(first: Leakage, other: Leakage) -> None:
-    mine, yours = first.table, other.table
-    if mine.values is yours.values:
+    if first.source is other.source:
         return
+    if not (first.source.in_memory and other.source.in_memory):
+        raise InputError(
+            "Whether data that are read in chunks are the same cannot be seen; open them once, and "
+            "measure all releases on that source."
+        )
+    mine, yours = first.table, other.table
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
             f"Only releases about the same table compose: one has {len(mine)} rows and columns "
@@ -77,6 +78,25 @@ def _same(mine: Array, yours: Array) -> bool:
     if type(mine) is not type(yours) or mine.shape != yours.shape:
         return False
     return mine is yours or bool(array_namespace(mine).all(mine == yours))
+
+
+class ComposedRelease(Release):
+    """Independent releases about the same records."""
+
+    def __init__(self, parts: Sequence[Release]) -> None:
+        self._parts = list(parts)
+        self.template = ComposedJacobian([part.template for part in parts])
+
+    @property
+    def parts(self) -> list[Release]:
+        """The single releases."""
+        return self._parts
+
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
+        """Return the stacked Jacobians about the records of a chunk."""
+        if chunk.X is self.template.X:
+            return self.template
+        return ComposedJacobian([part.jacobian(chunk) for part in self.parts])
 
 
 class ComposedJacobian(ReleaseJacobian):

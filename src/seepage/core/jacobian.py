@@ -1,73 +1,88 @@
-"""What a release offers so that its leakage can be measured: products with its Jacobian."""
+"""What a release must answer so that its leakage can be measured: products with its Jacobian.
+
+Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
+by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`Release` gives it for
+any chunk of them, and :class:`Refits` is the same question for changes that are not small.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.core.spectra import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
 from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
+from seepage.tables.source import Chunk
 
 Array = Any
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
+SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
 
 
 class ReleaseJacobian(ABC):
-    """The Jacobian of a release about the table ``X``, whitened by the release's noise.
+    """The Jacobian of a release about the records ``X``, whitened by the release's noise.
 
-    The information about a block of the table is ``JᵀJ`` with ``J`` the block's columns. Measures,
-    bounds and reports ask only this class, and never where the Jacobian came from. A new kind of
-    release implements the abstract methods; the others follow from them, and are overridden where
-    a closed form is faster.
+    Measures, bounds and reports ask only this class, and never where the Jacobian came from. A new
+    kind of release offers the two products :meth:`forward` and :meth:`adjoint`; everything else
+    follows from them, and is overridden where a closed form is faster.
+
+    Attributes
+    ----------
+    X, target
+        The records and their labels as numbers, in the caller's array library.
+    rows, features, label_size
+        How many records there are, and the unknowns in the columns and in the label of one.
+    size
+        ``P``, how many numbers are released.
+    fit
+        The fitted linear model whose parameters are released, where that is what is released.
     """
 
     X: Array
+    target: Array
     rows: int
     features: int
-    target: Array  # the labels as numbers
-    label_size: int  # the unknowns in one label
-    size: int  # P: how many numbers are released
-
-    @abstractmethod
-    def row_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the information about each row, ``(n,)``."""
-
-    @abstractmethod
-    def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
-
-    @abstractmethod
-    def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return the function that gives each row's information matrix, ``(m, q, q)``."""
-
-    @abstractmethod
-    def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the trace of the information about each attribute over the rows."""
-
-    @abstractmethod
-    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+    label_size: int
+    size: int
+    fit: Any = None
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``J z`` for a change ``z (len(rows), q)`` of a block of the table, ``(P,)``."""
 
-    def merged(self, other: ReleaseJacobian) -> ReleaseJacobian | None:
-        """Return both releases as one where that is simpler than their composition."""
-        return None
+    @abstractmethod
+    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
 
-    def unknown_count(self, unknowns: Unknowns) -> int:
-        """Count the unknown numbers of one row."""
-        return unknowns.features(self.features) + self.label_size * unknowns.label
+    # Records, one by one ----------------------------------------------------------------------
 
-    def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
-        return self.unknown_count(unknowns) ** 2 + self.size
+    def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
+        """Return the function that gives each row's information matrix, ``(m, q, q)``."""
+        xp = array_namespace(self.X)
+
+        def matrices(rows: slice) -> Array:
+            J = xp.stack(list(self._lines(unknowns, self.every_row()[rows])), axis=1)  # (m, P, q)
+            return xp.matrix_transpose(J) @ J
+
+        return matrices
+
+    def row_traces(self, unknowns: Unknowns) -> Array:
+        """Return the trace of the information about each row, ``(n,)``."""
+        xp = array_namespace(self.X)
+        return sum(xp.sum(line**2, axis=1) for line in self._lines(unknowns, self.every_row()))
+
+    def cell_information(self, unknowns: Unknowns) -> Array:
+        """Return the information about each unknown feature alone, ``(n, t)``."""
+        features = Unknowns(unknowns.columns, False, unknowns.basis)
+        return sum(line**2 for line in self._lines(features, self.every_row()))
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product of one vector per row with its information matrix."""
@@ -116,6 +131,12 @@ class ReleaseJacobian(ABC):
         """Return the trace of the inverse information about each row, ``(n,)``."""
         return array_namespace(self.X).sum(self.inverse_diagonal(unknowns), axis=1)
 
+    def inverse_work(self, unknowns: Unknowns) -> float:
+        """Return about how many multiplications a row's inverse information takes."""
+        return float(self.unknown_count(unknowns)) ** 3
+
+    # Blocks of the table ----------------------------------------------------------------------
+
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of the information about these unknowns of these rows."""
 
@@ -128,9 +149,140 @@ class ReleaseJacobian(ABC):
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         values = [self.block_norm(u, rows) for u in progress(attributes, "attributes")]
-        return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
+        return self.array(values)
+
+    def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the trace of the information about each attribute over the rows; they add up."""
+        xp = array_namespace(self.X)
+        return xp.stack([sum(xp.sum(line**2) for line in self._lines(u, rows)) for u in attributes])
+
+    def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
+        """Return what these rows contribute to the release's side of a block.
+
+        Contributions of different records add up (by ``+``), and :meth:`norm_of` takes the norm of
+        the total; here they are ``J Jᵀ``, ``(P, P)``, whose eigenvalues are those of ``JᵀJ``.
+        """
+        lines = self._lines(unknowns, rows)
+        return array_namespace(self.X).stack([self.forward(z, unknowns, rows) for z in lines])
+
+    def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
+        """Return what :meth:`block_norm` would of all the rows whose :meth:`block_sums` these are.
+
+        The rows themselves are not needed: any Jacobian of the same release may be asked.
+        """
+        return float(dense_largest(sums[None, :, :])[0])
+
+    def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
+        """Return the same for every attribute over the rows, to be added up likewise."""
+        return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
+
+    def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
+        """Return what :meth:`column_norms` would of all the rows in the :meth:`column_sums`."""
+        return self.array([self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)])
+
+    @property
+    def columns_at_once(self) -> int:
+        """How many attributes :meth:`column_sums` may be asked about at a time."""
+        return max(1, SUMS_HELD // self.size**2)
+
+    # The release itself -----------------------------------------------------------------------
+
+    def with_label_step(self, step: float) -> ReleaseJacobian:
+        """Return the same Jacobian with the label counted in steps of this size."""
+        if step == 1.0:
+            return self
+        raise InputError(f"The label of this release cannot be counted in steps of {step:g}.")
+
+    def refits(self) -> Refits:
+        """Return how the release moves when a record changes by a finite amount."""
+        raise InputError(
+            "Only the release of one linear model about a table in memory can be fitted again with "
+            "a record changed; take the releases one by one."
+        )
+
+    # What the methods above have in common ----------------------------------------------------
+
+    def unknown_count(self, unknowns: Unknowns) -> int:
+        """Count the unknown numbers of one row."""
+        return unknowns.features(self.features) + self.label_size * unknowns.label
+
+    def row_width(self, unknowns: Unknowns) -> int:
+        """Return how many numbers the work on one row holds at a time."""
+        return self.unknown_count(unknowns) ** 2 + self.size * self.unknown_count(unknowns)
+
+    def every_row(self) -> Array:
+        """Return the positions of all rows."""
+        return array_namespace(self.X).arange(self.rows, device=self.X.device)
 
     def zeros(self, *shape: int) -> Array:
         """Return zeros of that shape, of the type of the table and where it lives."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
+
+    def array(self, values: list[float]) -> Array:
+        """Return numbers as an array of the type of the table and where it lives."""
+        xp = array_namespace(self.X)
+        return xp.asarray(values, dtype=self.X.dtype, device=self.X.device)
+
+    def _lines(self, unknowns: Unknowns, rows: Array) -> Iterator[Array]:
+        """Yield the ``P`` lines of the Jacobian of a block, each ``(len(rows), q)``."""
+        for k in range(self.size):
+            unit = self.zeros(self.size)
+            unit[k] = 1.0
+            yield self.adjoint(unit, unknowns, rows)
+
+
+class Release(ABC):
+    """What leaves, as records that come in chunks see it: plain data, which workers are sent.
+
+    Attributes
+    ----------
+    template
+        A Jacobian of the release, asked for what does not depend on the records; about all records
+        of a table in memory.
+    """
+
+    template: ReleaseJacobian
+
+    @property
+    def parts(self) -> list[Release]:
+        """The single releases that it is made of."""
+        return [self]
+
+    @abstractmethod
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
+        """Return the Jacobian about the records of a chunk, exact for each of them."""
+
+    def merged(self, other: Release) -> Release | None:
+        """Return both releases as one where that is simpler than their composition."""
+        return None
+
+
+class Refits(Protocol):
+    """A release made again with one record replaced, all others kept: what finite changes do.
+
+    Attributes
+    ----------
+    X, fit
+        The records, ``(n, d)``, and the fitted model, both in NumPy's float64.
+    theta
+        The released numbers as they are.
+    """
+
+    X: np.ndarray
+    fit: Any
+    theta: np.ndarray
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the releases for some replacements of a row, ``(K, …)``; NaN where there is none.
+
+        ``features (K, d)`` are its features instead, ``labels`` its labels (its own by default).
+        """
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far each of those releases lies from the actual one, ``(K, P)``."""
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
+    ) -> ReleaseJacobian:
+        """Return the Jacobian about the replaced row, at a release :meth:`parameters` gave."""

@@ -5,107 +5,151 @@ whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken
 
     FIL    η = ‖J‖₂                    the most that any direction of the block leaks
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
+
+A record's leakage depends on nothing but the record and the release, and a block's on sums over its
+records. So every view is a question to one chunk of the table after the other, and a table in
+memory is the one with a single chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.attributes import Attributes
-from seepage.core.jacobian import ReleaseJacobian
+from seepage.core.jacobian import SUMS_HELD, Release, ReleaseJacobian
 from seepage.core.noise import Noise
+from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import Result
-from seepage.core.row_choice import chosen_rows, rows_by_group
-from seepage.core.unknowns import Unknowns
-from seepage.errors import InputError
+from seepage.core.unknowns import Attributes, Unknowns
+from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import Table
+from seepage.tables.frames import MemorySource, Table, as_numpy, check_length
+from seepage.tables.source import Chunk, RowSource
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # for its default
+
+    PerRecord = TypeVar("PerRecord", bound=Result | RecordStream, default=Result)
+else:
+    from typing import TypeVar
+
+    PerRecord = TypeVar("PerRecord")
 
 Array = Any
 Columns = str | int | Sequence[str | int] | None
 
+_FEWEST = 100  # groups that are always allowed
+_ALL = "all"  # the name of the block where there is one only
 
-class Leakage:
-    """The leakage of one or more releases about a table.
 
-    Each view returns a :class:`~seepage.core.result.Result`. Adversaries are assumed to know everything
-    outside the view; knowing less never helps them (paper 001, equation 12).
+class Leakage(Generic[PerRecord]):
+    """The leakage of one or more releases about a table, in memory or read in chunks.
+
+    Each view returns a :class:`~seepage.core.result.Result`; of data that are read in chunks, what
+    has one number per record is a :class:`~seepage.core.record_stream.RecordStream` instead, which
+    is computed when it is read or written, and the other views are a pass over the data each.
+    Adversaries are assumed to know everything outside the view; knowing less never helps them
+    (paper 001, equation 12).
+
+    Parameters
+    ----------
+    release
+        What leaves.
+    source
+        Where the records come from.
+    noise
+        The noise of the release, or of each where there are several.
+    attributes
+        The columns, and which of them belong together.
     """
 
     def __init__(
         self,
-        jacobian: ReleaseJacobian,
-        table: Table,
+        release: Release,
+        source: RowSource,
         noise: tuple[Noise, ...],
         attributes: Attributes,
     ) -> None:
-        self.jacobian, self.noise, self.attributes = jacobian, noise, attributes
-        self.table = table
+        self.release, self.source, self.noise = release, source, noise
+        self.attributes = attributes
 
     def __repr__(self) -> str:
-        n, d = self.jacobian.rows, self.jacobian.features
         noise = " and ".join(map(repr, self.noise))
-        released = self.jacobian.size
-        return f"<Leakage of {released} numbers with {noise} about {n} records of {d} columns>"
+        chunks = "" if self.source.in_memory else ", read in chunks"
+        return (
+            f"<Leakage of {self.release.template.size} numbers with {noise} about "
+            f"{len(self.source)} records of {len(self.source.names)} columns{chunks}>"
+        )
 
-    def rows(
+    @property
+    def jacobian(self) -> ReleaseJacobian:
+        """The Jacobian of the release about all records of a table in memory."""
+        self._check_in_memory("the Jacobian about all records")
+        return self.release.template
+
+    @property
+    def table(self) -> Table:
+        """The table, where it is in memory."""
+        self._check_in_memory("the whole table")
+        return cast(MemorySource, self.source).table
+
+    # Views ------------------------------------------------------------------------------------
+
+    def records(
         self,
         columns: Columns = None,
         label: bool | None = None,
         measure: str = "fil",
         simplex: bool = False,
-    ) -> Result:
+    ) -> PerRecord:
         """Return the leakage about each record: all of it, or the named columns.
 
         The label counts as part of the record unless columns are named; ``label`` overrides that.
         With ``simplex`` a complete one-hot attribute may only move along its simplex.
         """
         unknowns, about = self.unknowns(columns, label, simplex)
-        if _check_measure(measure) == "fil":
-            squared = self.jacobian.row_norms(unknowns)
-        else:
-            count = self.jacobian.unknown_count(unknowns)
-            squared = self.jacobian.row_traces(unknowns) / count
-        return self._result(squared, "rows", measure, about, index=self.table.index)
+        return self.per_record(_check_measure(measure), unknowns, "rows", about)
 
-    def labels(self, measure: str = "fil") -> Result:
+    rows = records
+
+    def labels(self, measure: str = "fil") -> PerRecord:
         """Return the leakage about each record's label alone, its columns known."""
-        return self.rows(columns=[], label=True, measure=measure)
+        return self.records(columns=[], label=True, measure=measure)
 
-    def cells(self, columns: Columns = None) -> Result:
+    def cells(self, columns: Columns = None) -> PerRecord:
         """Return the leakage about each single cell, all else known: one column per column.
 
         A cell is one number, for which FIL and dFIL are the same.
         """
-        unknowns, _ = self.unknowns(columns, False, False)
-        names = self.table.names
-        if unknowns.columns is not None:
-            names = tuple(names[j] for j in unknowns.columns)
-        squared = self.jacobian.cell_information(unknowns)
-        return self._result(
-            squared, "cells", "fil", "one cell at a time", index=self.table.index, names=names
-        )
+        unknowns, _ = self.unknowns(columns, False)
+        return self.per_record("cells", unknowns, "cells", "one cell at a time")
 
     def columns(self, rows: Any = None, measure: str = "fil", simplex: bool = False) -> Result:
         """Return the leakage about each attribute over all records, or over the given ones.
 
-        Columns that were declared to belong together count as one attribute.
+        ``rows`` are positions or a boolean mask. Columns that belong together, such as the one-hot
+        columns of a category, count as one attribute.
         """
-        which = self.row_positions(rows)
+        which = self._positions(rows)
         names, unknowns = self.attributes.each(simplex)
-        if _check_measure(measure) == "fil":
-            squared = self.jacobian.column_norms(unknowns, which)
+        if _check_measure(measure) == "dfil":
+            squared = self._over_columns("column_traces", unknowns, which)
+            count = len(self.source) if which is None else len(which)
+            sizes = [u.features(len(self.source.names)) * count for u in unknowns]
+            squared = squared / self.release.template.array([float(size) for size in sizes])
+        elif self.source.in_memory:
+            squared = self._over_columns("column_norms", unknowns, which)
         else:
-            squared = self.jacobian.column_traces(unknowns, which)
-            counts = [u.features(self.jacobian.features) * which.shape[0] for u in unknowns]
-            xp = array_namespace(squared)
-            squared = squared / xp.asarray(counts, dtype=squared.dtype, device=squared.device)
+            squared = self._column_norms(unknowns, which)
         about = "one attribute of all records" if rows is None else "one attribute of some records"
-        return self._result(squared, "columns", measure, about, index=np.asarray(names, object))
+        return self._result(squared, "columns", measure, about, np.asarray(names, object))
 
     def groups(
         self,
@@ -121,18 +165,27 @@ class Leakage:
         Parameters
         ----------
         labels
-            The group of every record.
+            The group of every record, or the name of the column of the data that has it (a feature
+            or not).
         columns, label, measure, simplex
-            As for :meth:`rows`.
+            As for :meth:`records`.
         only
             The groups to report, where not all are wanted.
         """
         unknowns, about = self.unknowns(columns, label, simplex)
-        groups = rows_by_group(labels, self.table, only)
-        values = self._blocks(unknowns, list(groups.values()), measure)
-        index = np.empty(len(groups), object)
-        index[:] = list(groups)
-        return self._result(values, "groups", measure, about, index=index)
+        by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
+        extra = (labels,) if isinstance(labels, str) else ()
+        found = self._blocks(unknowns, measure, partial(_grouped, by=by), extra, only)
+        for group in only or ():
+            if group not in found.seen:
+                raise InputError(
+                    f"No record is in the group {group!r}{nearest(group, found.seen)}."
+                )
+        chosen = sorted(found) if only is None else list(only)
+        index = np.empty(len(chosen), object)
+        index[:] = chosen
+        squared = self.release.template.array([found[group] for group in chosen])
+        return self._result(squared, "groups", measure, about, index)
 
     def subset(
         self,
@@ -147,25 +200,14 @@ class Leakage:
         ``rows`` are positions or a boolean mask; ``None`` means all.
         """
         unknowns, about = self.unknowns(columns, label, simplex)
-        which = self.row_positions(rows)
-        about = f"{about} of {which.shape[0]} records"
-        return self._result(self._blocks(unknowns, [which], measure)[0], "subset", measure, about)
+        which = self._positions(rows)
+        count = len(self.source) if which is None else len(which)
+        return self._one_block(unknowns, which, measure, "subset", f"{about} of {count} records")
 
     def dataset(self, measure: str = "fil") -> Result:
         """Return the leakage about the whole table with its labels as one number."""
-        unknowns, about = self.unknowns(None, True, False)
-        values = self._blocks(unknowns, [self.row_positions(None)], measure)
-        return self._result(values[0], "dataset", measure, f"{about} of all records")
-
-    def _blocks(self, unknowns: Unknowns, blocks: list[Array], measure: str) -> Array:
-        xp = array_namespace(self.jacobian.X)
-        if _check_measure(measure) == "fil":
-            squared = [self.jacobian.block_norm(unknowns, b) for b in progress(blocks, "groups")]
-        else:
-            traces = self.jacobian.row_traces(unknowns)
-            count = self.jacobian.unknown_count(unknowns)
-            squared = [float(xp.sum(traces[b])) / (count * b.shape[0]) for b in blocks]
-        return xp.asarray(squared, dtype=self.jacobian.X.dtype, device=self.jacobian.X.device)
+        unknowns, about = self.unknowns(None, True)
+        return self._one_block(unknowns, None, measure, "dataset", f"{about} of all records")
 
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
@@ -175,8 +217,41 @@ class Leakage:
         :func:`seepage.bounds.van_trees` start from.
         """
         unknowns, _ = self.unknowns(columns, label)
-        start = int(self.row_positions([row])[0])
-        return self.jacobian.row_information(unknowns)(slice(start, start + 1))[0, :, :]
+        position = int(row_positions([row], len(self.source))[0])
+        ask = partial(_information, release=self.release, unknowns=unknowns, row=position)
+        return self.source.total(ask, "one record")[0]
+
+    def write_rows(
+        self,
+        path: str | os.PathLike[str],
+        measures: Sequence[str] = ("fil", "dfil", "cramer_rao"),
+        columns: Columns = None,
+        label: bool | None = None,
+    ) -> Path:
+        """Write several measures of every record to one Parquet file, in one pass over the data.
+
+        Parameters
+        ----------
+        path
+            The file; it appears whole or not at all, readable by its owner only.
+        measures
+            Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
+            per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
+        columns, label
+            As for :meth:`records`; for ``cramer_rao`` the label is known unless ``label`` is given.
+        """
+        asked = [measures] if isinstance(measures, str) else list(measures)
+        functions: dict[tuple[str, ...], Callable[[Chunk], Array]] = {}
+        for measure in asked:
+            exact = measure == "cramer_rao"
+            unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
+            name = measure if exact else _check_measure(measure)
+            functions[(measure,)] = self._ask_each(name, unknowns)
+        if not functions:
+            raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
+        return write_records(self.source, path, functions)
+
+    # What views and bounds are made of ----------------------------------------------------------
 
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
@@ -187,7 +262,123 @@ class Leakage:
 
     def row_positions(self, rows: Any) -> Array:
         """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
-        return chosen_rows(rows, self.table)
+        like = self.release.template.X
+        positions = row_positions(rows, len(self.source))
+        return array_namespace(like).asarray(positions, device=like.device)
+
+    def per_record(
+        self,
+        question: str,
+        unknowns: Unknowns,
+        view: str,
+        about: str,
+        measure: str = "fil",
+        kind: str = "exact",
+        assumptions: tuple[str, ...] = (),
+    ) -> PerRecord:
+        """Return the answers to a question that each record has its own answer to.
+
+        Parameters
+        ----------
+        question
+            One of ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
+            unknowns) and ``cramer_rao_cells`` (the diagonal of ``I⁻¹``).
+        unknowns
+            What is unknown of a record.
+        view, about, measure, kind, assumptions
+            Of the result. The measure is the question's own where that is one.
+        """
+        names = None
+        if view == "cells":
+            which = range(len(self.source.names)) if unknowns.columns is None else unknowns.columns
+            names = tuple(self.source.names[j] for j in which)
+        if question in ("fil", "dfil"):
+            measure = question
+        function = self._ask_each(question, unknowns)
+        told: dict[str, Any] = {
+            "view": view,
+            "measure": measure,
+            "kind": kind,
+            "about": about,
+            "names": names,
+            "assumptions": assumptions,
+            "noise": self.noise,
+        }
+        if not self.source.in_memory:
+            return cast(PerRecord, RecordStream(self.source, function, **told))
+        values, index = self.source.total(function, view), self.source.index
+        return cast(PerRecord, Result(values, index=index, library=self.source.library, **told))
+
+    def _ask_each(self, question: str, unknowns: Unknowns) -> Callable[[Chunk], Array]:
+        ask = partial(_of_each_record, question=question, unknowns=unknowns)
+        if not self.source.in_memory:
+            # The template first: what all records have in common is then kept and passed on.
+            ask(self.release.template)
+        return partial(_of_each_chunk, release=self.release, ask=ask)
+
+    def _one_block(
+        self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
+    ) -> Result:
+        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))
+        return self._result(self.release.template.array(found[_ALL]), view, measure, about)
+
+    def _blocks(
+        self,
+        unknowns: Unknowns,
+        measure: str,
+        choose: Callable[[Chunk], dict[Any, np.ndarray]],
+        extra: Sequence[str] = (),
+        only: Sequence[Any] | None = None,
+    ) -> BlockAnswers:
+        """Return the squared measure of each block of records that ``choose`` finds in chunks."""
+        ask = partial(
+            _of_blocks,
+            release=self.release,
+            unknowns=unknowns,
+            measure=_check_measure(measure),
+            alone=self.source.in_memory,
+            choose=choose,
+            only=only,
+        )
+        found = self.source.total(ask, "groups", extra)
+        template = self.release.template
+        for label, block in found.items():
+            if isinstance(block, Traces):
+                found[label] = block.trace / (template.unknown_count(unknowns) * block.rows)
+            elif not self.source.in_memory:
+                found[label] = template.norm_of(unknowns, block)
+        return found
+
+    def _column_norms(self, attributes: list[Unknowns], which: np.ndarray | None) -> Array:
+        """Return the squared FIL of each attribute from sums over the chunks."""
+        template, norms = self.release.template, []
+        for start in range(0, len(attributes), template.columns_at_once):
+            some = attributes[start : start + template.columns_at_once]
+            sums = self._over_columns("column_sums", some, which)
+            norms.append(template.column_norms_of(some, sums))
+        return norms[0] if len(norms) == 1 else array_namespace(norms[0]).concat(norms)
+
+    def _over_columns(
+        self, question: str, attributes: list[Unknowns], which: np.ndarray | None
+    ) -> Any:
+        ask = partial(
+            _of_columns,
+            release=self.release,
+            question=question,
+            attributes=attributes,
+            choose=partial(_chosen, positions=which),
+        )
+        return self.source.total(ask, "columns")[_ALL]
+
+    def _positions(self, rows: Any) -> np.ndarray | None:
+        return None if rows is None else row_positions(rows, len(self.source))
+
+    def _check_in_memory(self, what: str) -> None:
+        if not self.source.in_memory:
+            raise InputError(
+                f"This needs {what}, but the data are read in chunks; take the rows it is about "
+                "into memory first."
+            )
 
     def _result(
         self,
@@ -196,23 +387,210 @@ class Leakage:
         measure: str,
         about: str,
         index: np.ndarray | None = None,
-        names: tuple[str, ...] | None = None,
     ) -> Result:
-        xp = array_namespace(squared)
-        values = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
         return Result(
-            values,
+            _root(squared),
             view,
             measure,
             about=about,
             index=index,
-            names=names,
-            library=self.table.library,
+            library=self.source.library,
             noise=self.noise,
         )
+
+
+# Questions to one chunk, as functions that can be sent to whoever has it ------------------------
+
+
+def _of_each_chunk(
+    chunk: Chunk, release: Release, ask: Callable[[ReleaseJacobian], Array]
+) -> Array:
+    return ask(release.jacobian(chunk))
+
+
+def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns) -> Array:
+    """Return the answer on every record of a Jacobian, ``(n,)``, or ``(n, t)`` for cells."""
+    if question == "fil":
+        return _root(jacobian.row_norms(unknowns))
+    if question == "dfil":
+        return _root(jacobian.row_traces(unknowns) / jacobian.unknown_count(unknowns))
+    if question == "cells":
+        return _root(jacobian.cell_information(unknowns))
+    if question == "cramer_rao":
+        return jacobian.inverse_traces(unknowns) / jacobian.unknown_count(unknowns)
+    return jacobian.inverse_diagonal(unknowns)
+
+
+def _information(chunk: Chunk, release: Release, unknowns: Unknowns, row: int) -> list[Array]:
+    here = row - chunk.start
+    if not 0 <= here < len(chunk):
+        return []
+    return [release.jacobian(chunk).row_information(unknowns)(slice(here, here + 1))[0, :, :]]
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The trace of the information about some records, and their number."""
+
+    trace: float
+    rows: int
+
+    def __add__(self, other: Traces) -> Traces:
+        return Traces(self.trace + other.trace, self.rows + other.rows)
+
+
+class BlockAnswers(dict[Any, Any]):
+    """What was found of every block of records; those of two chunks are added block by block."""
+
+    most: int = _FEWEST
+    seen: frozenset[Any] = frozenset()
+
+    def __add__(self, other: BlockAnswers) -> BlockAnswers:
+        both = BlockAnswers(self)
+        for block, found in other.items():
+            both[block] = both[block] + found if block in both else found
+        both.most, both.seen = max(self.most, other.most), self.seen | other.seen
+        if len(both) > both.most:
+            raise InputError(
+                f"There are more than {both.most:,} different groups, too many to measure in one "
+                "pass; put groups together, or measure the records one by one."
+            )
+        return both
+
+
+def _of_blocks(
+    chunk: Chunk,
+    release: Release,
+    unknowns: Unknowns,
+    measure: str,
+    alone: bool,
+    choose: Callable[[Chunk], dict[Any, np.ndarray]],
+    only: Sequence[Any] | None,
+) -> BlockAnswers:
+    """Return the norm of each block where the chunk is all there is; else what adds up to it."""
+    jacobian, blocks = release.jacobian(chunk), choose(chunk)
+    xp = array_namespace(chunk.X)
+    found = BlockAnswers()
+    found.seen = frozenset(blocks)
+    found.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
+    wanted = [label for label in blocks if only is None or label in only]
+    traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
+    for label in progress(wanted, "groups") if alone else wanted:
+        rows = xp.asarray(blocks[label], device=chunk.X.device)
+        if traces is not None:
+            found[label] = Traces(float(xp.sum(traces[rows])), len(blocks[label]))
+        elif alone:
+            found[label] = jacobian.block_norm(unknowns, rows)
+        else:
+            found[label] = jacobian.block_sums(unknowns, rows)
+    return found
+
+
+def _of_columns(
+    chunk: Chunk,
+    release: Release,
+    question: str,
+    attributes: list[Unknowns],
+    choose: Callable[[Chunk], dict[Any, np.ndarray]],
+) -> BlockAnswers:
+    """Return the answer of the Jacobian's method ``question`` on the chosen rows, if any."""
+    jacobian, blocks = release.jacobian(chunk), choose(chunk)
+    ask = getattr(jacobian, question)
+    like = jacobian.X
+    return BlockAnswers(
+        (label, ask(attributes, array_namespace(like).asarray(rows, device=like.device)))
+        for label, rows in blocks.items()
+    )
+
+
+# Which records of a chunk are meant ---------------------------------------------------------------
+
+
+def _chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
+    """Return those of some sorted positions in the table, or all, as positions in the chunk."""
+    if positions is None:
+        return {_ALL: np.arange(len(chunk))}
+    first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
+    return {_ALL: positions[first:last] - chunk.start} if first < last else {}
+
+
+def _grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the positions of each group, by the column that has it or the label of each record."""
+    if isinstance(by, str):
+        labels = chunk.extra[by]
+        missing = _first_missing(labels)
+        if missing is not None:
+            raise InputError(
+                f"Column {by!r} has no value in row {chunk.start + missing:,}; leave such rows out "
+                "or name a group."
+            )
+    else:
+        labels = by[chunk.start : chunk.start + len(chunk)]
+    known, inverse = np.unique(labels, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
+    return dict(zip(known.tolist(), np.split(order, starts), strict=True))
+
+
+def _sortable(labels: np.ndarray) -> np.ndarray:
+    """Return labels that can be put in order: of mixed types, which cannot, their texts."""
+    if labels.dtype.kind == "O":
+        try:
+            np.unique(labels)
+        except TypeError:
+            return labels.astype(str)
+    return labels
+
+
+def row_positions(rows: Any, count: int) -> np.ndarray:
+    """Return the positions that ``rows`` names among ``count`` rows, sorted, each once."""
+    return np.unique(named_positions(rows, count))
+
+
+def named_positions(rows: Any, count: int) -> np.ndarray:
+    """Return the positions that ``rows`` names among ``count`` rows, in the order given.
+
+    They are whole numbers, a mask, or ``None`` for all.
+    """
+    if rows is None:
+        return np.arange(count)
+    positions = np.atleast_1d(as_numpy(rows))
+    if positions.dtype == bool:
+        check_length(positions, range(count), "the mask of rows")
+        positions = np.flatnonzero(positions)
+    if positions.dtype.kind not in "iu" or positions.ndim != 1:
+        raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
+    if positions.size == 0:
+        raise InputError("No row was chosen; give at least one.")
+    outside = positions[(positions < -count) | (positions >= count)]
+    if outside.size:
+        raise InputError(f"There is no row {outside[0]}: the table has {count} rows.")
+    return np.asarray(positions % count)
+
+
+def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> np.ndarray:
+    """Return the group of every row as an array, or say which row has none."""
+    values = as_numpy(labels)
+    check_length(values, table, what)
+    missing = _first_missing(values)
+    if missing is not None:
+        raise InputError(
+            f"The group of row {missing} is missing; leave such rows out or name a group."
+        )
+    return values
+
+
+def _first_missing(labels: np.ndarray) -> int | None:
+    return next((i for i, v in enumerate(labels.tolist()) if v is None or v != v), None)
 
 
 def _check_measure(measure: str) -> str:
     if measure not in ("fil", "dfil"):
         raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
     return measure
+
+
+def _root(squared: Array) -> Array:
+    """Return the root of what rounding may have left below zero."""
+    xp = array_namespace(squared)
+    return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))

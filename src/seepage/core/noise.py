@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.support.keyed_stream import KeyedStream, grid_of
+
+Source = KeyedStream | np.random.Generator
 
 
 class Noise(ABC):
@@ -29,18 +31,33 @@ class Noise(ABC):
         """Return the same noise, ``factor`` times as large."""
 
     @abstractmethod
-    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray: ...
+    def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray: ...
 
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
-        Without a seed the generator is seeded with 256 bits from the operating system's
-        cryptographic source, as a real release demands. A fixed ``seed`` makes an experiment
-        repeatable, and a release worthless: who knows the seed can subtract the noise.
+        Without a seed the numbers are those of ChaCha20 under a new 256-bit key from the operating
+        system, which nobody can draw again, as a real release demands. A fixed ``seed`` makes an
+        experiment repeatable, and a release worthless: who knows it can subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
-        entropy = secrets.randbits(256) if seed is None else seed
-        return self._draw(wanted, np.random.default_rng(entropy))
+        return self._draw(
+            wanted, KeyedStream.fresh() if seed is None else np.random.default_rng(seed)
+        )
+
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """Return noisy numbers on the grid that hides what the noise was added to.
+
+        The grid of each is about 1/4096 of its noise's deviation
+        (:func:`~seepage.support.keyed_stream.grid_of`); the last axis runs over the numbers.
+        """
+        scales = np.broadcast_to(self._scales(), values.shape[-1:])
+        grid = np.asarray([grid_of(float(scale)) for scale in scales])
+        return np.asarray(np.round(values / grid) * grid)
+
+    @abstractmethod
+    def _scales(self) -> np.ndarray:
+        """Return the standard deviation, or the scale, of the noise on each released number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +100,16 @@ class Gaussian(Noise):
         _check_positive(np.asarray(factor), "the factor")
         return Gaussian(self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
 
-    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-        standard = generator.standard_normal(shape)
+    def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray:
+        standard = source.standard_normal(shape)
         if np.ndim(self.sigma) == 2:
             _check_size(self.sigma, shape[-1])
             return np.asarray(standard @ np.linalg.cholesky(self.sigma).T)
         return np.asarray(standard * self.sigma)
+
+    def _scales(self) -> np.ndarray:
+        sigma = np.asarray(self.sigma)
+        return np.sqrt(np.diag(sigma)) if sigma.ndim == 2 else sigma
 
     def __repr__(self) -> str:
         return f"Gaussian({_short(self.sigma)})"
@@ -124,8 +145,11 @@ class Laplace(Noise):
         _check_positive(np.asarray(factor), "the factor")
         return Laplace(self.scale * factor)
 
-    def _draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-        return np.asarray(generator.laplace(size=shape) * self.scale)
+    def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray:
+        return np.asarray(source.laplace(size=shape) * self.scale)
+
+    def _scales(self) -> np.ndarray:
+        return np.asarray(self.scale)
 
     def __repr__(self) -> str:
         return f"Laplace({_short(self.scale)})"

@@ -36,10 +36,12 @@ class ReleaseRecord:
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    The copy carries the attribute ``release_`` (a :class:`ReleaseRecord`) and is otherwise a model
-    like the original: it predicts, but from the noisy coefficients. Nothing else that was fitted
-    goes along but the names of the columns and classes (scikit-learn's ``LinearRegression``, for
-    one, also remembers the singular values of the training table). Keep the original to yourself.
+    Every number is rounded to a grid of about 1/4096 of its noise's deviation, since the digits
+    beyond would tell what the noise was added to. The copy carries the attribute ``release_`` (a
+    :class:`ReleaseRecord`) and is otherwise a model like the original: it predicts, but from the
+    noisy coefficients. Nothing else that was fitted goes along but the names of the columns and
+    classes (scikit-learn's ``LinearRegression``, for one, also remembers the singular values of
+    the training table). Keep the original to yourself.
 
     Parameters
     ----------
@@ -76,19 +78,19 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
             setattr(released, name, getattr(model, name))
     coef = as_numpy(model.coef_)
     intercept = as_numpy(model.intercept_) if _has_intercept(model) else None
-    draw = noise.draw(coef.size + (0 if intercept is None else intercept.size), seed)
     # Released numbers are ordered by feature, then by output; scikit-learn stores (outputs, d).
     outputs = coef.shape[0] if coef.ndim == 2 else 1
-    by_feature = draw.reshape(-1, outputs)
+    by_feature = coef.reshape(outputs, -1).T
+    if intercept is not None:
+        by_feature = np.concatenate([by_feature, intercept.reshape(1, outputs)])
+    exact = by_feature.reshape(-1)
+    noisy = noise.rounded(exact + noise.draw(exact.size, seed)).reshape(by_feature.shape)
     features = coef.shape[-1]
-    on_coef = by_feature[:features].T.reshape(coef.shape)
-    released.coef_ = _added(model.coef_, on_coef)
+    released.coef_ = _like(model.coef_, noisy[:features].T.reshape(coef.shape))
     if intercept is None:
         released.intercept_ = getattr(model, "intercept_", 0.0)  # zero, by construction
     else:
-        released.intercept_ = _added(
-            model.intercept_, by_feature[features:].reshape(intercept.shape)
-        )
+        released.intercept_ = _like(model.intercept_, noisy[features:].reshape(intercept.shape))
     released.release_ = ReleaseRecord(noise, seed is not None)
     return released
 
@@ -97,8 +99,9 @@ def _has_intercept(model: Any) -> bool:
     return bool(getattr(model, "fit_intercept", True)) and hasattr(model, "intercept_")
 
 
-def _added(original: Any, noise: np.ndarray) -> Any:
+def _like(original: Any, values: np.ndarray) -> Any:
+    """Return numbers in the type, and where, those of the model are."""
     if np.ndim(original) == 0:
-        return float(original) + float(noise)
+        return float(values)
     xp = array_namespace(original)
-    return original + xp.asarray(noise, dtype=original.dtype, device=original.device)
+    return xp.asarray(values, dtype=original.dtype, device=original.device)

@@ -1,13 +1,21 @@
-"""What an adversary does not know of a record: some of its columns, its label, or all of it."""
+"""What an adversary does not know of a record, and how callers name it.
+
+:class:`Unknowns` are directions of a record: some of its columns, its label, or all of it.
+:class:`Attributes` finds them for the columns that a caller names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+
+from seepage.errors import InputError, nearest
+from seepage.tables.source import Chunk, RowSource
 
 Array = Any
 
@@ -62,6 +70,144 @@ class Unknowns:
         if self.basis is not None:
             return int(self.basis.shape[1])
         return columns if self.columns is None else len(self.columns)
+
+
+class Attributes:
+    """Attributes of a table: single columns, or columns that belong together under one name.
+
+    Parameters
+    ----------
+    source
+        The table whose columns are meant.
+    declared
+        Columns that belong together, such as the one-hot columns of a category, under a name,
+        besides those that the source knows of.
+    """
+
+    def __init__(
+        self, source: RowSource, declared: Mapping[str, Sequence[str | int]] | None = None
+    ) -> None:
+        self.source, self.names = source, source.names
+        self._positions: dict[str, int] = {}
+        for j, name in enumerate(self.names):
+            self._positions.setdefault(name, j)
+        self.declared: dict[str, tuple[int, ...]] = {}
+        owner: dict[int, str] = {}
+        for name, columns in {**source.attributes, **(declared or {})}.items():
+            members = tuple(self._column(c) for c in columns)
+            if not members:
+                raise InputError(f"The attribute {name!r} is declared without any column.")
+            for j in members:
+                if j in owner:
+                    raise InputError(
+                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; an "
+                        "attribute's columns must be its own."
+                    )
+                owner[j] = name
+            self.declared[str(name)] = members
+        self._owner = owner
+
+    def each(self, simplex: bool) -> tuple[list[str], list[Unknowns]]:
+        """Return every attribute's name and unknowns, in the order of their first columns."""
+        names: list[str] = []
+        unknowns: list[Unknowns] = []
+        for j, column in enumerate(self.names):
+            name = self._owner.get(j)
+            if name is None:
+                names.append(column)
+                unknowns.append(Unknowns((j,), False))
+            elif self.declared[name][0] == j:
+                names.append(name)
+                members = self.declared[name]
+                unknowns.append(Unknowns(members, False, self._basis([members], simplex)))
+        return names, unknowns
+
+    def unknowns(
+        self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool
+    ) -> tuple[Unknowns, str]:
+        """Return the unknowns that ``columns`` name, and the same in words."""
+        and_label = " and the label" if label else ""
+        if columns is None:
+            blocks = [u.columns or () for u in self.each(False)[1]] if simplex else []
+            # In the order of the attributes, which is that of the basis.
+            every = tuple(j for block in blocks for j in block) if simplex else None
+            return Unknowns(every, label, self._basis(blocks, simplex)), f"all columns{and_label}"
+        asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
+        if not asked and not label:
+            raise InputError("No column was named; name at least one, or ask about the label.")
+        blocks = [self._members(name) for name in asked]
+        flat = [j for block in blocks for j in block]
+        if len(set(flat)) < len(flat):
+            twice = next(j for j in flat if flat.count(j) > 1)
+            raise InputError(f"Column {self.names[twice]!r} was named twice.")
+        shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
+        about = f"{shown}{and_label}" if asked else "the label"
+        return Unknowns(tuple(flat), label, self._basis(blocks, simplex)), about
+
+    def _members(self, name: str | int) -> tuple[int, ...]:
+        if isinstance(name, str) and name in self.declared:
+            return self.declared[name]
+        return (self._column(name),)
+
+    def _column(self, name: str | int) -> int:
+        d = len(self.names)
+        if isinstance(name, int | np.integer) and not isinstance(name, bool):
+            if not -d <= name < d:
+                raise InputError(f"There is no column {name}: the table has {d} columns.")
+            return int(name) % d
+        if str(name) not in self._positions:
+            known = [*self.declared, *self.names] if hasattr(self, "declared") else []
+            raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+        if self.names.count(str(name)) > 1:
+            raise InputError(f"Several columns are called {name!r}; name them by their position.")
+        return self._positions[str(name)]
+
+    def _basis(self, blocks: Sequence[tuple[int, ...]], simplex: bool) -> np.ndarray | None:
+        """Return the directions that keep every complete one-hot attribute on its simplex."""
+        if not simplex:
+            return None
+        for block in blocks:
+            if len(block) > 1:
+                self._check_complete(block)
+        return block_diagonal([simplex_basis(len(b)) if len(b) > 1 else np.eye(1) for b in blocks])
+
+    def _check_complete(self, block: tuple[int, ...]) -> None:
+        sums = self.source.total(partial(_sums_of_columns, block=block), "one-hot columns")
+        if sums.other is not None:
+            name = self._owner.get(block[0], self.names[block[0]])
+            raise InputError(
+                f"The columns of {name!r} do not add up to the same in every row (rows 0 and "
+                f"{sums.other} differ), so they are no complete one-hot attribute: a level was "
+                "dropped and the others are free already, or they were scaled; ask with "
+                "simplex=False."
+            )
+
+
+@dataclass(frozen=True)
+class _SumsOfColumns:
+    """What some columns add up to in the first of some rows, and a row in which it is not that."""
+
+    first: float
+    start: int
+    other: int | None
+
+    def __add__(self, other: _SumsOfColumns) -> _SumsOfColumns:
+        row = self.other
+        if row is None:
+            apart = abs(other.first - self.first) > _SAME_SUM
+            row = other.start if apart else other.other
+        return _SumsOfColumns(self.first, self.start, row)
+
+
+_SAME_SUM = 1e-6
+
+
+def _sums_of_columns(chunk: Chunk, block: tuple[int, ...]) -> _SumsOfColumns:
+    xp = array_namespace(chunk.X)
+    sums = xp.sum(xp.stack([chunk.X[:, j] for j in block]), axis=0)
+    off = xp.abs(sums - sums[0]) > _SAME_SUM
+    row = chunk.start + int(xp.argmax(xp.astype(off, xp.int64))) if bool(xp.any(off)) else None
+    return _SumsOfColumns(float(sums[0]), chunk.start, row)
 
 
 def simplex_basis(levels: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.problem.losses import Loss, class_axis, per_example, without_output
+from seepage.nn.problem.problem import Loss, class_axis, per_record, without_output
 from seepage.nn.problem.views import Inputs
 from seepage.tables.frames import as_numpy
 
@@ -43,7 +43,7 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
         raise InputError("Targets need one entry per record, but there is a single number.")
     if target.is_floating_point() or target.is_complex():
         return target
-    by_class = class_axis(per_example(loss)) is not None
+    by_class = class_axis(per_record(loss)) is not None
     return target.long() if target.dtype != torch.bool or by_class else target
 
 
@@ -79,7 +79,7 @@ def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, whe
     where
         Where they come from: "Batch 3".
     """
-    each = per_example(loss)
+    each = per_record(loss)
     axis = class_axis(each)
     if axis is None or target.is_floating_point() or not isinstance(output, Tensor):
         return

@@ -19,7 +19,7 @@ from seepage.layers.measures.property_batches import property_batches
 from seepage.layers.measures.sensitivity import sensitivity
 from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.tables.frames import as_numpy, build_frame

@@ -27,9 +27,8 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
 from seepage.tables.frames import as_numpy, read_table
@@ -166,10 +165,9 @@ def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
 
 
 def _penalised_fit(leak: Leakage) -> FittedGLM:
-    jacobian = leak.jacobian
-    if not isinstance(jacobian, GLMJacobian) or len(leak.noise) != 1:
+    fit: FittedGLM | None = leak.jacobian.fit
+    if fit is None or len(leak.noise) != 1:
         raise InputError("The sensitivity is that of one release of one linear model.")
-    fit = jacobian.fit
     if fit.ridge == 0:
         raise InputError("Without a penalty nothing bounds how far one record moves the model.")
     if fit.intercept is not None:

@@ -21,6 +21,21 @@ KEY_BYTES = 32
 _START = bytes(16)  # block counter and nonce: every stream has a key of its own, so both are zero
 
 
+def grid_of(deviation: float) -> float:
+    """Return the grid that a noisy number is rounded to: a power of two, 2⁻¹² of its deviation.
+
+    The digits of a floating-point number beyond the grid depend on the number that the noise was
+    added to (Mironov 2012), and would tell it. The rounding adds 5e-9 of the noise's variance.
+
+    Examples
+    --------
+    >>> from seepage.support.keyed_stream import grid_of
+    >>> grid_of(1.0) * 4096, grid_of(0.75) * 4096
+    (1.0, 0.5)
+    """
+    return math.ldexp(1.0, math.floor(math.log2(deviation)) - 12)
+
+
 class KeyedStream:
     """A source of random numbers that are a function of its key.
 
@@ -33,8 +48,8 @@ class KeyedStream:
     --------
     >>> from seepage.support.keyed_stream import KeyedStream
     >>> run = KeyedStream.fresh()
-    >>> first, again = (run.child("noise", 7).normal(5) for _ in range(2))
-    >>> bool((first == again).all()), bool((first == run.child("noise", 8).normal(5)).all())
+    >>> first, again = (run.child("noise", 7).standard_normal(5) for _ in range(2))
+    >>> bool((first == again).all()), bool((first == run.standard_normal(5)).all())
     (True, False)
     """
 
@@ -61,6 +76,14 @@ class KeyedStream:
         told = json.dumps(name).encode()
         return KeyedStream(hashlib.blake2b(told, key=self.key, digest_size=KEY_BYTES).digest())
 
+    def number(self) -> int:
+        """Return 63 bits of the stream, as a seed for generators that take no more."""
+        return int(self.words(1)[0] >> np.uint64(1))
+
+    def fingerprint(self) -> str:
+        """Return what tells this stream from others and nothing about its numbers."""
+        return self.child("fingerprint").key.hex()[:16]
+
     def words(self, count: int) -> np.ndarray:
         """Return the first ``count`` 64-bit words of the stream, as unsigned integers."""
         cipher = Cipher(algorithms.ChaCha20(self.key, _START), mode=None).encryptor()
@@ -70,17 +93,19 @@ class KeyedStream:
         """Return the first numbers as fractions in (0, 1], multiples of 2⁻⁵³."""
         return ((self.words(count) >> np.uint64(11)) + 1.0) * 2.0**-53
 
-    def normal(self, shape: int | tuple[int, ...]) -> np.ndarray:
+    # The next two have the names that NumPy's generators give them, so that either can be used.
+
+    def standard_normal(self, size: int | tuple[int, ...]) -> np.ndarray:
         """Return standard normal numbers, by the method of Box and Muller."""
-        count = int(np.prod(shape))
+        count = int(np.prod(size))
         pairs = self.uniform(count + count % 2).reshape(-1, 2)
         radius, angle = np.sqrt(-2 * np.log(pairs[:, 0])), 2 * math.pi * pairs[:, 1]
         both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-        return both.reshape(-1)[:count].reshape(shape)
+        return both.reshape(-1)[:count].reshape(size)
 
-    def laplace(self, shape: int | tuple[int, ...]) -> np.ndarray:
+    def laplace(self, *, size: int | tuple[int, ...]) -> np.ndarray:
         """Return Laplace numbers of scale one: exponential ones with a random sign."""
-        count = int(np.prod(shape))
+        count = int(np.prod(size))
         sizes, signs = self.words(2 * count).reshape(2, count)
         exponential = -np.log(((sizes >> np.uint64(11)) + 1.0) * 2.0**-53)
-        return np.where(signs >> np.uint64(63), exponential, -exponential).reshape(shape)
+        return np.where(signs >> np.uint64(63), exponential, -exponential).reshape(size)

@@ -1,1 +1,5 @@
-"""Columns of a table as others made them: what they hold, what they are called, and as numbers."""
+"""What comes in: tables as others made them, and the source of records that every table is.
+
+Here is what columns hold, what they are called, how they become numbers, and the source with one
+chunk (a table in memory). Nothing here knows a model or a measure.
+"""

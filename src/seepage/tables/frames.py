@@ -1,17 +1,19 @@
-"""Tables in, tables out: read a caller's data without copying it, and answer in its own library."""
+"""Tables in memory: read a caller's data without copying it, and answer in its own library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
+from seepage.tables.source import Chunk, RowSource
 
 Array = Any  # any array of the array API standard
+Answer = TypeVar("Answer")
 _FINITE_CHUNK = 1 << 20  # elements looked at in one go while checking for NaN
 
 
@@ -38,6 +40,52 @@ class Table:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+
+class MemorySource(RowSource):
+    """A table in memory with its labels: a source with one chunk, in the caller's own library.
+
+    Parameters
+    ----------
+    table
+        The table.
+    y, sample_weight
+        Its labels and sample weights, as the caller gave them.
+    """
+
+    in_memory = True
+    target = "y"
+
+    def __init__(self, table: Table, y: Any = None, sample_weight: Any = None) -> None:
+        self.table, self.y, self.sample_weight = table, y, sample_weight
+        self.names, self.attributes = table.names, {}
+        self.index, self.library = table.index, table.library
+        self.weighted = sample_weight is not None
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def classes(self) -> np.ndarray:
+        """Return the different labels, sorted."""
+        return np.unique(as_numpy(self.y))
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on the only chunk."""
+        yield self.total(function, what, extra)
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the function's answer on the only chunk."""
+        beside = {name: self._column(name) for name in extra}
+        return function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
+
+    def _column(self, name: str) -> np.ndarray:
+        if name not in self.names:
+            raise InputError(f"There is no column {name!r}{nearest(name, self.names)}.")
+        return as_numpy(self.table.values[:, self.names.index(name)])
 
 
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:
@@ -159,7 +207,7 @@ def read_vector(y: Any, table: Table, what: str) -> Array:
     return vector
 
 
-def check_length(vector: Any, table: Table, what: str) -> None:
+def check_length(vector: Any, table: Sized, what: str) -> None:
     """Raise unless ``vector`` is one-dimensional with one entry per row of the table."""
     shape = tuple(np.shape(vector)) if not hasattr(vector, "shape") else tuple(vector.shape)
     if len(shape) != 1:

@@ -1,4 +1,4 @@
-"""A table whose rows come in chunks, again and again: what fitting and measuring need of it."""
+"""Where chunks of records come from, again and again: all that is ever asked of a table."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from seepage.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
 
 
@@ -27,7 +28,7 @@ class Chunk:
     Parameters
     ----------
     X
-        The features, ``(m, d)``, float64, finite.
+        The features, ``(m, d)``, finite: float64, or the caller's own array of a table in memory.
     y
         The labels as the caller knows them, ``(m,)``: numbers, or text as objects.
     weight
@@ -38,9 +39,9 @@ class Chunk:
         Other columns that were asked for, such as the groups of the rows.
     """
 
-    X: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray | None
+    X: Array
+    y: Array
+    weight: Array | None
     start: int
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -49,7 +50,7 @@ class Chunk:
 
 
 class RowSource(ABC):
-    """A table that is read in chunks.
+    """A table that is read in chunks; one in memory is a source with a single chunk.
 
     All that is ever asked of it: sums of a function over the chunks, and the function's answers
     one after the other. The functions depend on one chunk each, so that whoever implements this
@@ -63,12 +64,20 @@ class RowSource(ABC):
         The features that belong together, such as the one-hot columns of a category.
     target, weighted
         The label's name, and whether the rows have sample weights.
+    in_memory
+        Whether all rows are one chunk, so that what there is of every record may be held as well.
+    index, library
+        The caller's row labels (``None``: rows are known by their position), and the library in
+        which answers are given.
     """
 
     names: tuple[str, ...]
     attributes: Mapping[str, tuple[str, ...]]
     target: str
     weighted: bool
+    in_memory: bool = False
+    index: np.ndarray | None = None
+    library: str = "pyarrow"
 
     @abstractmethod
     def __len__(self) -> int:

@@ -123,7 +123,7 @@ def test_a_network_that_mixes_records_is_not_even_looked_at():
     net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
     seen = sp.attacks.release_gradients(net.eval(), "cross_entropy", X, Y)
     adversary = sp.attacks.GradientInversion(net.train(), **TABLE)
-    with pytest.raises(sp.InputError, match="mixes the examples"):
+    with pytest.raises(sp.InputError, match="mixes the records"):
         adversary.reconstruct(seen)
     assert not net[1].running_mean.any()
 

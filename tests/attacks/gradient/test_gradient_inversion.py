@@ -10,7 +10,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
 from seepage.attacks.gradient.simulation import GradientCost, SimulatedGradients, roughness
-from seepage.nn.problem.losses import cross_entropy
+from seepage.nn.problem.problem import cross_entropy
 
 
 def small_cnn(classes=2, bias=True):

@@ -49,7 +49,7 @@ def test_an_audit_does_not_alter_the_network_but_refuses():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
     before = copy.deepcopy(net.state_dict())
     x, y = batch(200)
-    with pytest.raises(InputError, match="BatchNorm1d '1' mixes the examples"):
+    with pytest.raises(InputError, match="BatchNorm1d '1' mixes the records"):
         audit(net, "cross_entropy", x, y, torch.arange(200) % 4 < 2)
     torch.testing.assert_close(net.state_dict(), before)
 

@@ -7,11 +7,11 @@ import math
 import torch
 from torch.func import functional_call, grad, jacfwd
 
-from seepage.nn.problem.losses import per_example
+from seepage.nn.problem.problem import per_record
 
 
 def dense_sensitivity(net, loss, x, y, wrt, norm, layout):
-    losses = per_example(loss)
+    losses = per_record(loss)
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     out = []
     for k in range(len(x)):

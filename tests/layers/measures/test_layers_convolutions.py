@@ -8,10 +8,9 @@ from torch import nn
 
 from seepage.layers import sensitivity
 from seepage.layers.measures.jacobian_columns import OutputKeeper, TargetColumns, quick_geometry
-from seepage.nn.gradients.contributions import Contribution
 from seepage.nn.gradients.network_checks import Validator
-from seepage.nn.problem.losses import per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.gradients.per_record_gradients import GradientTerm
+from seepage.nn.problem.problem import NetworkProblem, per_record
 from seepage.nn.problem.views import Label
 
 CASES = {
@@ -40,8 +39,8 @@ def test_they_are_the_examples_own(name, last):
     width = layer(x[:1]).numel()
     net = nn.Sequential(layer, nn.Flatten(), nn.Linear(width, 3, dtype=torch.float64))
     y = torch.tensor([0, 2, 1, 1])
-    problem = Problem(net, OutputKeeper(per_example("cross_entropy")), Label())
-    plan = Validator(problem).layers(x, y)
+    problem = NetworkProblem(net, OutputKeeper(per_record("cross_entropy")), Label())
+    plan = Validator(problem).watched(x, y)
     found = dict(TargetColumns(plan, problem.batch(x, y)).gradients())["0.weight", 0]
     assert found.plain is not None
     assert not found.outers
@@ -52,7 +51,7 @@ def test_they_are_the_examples_own(name, last):
 
 
 def test_what_is_no_convolution_is_left_alone():
-    assert quick_geometry([Contribution(("weight", 0), (torch.ones(2, 3),))]) is None
+    assert quick_geometry([GradientTerm(("weight", 0), (torch.ones(2, 3),))]) is None
 
 
 def test_several_images_to_an_example():

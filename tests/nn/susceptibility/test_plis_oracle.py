@@ -10,8 +10,7 @@ from gradient_oracle import Dense, dense
 from modules import CASES, Case
 
 import seepage.nn as snn
-from seepage.nn.gradients.rules.convolution_norms import squared_norms_of_convolution
-from seepage.nn.gradients.rules.patches import Geometry
+from seepage.nn.gradients.rules.convolution import Geometry, squared_norms_of_convolution
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")

@@ -1,6 +1,7 @@
 """The trainer: its update, its checkpoints, and going on after being killed at any step."""
 
 import io
+import math
 import os
 import signal
 import subprocess
@@ -14,11 +15,11 @@ from killed_run import STEPS, data, trainer
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.nn.jacobian.random_signs import key_of
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.training import private_sgd
 from seepage.nn.training.checkpoints import read_checkpoint, write_checkpoint
 from seepage.nn.training.private_sgd import PrivateSGD
+from seepage.support.keyed_stream import KeyedStream
 
 
 def _state(path):
@@ -168,7 +169,7 @@ def test_checkpoints_of_earlier_versions_are_refused(whole, tmp_path):
     ("change", "words"),
     [
         ({"learning_rate": 0.1}, "its learning_rate is 0.5, not 0.1"),
-        ({"seed": 8}, "its seed is 7, not 8"),
+        ({"seed": 8}, "its seed or key is"),
         ({"sketch": 3}, "its accounting"),
         ({"noise_multiplier": 2.0}, "its noise_multiplier"),
     ],
@@ -205,8 +206,51 @@ def test_without_a_seed_each_run_is_its_own_and_can_go_on(tmp_path):
     path = tmp_path / "run.safetensors"
     first = trainer(path, seed=None, steps=4).fit(X, y)
     again = trainer(path, seed=None, steps=6).fit(X, y)
-    assert again.seed_ == first.seed_
-    assert trainer(None, seed=None, steps=1).fit(X, y).seed_ != first.seed_
+    assert again._stream.fingerprint() == first._stream.fingerprint()
+    other = trainer(None, seed=None, steps=1).fit(X, y)
+    assert other._stream.fingerprint() != first._stream.fingerprint()
+
+
+def test_the_key_lies_beside_the_checkpoint_and_not_in_it(tmp_path):
+    X, y = data()
+    path = tmp_path / "run.safetensors"
+    done = trainer(path, seed=None, steps=4).fit(X, y)
+    beside = tmp_path / "run.safetensors.key"
+    assert bytes.fromhex(beside.read_text()) == done._stream.key
+    assert beside.stat().st_mode & 0o777 == 0o600
+    for form in (done._stream.key, done._stream.key.hex().encode()):
+        assert form not in path.read_bytes()
+    key = beside.read_text()
+    beside.unlink()
+    with pytest.raises(InputError, match=r"run\.safetensors\.key, the key of the run"):
+        trainer(path, seed=None, steps=6).fit(X, y)
+    beside.write_text(key[:-2])
+    with pytest.raises(InputError, match="is no key of a run, or is damaged"):
+        trainer(path, seed=None, steps=6).fit(X, y)
+
+
+def test_a_seed_lies_in_no_file(tmp_path):
+    X, y = data()
+    path = tmp_path / "run.safetensors"
+    trainer(path, seed=1234567890123, steps=2).fit(X, y)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.safetensors"]
+    assert b"1234567890123" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("randomness", ["secure", "fast"])
+def test_all_digits_of_a_seed_count(randomness):
+    """Seeds that agree in their low 32 bits gave the same noise, which could so be guessed."""
+    X, y = data()
+    ends = []
+    for seed in (7, 7 + (1 << 32), 7 + (1 << 40)):
+        done = trainer(None, seed=seed, steps=1, batch_size=300, randomness=randomness).fit(X, y)
+        ends.append(torch.cat([p.detach().flatten() for p in done.net.parameters()]))
+    assert not any(torch.equal(ends[0], other) for other in ends[1:])
+
+
+def test_another_randomness_is_refused():
+    with pytest.raises(InputError, match="randomness must be 'secure' or 'fast', not 'slow'"):
+        trainer(None, randomness="slow")
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
@@ -247,11 +291,13 @@ def test_the_update_is_the_stated_one(sampling, clip):
             norm = torch.sqrt(sum(g.square().sum() for g in gradient))
             phi = done.accountant_.clip.phi(norm)
             total = [t + g / phi for t, g in zip(total, gradient, strict=True)]
-        source = torch.Generator().manual_seed(key_of(done.seed_, "noise", step))
+        grid = 2.0 ** (math.floor(math.log2(0.3 * 0.2)) - 12)
         with torch.no_grad():
-            for p, v, t in zip(net.parameters(), velocity, total, strict=True):
-                noise = torch.randn(p.shape, generator=source, dtype=p.dtype)
-                v.mul_(0.6).add_((t + 0.3 * 0.2 * noise) / 20 + 0.1 * p)
+            for (name, p), v, t in zip(net.named_parameters(), velocity, total, strict=True):
+                stream = KeyedStream.of_seed(3).child("noise", step, name)
+                noise = torch.from_numpy(stream.standard_normal(tuple(p.shape)))
+                released = torch.round((t + 0.3 * 0.2 * noise) / grid) * grid
+                v.mul_(0.6).add_(released / 20 + 0.1 * p)
                 p.sub_(0.4 * v)
     for mine, theirs in zip(net.parameters(), found, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-9)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from seepage.nn.training.secure_noise import chacha_words, grid_of, noisy, secure_normal
-from seepage.support.keyed_stream import KeyedStream
+from seepage.nn.training.secure_noise import chacha_words, noisy, secure_normal
+from seepage.support.keyed_stream import KeyedStream, grid_of
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ def test_the_cipher_by_tensor_operations(count):
 def test_torch_and_numpy_draw_the_same():
     stream = KeyedStream.of_seed(5)
     np.testing.assert_allclose(
-        secure_normal((7, 11), stream, CPU), stream.normal((7, 11)), atol=1e-14
+        secure_normal((7, 11), stream, CPU), stream.standard_normal((7, 11)), atol=1e-14
     )
 
 

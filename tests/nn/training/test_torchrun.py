@@ -48,7 +48,7 @@ longer = again(seed=1, checkpoint="run.safetensors").fit(X, y, X, y)
 np.save(f"longer-{rank}.npy", longer.accountant_.records("dfil").values)
 own = again(steps=2).fit(X, y)
 weights = torch.cat([p.detach().flatten() for p in own.net.parameters()])
-np.savez(f"own-{rank}.npz", weights=weights, seed=own.seed_)
+np.savez(f"own-{rank}.npz", weights=weights, seed=own._stream.fingerprint())
 fixed = again(steps=3, sampling="fixed", seed=5, sketch=2, sketch_records=[0, 1]).fit(X, y)
 account = fixed.accountant_
 np.savez(f"fixed-{rank}.npz", rows=account.records("dfil").values, fil=account.fil().upper)

@@ -62,8 +62,10 @@ class BlackBox(AttributeInversion):
     def _prepare(self, release: Any) -> tuple[Any, int]:
         predict, trials, classes = _queries(release)
         if classes is None:
-            return _Queries(predict, self._standard_errors(predict, trials), None), trials
-        return _Queries(predict, self._confusions(predict, classes, trials), classes), trials
+            performance = self._standard_errors(predict, trials)
+        else:
+            performance = self._confusions(predict, classes, trials)
+        return _Queries(predict, performance, classes), trials
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         scores = []

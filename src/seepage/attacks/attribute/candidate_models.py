@@ -35,9 +35,8 @@ import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
-from seepage.glm.fitting.factorisations import cholesky_factor
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import Objective, cholesky_factor
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 
@@ -176,26 +175,6 @@ class CandidateModels:
         )
 
 
-def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
-    """Return rows of the known table, with a last 1 for an intercept."""
-    x = objective.X[rows, :]
-    return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
-
-
-def _inverse(hessian: np.ndarray) -> np.ndarray:
-    """Return ``H⁻¹``, through the Cholesky factor of ``H`` with its columns scaled alike."""
-    sizes = np.sqrt(np.diagonal(hessian))
-    scaling = np.outer(sizes, sizes)
-    factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
-    if factor is None:
-        raise InputError(
-            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
-            "above 0, or drop a column."
-        )
-    inverse = factor.solve(np.eye(len(sizes))) / scaling
-    return np.asarray(inverse + inverse.T) / 2
-
-
 class NewtonModels(CandidateModels):
     """Candidate models by warm Newton steps, all computed once and held: K times the rows.
 
@@ -331,10 +310,6 @@ class NewtonModels(CandidateModels):
             changed[row, columns] = known.X[row, columns]
 
 
-def _size(steps: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.norm(steps, axis=2))
-
-
 class ThirdDerivatives:
     """What the third derivatives at the minimiser make of steps away from it.
 
@@ -394,6 +369,30 @@ class ThirdDerivatives:
             x = design(self._objective, rows)
             along = x @ steps.T
             out += (0.5 * self.weights[rows, None] * along * along).T @ x
+
+
+def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
+    """Return rows of the known table, with a last 1 for an intercept."""
+    x = objective.X[rows, :]
+    return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
+
+
+def _inverse(hessian: np.ndarray) -> np.ndarray:
+    """Return ``H⁻¹``, through the Cholesky factor of ``H`` with its columns scaled alike."""
+    sizes = np.sqrt(np.diagonal(hessian))
+    scaling = np.outer(sizes, sizes)
+    factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
+    if factor is None:
+        raise InputError(
+            "The columns of X are linearly dependent to rounding, so refits are not unique; set l2 "
+            "above 0, or drop a column."
+        )
+    inverse = factor.solve(np.eye(len(sizes))) / scaling
+    return np.asarray(inverse + inverse.T) / 2
+
+
+def _size(steps: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(steps, axis=2))
 
 
 def _curvature_slope(family: Family, margins: np.ndarray, y: np.ndarray) -> np.ndarray:

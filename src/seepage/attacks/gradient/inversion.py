@@ -22,7 +22,7 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.attacks.gradient.simulation import COSTS, GradientCost, SimulatedGradients
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress, row_slices
 from seepage.tables.frames import as_numpy
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import unwrapped
-from seepage.nn.problem.losses import Loss, cross_entropy
+from seepage.nn.problem.problem import Loss, cross_entropy
 
 _GIVE = "give the labels instead (labels=…)"
 

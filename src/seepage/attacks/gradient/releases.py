@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seepage.attacks.gradient.simulation import SimulatedGradients
 from seepage.errors import InputError
 from seepage.nn.problem.clipping import Clip, NoClip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import row_slices
 from seepage.tables.frames import as_numpy

@@ -10,20 +10,24 @@ seen, ``‖g − t‖²/‖t‖²``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.gradients.contributions import Contribution, Key, grouped, sum_of
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import squared_norms
-from seepage.nn.gradients.outer_products import Outer
-from seepage.nn.gradients.recording import Layers
+from seepage.nn.gradients.per_record_gradients import (
+    GradientTerm,
+    Key,
+    OuterProducts,
+    grouped,
+    sum_of,
+)
+from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip, NoClip
-from seepage.nn.problem.losses import Loss, per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input
 
 Piece = tuple[int, Tensor]  # where a part of the gradient starts, and its values (N, size)
@@ -46,7 +50,7 @@ class SimulatedGradients:
     def __init__(
         self, net: nn.Module, loss: str | nn.Module | Loss, clip: Clip, batch_size: int
     ) -> None:
-        self.problem = Problem(unwrapped(net), per_example(loss), Input())
+        self.problem = NetworkProblem(unwrapped(net), per_record(loss), Input())
         self.clip, self.batch_size = clip, batch_size
         self._validator = Validator(self.problem)
         self._starts: dict[str, int] = {}
@@ -61,11 +65,11 @@ class SimulatedGradients:
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Look the network over with records like these."""
-        self._layers: Layers = self._validator.layers(x, y)
+        self._layers: WatchedNetwork = self._validator.watched(x, y)
 
     def held(self) -> int:
         """Return about how many numbers the simulation of one release holds at a time."""
-        outputs = int(self._layers.bytes_per_example()) // 4
+        outputs = int(self._layers.bytes_per_record()) // 4
         return 6 * self.size + 8 * self.batch_size * outputs
 
     def variable(self, x: Tensor, y: Tensor) -> Tensor:
@@ -74,13 +78,13 @@ class SimulatedGradients:
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
         """Return the gradients of the releases, parameter by parameter, differentiable in ``z``."""
-        _, found = self._layers.differentiable(self.problem.batch(z.detach(), y), z)
+        _, found = self._layers.differentiable_terms(self.problem.batch(z.detach(), y), z)
         with torch.enable_grad():
             return self._joined(found)
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients as plain numbers, (releases, size)."""
-        _, found = self._layers.contributions(self.problem.batch(x, y))
+        _, found = self._layers.terms(self.problem.batch(x, y))
         with torch.no_grad():
             pieces = self._joined(found)
             out = pieces[0][1].new_zeros(len(x) // self.batch_size, self.size)
@@ -88,7 +92,7 @@ class SimulatedGradients:
                 out[:, start : start + values.shape[1]] += values
         return out
 
-    def _joined(self, found: list[Contribution]) -> list[Piece]:
+    def _joined(self, found: list[GradientTerm]) -> list[Piece]:
         weights = None
         if not isinstance(self.clip, NoClip):
             squared = squared_norms(found)
@@ -106,11 +110,11 @@ class SimulatedGradients:
         parameter = self.problem.released()[name]
         return int(self._starts[name] + row * (parameter.numel() // max(1, len(parameter))))
 
-    def _released(self, contribution: Contribution, weights: Tensor | None) -> Tensor:
+    def _released(self, term: GradientTerm, weights: Tensor | None) -> Tensor:
         """Return what one use of a parameter adds to the mean of every release, (N, size)."""
         b = self.batch_size
-        part = contribution.join(*contribution.expanded())
-        if not isinstance(part, Outer):
+        part = term.value()
+        if not isinstance(part, OuterProducts):
             each = part.flatten(1)
             if weights is not None:
                 each = each * weights[:, None]
@@ -128,11 +132,10 @@ class SimulatedGradients:
                 side.unflatten(0, (-1, b)).transpose(1, 2).flatten(2, 3) for side in (left, right)
             )
             right = right / b
-        return Outer(left, right).written_out()
+        return OuterProducts(left, right).written_out()
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Costs of candidates, (G, R), those of the gradients alone, and slopes, (G, R, d)."""
 
     total: Tensor

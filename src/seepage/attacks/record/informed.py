@@ -14,12 +14,13 @@ from seepage.attacks.noisy_releases import parameters_of
 from seepage.attacks.record.informed_margin import MarginAttack
 from seepage.attacks.record.informed_softmax import SoftmaxAttack
 from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
+from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.fitting.stationarity import check_stationarity
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import progress, usable_cores
 from seepage.tables.frames import Table, as_numpy, read_table
 
@@ -122,7 +123,7 @@ class InformedAdversary:
         rows
             The rows under attack; all where not given.
         """
-        attack, which = self._fitted(), self._rows(rows)
+        attack, which = self._fitted(), named_positions(rows, len(self._table))
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
         parts = []
         for start in range(0, len(theta), self._step()):
@@ -150,7 +151,7 @@ class InformedAdversary:
         seed
             Makes the draws repeatable.
         """
-        attack, which = self._fitted(), self._rows(rows)
+        attack, which = self._fitted(), named_positions(rows, len(self._table))
         theta = self._draw(noise, trials, seed)
         unknown = self._unknown()
         size = int(unknown.sum())
@@ -182,7 +183,7 @@ class InformedAdversary:
         ones. For models with one margin, and Gaussian noise. Parameters are those of
         :meth:`errors`.
         """
-        attack, which = self._fitted(), self._rows(rows)
+        attack, which = self._fitted(), named_positions(rows, len(self._table))
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
             raise InputError("Slopes are for models with one margin and Gaussian noise.")
         theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
@@ -208,20 +209,6 @@ class InformedAdversary:
         if not hasattr(self, "_attack"):
             raise InputError("This adversary knows nothing yet: call fit(X, y) first.")
         return self._attack
-
-    def _rows(self, rows: Any) -> np.ndarray:
-        n = len(self._table)
-        if rows is None:
-            return np.arange(n)
-        which = np.atleast_1d(as_numpy(rows))
-        if which.dtype == bool and which.shape == (n,):
-            which = np.flatnonzero(which)
-        if which.dtype.kind not in "iu" or which.ndim != 1 or which.size == 0:
-            raise InputError("rows must be row positions (whole numbers) or a boolean mask.")
-        outside = which[(which < -n) | (which >= n)]
-        if outside.size:
-            raise InputError(f"There is no row {outside[0]}: the table has {n} rows.")
-        return np.asarray(which % n)
 
     def _names(self, rows: np.ndarray) -> np.ndarray:
         return rows if self._table.index is None else np.asarray(self._table.index[rows])

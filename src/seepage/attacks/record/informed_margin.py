@@ -34,8 +34,7 @@ import numpy as np
 
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import by_rows
 
@@ -334,11 +333,6 @@ class MarginAttack:
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 
-def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
-    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))
-
-
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
     """Return the parameter whose column is the same in every record, and the value there.
 
@@ -411,3 +405,8 @@ def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
     if isinstance(noise, Laplace):
         return np.asarray(2 * np.asarray(noise.scale)[..., None] ** 2 * vectors)
     return vectors
+
+
+def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
+    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))

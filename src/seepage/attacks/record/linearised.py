@@ -24,7 +24,6 @@ from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.losses.categorical import Categorical
 
 _BLOCK = 1 << 22  # numbers held at a time: trials times records of an empirical prior
 
@@ -84,7 +83,7 @@ class LinearisedAdversary:
         refits, noise = refits_of(leak)
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
-        if label and isinstance(refits.fit.family, Categorical):
+        if label and refits.theta.ndim > 1:
             raise InputError("The label of a softmax model is no single number; seek the columns.")
         unknowns, _ = leak.unknowns(columns, label)
         which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns

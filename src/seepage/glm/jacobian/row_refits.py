@@ -20,14 +20,13 @@ import numpy as np
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.fitting.factorisations import cholesky_factor
-from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.jacobian.assembly import one_row_jacobian
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.leakage import one_row_jacobian
+from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import row_slices
+from seepage.tables.frames import as_numpy
 
 _MARGINS = 1 << 22  # numbers held at a time for the margins of all replacements
 _MOST_STEPS = 40
@@ -57,6 +56,23 @@ class RowRefits:
         slopes = self.objective.slopes(margins)
         self._scale = self.objective.gradient_scale(self.theta, slopes)
         self._scale += _PERFECT_FIT * self.objective.label_scale()
+
+    @classmethod
+    def of(cls, fit: FittedGLM, X: Any) -> RowRefits:
+        """Return the refits of a model whose arrays may be those of another library."""
+        local = replace(
+            fit,
+            coef=as_numpy(fit.coef),
+            intercept=None if fit.intercept is None else as_numpy(fit.intercept),
+            sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
+            target=as_numpy(fit.target),
+        )
+        return cls(local, as_numpy(X).astype(np.float64, copy=False))
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far the parameters of each replacement lie from the actual ones, (K, P)."""
+        found = self.parameters(row, features, labels)
+        return np.asarray(found.reshape(len(found), -1) - self.theta.reshape(-1))
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the refits for some replacements of a row.

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from seepage.core.attributes import Attributes
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
-from seepage.core.unknowns import Unknowns
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_weights
-from seepage.glm.jacobian.assembly import glm_jacobian
-from seepage.glm.leakage import leakage
+from seepage.glm.leakage import leakage, release_of
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
 from seepage.glm.reweighting.whole_procedure import procedure_leakage
-from seepage.tables.frames import Table, as_numpy, build_frame, place_like, read_table
+from seepage.tables.frames import MemorySource, Table, as_numpy, build_frame, place_like, read_table
 
 if TYPE_CHECKING:
     from seepage.core.leakage import Leakage
@@ -273,7 +271,7 @@ def reweight(
     rule, groups = read_rule(
         table, y, by=by, target=target, clamp=clamp, sample_weight=sample_weight
     )
-    unknowns, about = Attributes(table, attributes or {}).unknowns(
+    unknowns, about = Attributes(MemorySource(table), attributes).unknowns(
         columns, columns is None if label is None else bool(label), simplex
     )
     fitted = clone(model)
@@ -281,7 +279,8 @@ def reweight(
     def leakage_with(weights: np.ndarray) -> np.ndarray:
         fitted.fit(X, y, sample_weight=weights)
         fitted._start = fitted._parameters()
-        jacobian = glm_jacobian(fitted, table, y, noise, weights, "raise")
+        source = MemorySource(table, y, weights)
+        jacobian = release_of(fitted, source, noise, "raise").template
         return np.asarray(np.sqrt(np.maximum(as_numpy(jacobian.row_norms(unknowns)), 0.0)))
 
     score = scoring or (lambda chosen, *data: chosen.score(*data))

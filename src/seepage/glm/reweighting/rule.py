@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.row_choice import group_labels
+from seepage.core.leakage import group_labels
 from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
 from seepage.tables.frames import Table, as_numpy, check_length

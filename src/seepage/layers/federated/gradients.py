@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
 from seepage.tables.frames import as_numpy
@@ -231,22 +231,53 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     return replace(first, blocks=blocks, norms=np.concatenate([part.norms for part in parts]))
 
 
-def _array(values: Any, layer: object) -> np.ndarray:
+def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
+    """Write recorded gradients, with further columns of the same length such as their clients.
+
+    Parameters
+    ----------
+    gradients
+        What was recorded.
+    path
+        The file, a NumPy archive.
+    columns
+        Arrays with one entry per gradient.
+    """
+    arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
+    arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
+    arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
+    arrays["norms"] = gradients.norms
+    keys = gradients.projections
+    head = json.dumps([[name, int(n), keys.get(name)] for name, n in gradients.sizes.items()])
+    arrays["layers"] = np.frombuffer(head.encode(), dtype=np.uint8)
+    write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def load_gradients(
+    path: str | os.PathLike[str],
+) -> tuple[LayerGradients, dict[str, np.ndarray]]:
+    """Read what :func:`save_gradients` wrote: the gradients, and the further columns."""
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; name a file in it.")
     try:
-        return np.array(values, dtype=np.float32)
-    except (TypeError, ValueError):
+        with np.load(path, allow_pickle=False) as found:
+            head = json.loads(bytes(found["layers"]).decode())
+            # Files of earlier versions do not say how a layer was projected.
+            sizes = {name: size for name, size, *_ in head}
+            keys = {name: key for name, _, *rest in head for key in rest if key is not None}
+            blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
+            variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
+            columns = {
+                name.removeprefix("column "): found[name]
+                for name in found.files
+                if name.startswith("column ")
+            }
+            return LayerGradients(blocks, sizes, found["norms"], variances, keys), columns
+    # An array without names (.npy) is no context, and a file of another kind has other entries.
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise InputError(
-            f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
-            "row per gradient."
-        ) from None
-
-
-def _finite(block: np.ndarray, layer: str) -> np.ndarray:
-    if not np.isfinite(block).all():
-        raise InputError(
-            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
-        )
-    return block
+            f"{path} does not hold recorded gradients ({error}); name another file."
+        ) from error
 
 
 class CountSketch:
@@ -302,50 +333,19 @@ class CountSketch:
         return bucket, sign.to(like.dtype)
 
 
-def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, with further columns of the same length such as their clients.
-
-    Parameters
-    ----------
-    gradients
-        What was recorded.
-    path
-        The file, a NumPy archive.
-    columns
-        Arrays with one entry per gradient.
-    """
-    arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
-    arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
-    arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
-    arrays["norms"] = gradients.norms
-    keys = gradients.projections
-    head = json.dumps([[name, int(n), keys.get(name)] for name, n in gradients.sizes.items()])
-    arrays["layers"] = np.frombuffer(head.encode(), dtype=np.uint8)
-    write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-
-
-def load_gradients(
-    path: str | os.PathLike[str],
-) -> tuple[LayerGradients, dict[str, np.ndarray]]:
-    """Read what :func:`save_gradients` wrote: the gradients, and the further columns."""
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a folder; name a file in it.")
+def _array(values: Any, layer: object) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as found:
-            head = json.loads(bytes(found["layers"]).decode())
-            # Files of earlier versions do not say how a layer was projected.
-            sizes = {name: size for name, size, *_ in head}
-            keys = {name: key for name, _, *rest in head for key in rest if key is not None}
-            blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
-            variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
-            columns = {
-                name.removeprefix("column "): found[name]
-                for name in found.files
-                if name.startswith("column ")
-            }
-            return LayerGradients(blocks, sizes, found["norms"], variances, keys), columns
-    # An array without names (.npy) is no context, and a file of another kind has other entries.
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
+        return np.array(values, dtype=np.float32)
+    except (TypeError, ValueError):
         raise InputError(
-            f"{path} does not hold recorded gradients ({error}); name another file."
-        ) from error
+            f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
+            "row per gradient."
+        ) from None
+
+
+def _finite(block: np.ndarray, layer: str) -> np.ndarray:
+    if not np.isfinite(block).all():
+        raise InputError(
+            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
+        )
+    return block

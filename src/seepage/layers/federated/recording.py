@@ -17,7 +17,7 @@ from seepage.layers.federated.rounds import Update
 from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
-from seepage.nn.problem.losses import Loss, per_example
+from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import call
 from seepage.support.chunks import progress
 
@@ -60,7 +60,7 @@ def record_gradients(
     <6 gradients of 2 layers>
     """
     net = unwrapped(net)
-    losses = per_example(loss)
+    losses = per_record(loss)
     keeper = _Keeper(net, layers, width, seed)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
-from seepage.nn.jacobian.random_signs import key_of
-from seepage.nn.problem.losses import Loss, per_example
+from seepage.nn.jacobian.random_directions import key_of
+from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.chunks import progress
@@ -138,15 +138,15 @@ def simulate(
         copy.deepcopy(unwrapped(net)),
         loss,
         list(clients),
-        method,
-        batch_size,
-        lr,
-        local_steps,
-        per_round,
-        max_norm,
-        noise_multiplier,
-        together,
-        seed,
+        method=method,
+        batch_size=batch_size,
+        lr=lr,
+        local_steps=local_steps,
+        per_round=per_round,
+        max_norm=max_norm,
+        noise_multiplier=noise_multiplier,
+        together=together,
+        seed=seed,
     )
     if rounds < 0:
         raise InputError(f"rounds must not be negative, but is {rounds}.")
@@ -191,7 +191,7 @@ class _Server:
             raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
-        self._losses = per_example(self.loss)
+        self._losses = per_record(self.loss)
         self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
         if not self.clients:
             raise InputError("There are no clients: give a pair of inputs and targets for each.")

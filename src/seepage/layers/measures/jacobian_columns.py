@@ -26,19 +26,18 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
-from seepage.nn.gradients.contributions import (
-    Contribution,
+from seepage.nn.gradients.per_record_gradients import (
+    GradientTerm,
     Key,
     ParameterGradient,
     grouped,
     sum_of,
     value_of,
 )
-from seepage.nn.gradients.recording import Layers
-from seepage.nn.gradients.rules.patches import Geometry
+from seepage.nn.gradients.rules.convolution import Geometry
+from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.tangents import tangents
-from seepage.nn.problem.losses import Loss
-from seepage.nn.problem.problem import Batch
+from seepage.nn.problem.problem import Batch, Loss
 
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
@@ -93,7 +92,7 @@ class TargetColumns:
         The records.
     """
 
-    def __init__(self, layers: Layers, batch: Batch) -> None:
+    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
         self._zeros = layers.zeros(batch)
         self._edges: list[Any] = []
 
@@ -105,8 +104,8 @@ class TargetColumns:
 
         with torch.enable_grad():
             z = batch.z.detach().requires_grad_()
-            self._recording = layers.record(layers.problem.detached(), batch, z, tap)
-            self._total = self._recording.losses.sum()
+            self._run = layers.run(layers.problem.detached(), batch, z, tap)
+            self._total = self._run.losses.sum()
             (self._slopes,) = torch.autograd.grad(
                 self._total, z, create_graph=True, materialize_grads=True
             )
@@ -159,9 +158,9 @@ class TargetColumns:
             zero if delta is None else delta for delta, zero in zip(found, self._zeros, strict=True)
         ]
         with torch.no_grad():
-            contributions = self._recording.contributions(deltas)
-            for key, members in grouped(contributions).items():
-                yield key, _gradient([contributions[k] for k in members])
+            terms = self._run.terms(deltas)
+            for key, members in grouped(terms).items():
+                yield key, _gradient([terms[k] for k in members])
 
 
 class InputColumns:
@@ -170,21 +169,21 @@ class InputColumns:
     Parameters are those of :class:`TargetColumns`, with a plan whose view is the input.
     """
 
-    def __init__(self, layers: Layers, batch: Batch) -> None:
+    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
         self._layers, self._batch = layers, batch
 
     def gradients(self) -> Gradients:
         """Yield the gradient of every parameter."""
-        _, contributions = self._layers.contributions(self._batch)
-        for key, members in grouped(contributions).items():
+        _, terms = self._layers.terms(self._batch)
+        for key, members in grouped(terms).items():
             with torch.no_grad():
-                yield key, _gradient([contributions[k] for k in members])
+                yield key, _gradient([terms[k] for k in members])
 
     def along(self, directions: Tensor) -> Changes:
         """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
         seen = tangents(self._layers, self._batch, directions)
-        for key, members in grouped(seen.contributions).items():
-            uses = [seen.contributions[m] for m in members]
+        for key, members in grouped(seen.terms).items():
+            uses = [seen.terms[m] for m in members]
             for k in range(len(directions)):
                 changes = [[tensor[k] for tensor in seen.changes[m]] for m in members]
                 with torch.no_grad():
@@ -198,14 +197,14 @@ class InputColumns:
         if not names:
             return
         z = self._batch.z.detach().requires_grad_()
-        _, contributions = self._layers.differentiable(self._batch, z)
-        groups = grouped(contributions)
+        _, terms = self._layers.differentiable_terms(self._batch, z)
+        groups = grouped(terms)
         for layer in dict.fromkeys(names.values()):
             rows = []
             for (name, _), members in groups.items():
                 if names.get(name) == layer:
                     with torch.enable_grad():
-                        dense = _dense([contributions[k] for k in members])
+                        dense = _dense([terms[k] for k in members])
                     rows += [_pull(dense[:, j], z) for j in range(dense.shape[1])]
             if rows:
                 yield layer, torch.stack(rows, 1)
@@ -230,7 +229,7 @@ def _output_gradients(keeper: OutputKeeper) -> Tensor:
     return torch.stack(rows, 1)
 
 
-def _gradient(uses: list[Contribution]) -> ParameterGradient:
+def _gradient(uses: list[GradientTerm]) -> ParameterGradient:
     """Return the gradient of one parameter."""
     geometry = quick_geometry(uses)
     if geometry is None:
@@ -239,7 +238,7 @@ def _gradient(uses: list[Contribution]) -> ParameterGradient:
     return ParameterGradient([], weight_gradients(delta, inputs, geometry))
 
 
-def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterGradient:
+def _change(uses: list[GradientTerm], changes: list[list[Tensor]]) -> ParameterGradient:
     """Return the change of one parameter's gradient, given those of the tensors it is made of."""
     geometry = quick_geometry(uses)
     if geometry is None:
@@ -252,8 +251,8 @@ def _change(uses: list[Contribution], changes: list[list[Tensor]]) -> ParameterG
     return ParameterGradient([], first + weight_gradients(delta, moved_inputs, geometry))
 
 
-def _dense(contributions: list[Contribution]) -> Tensor:
-    parts = [contribution.join(*contribution.expanded()) for contribution in contributions]
+def _dense(terms: list[GradientTerm]) -> Tensor:
+    parts = [term.value() for term in terms]
     return sum_of([p.flatten(1) if isinstance(p, Tensor) else p.written_out() for p in parts])
 
 
@@ -264,7 +263,7 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
     return row.detach()
 
 
-def quick_geometry(uses: Sequence[Contribution]) -> Geometry | None:
+def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
     """Return the geometry of the one convolution that uses a weight, where this way is quick.
 
     ``None`` for anything else, on an accelerator, and with several images to a record.

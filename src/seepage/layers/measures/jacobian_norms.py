@@ -15,10 +15,14 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.layers.measures.jacobian_columns import InputColumns, Multiples, TargetColumns
-from seepage.nn.gradients.contributions import ParameterGradient
-from seepage.nn.gradients.outer_products import Grams, OneHot, Outer
-from seepage.nn.gradients.recording import Layers
-from seepage.nn.jacobian.random_signs import key_of, row_signs
+from seepage.nn.gradients.per_record_gradients import (
+    GramMatrices,
+    OneHot,
+    OuterProducts,
+    ParameterGradient,
+)
+from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.problem import Batch
 from seepage.support.chunks import progress
 
@@ -68,7 +72,7 @@ class JacobianNorms:
     directions: int
     seed: int
 
-    def of(self, plan: Layers, batch: Batch, places: Tensor) -> NormTally:
+    def of(self, plan: WatchedNetwork, batch: Batch, places: Tensor) -> NormTally:
         """Return norms and extremes for a batch; ``places`` are the records' numbers."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
         exact = batch.z[0].numel() <= self.exact
@@ -201,7 +205,7 @@ def _unit_vectors(z: Tensor, places: Tensor) -> Tensor:
 def measure_norm(gradient: ParameterGradient, norm: object) -> Tensor:
     """Return, of every record, ``Σ|g_j|²`` for "fro", ``Σ|g_j|`` for 1, ``max|g_j|`` for "inf"."""
     if norm == "fro":
-        return gradient.dot(gradient, Grams())
+        return gradient.dot(gradient, GramMatrices())
     single = _single(gradient)
     if single is not None:
         left, right = (side.abs().flatten(2) for side in single)
@@ -255,14 +259,14 @@ def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
         yield dense if gradient.plain is None else dense + gradient.plain[rows]
 
 
-def _outer_size(outer: Outer) -> int:
+def _outer_size(outer: OuterProducts) -> int:
     left = outer.left.size if isinstance(outer.left, OneHot) else outer.left.shape[3]
     return int(outer.right.shape[1] * left * outer.right.shape[3])
 
 
-def _rows(outer: Outer, rows: slice) -> Outer:
+def _rows(outer: OuterProducts, rows: slice) -> OuterProducts:
     left = outer.left
     if isinstance(left, OneHot):
         keep = None if left.keep is None else left.keep[rows]
-        return Outer(OneHot(left.index[rows], left.size, keep), outer.right[rows])
-    return Outer(left[rows], outer.right[rows])
+        return OuterProducts(OneHot(left.index[rows], left.size, keep), outer.right[rows])
+    return OuterProducts(left[rows], outer.right[rows])

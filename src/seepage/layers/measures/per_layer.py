@@ -82,7 +82,8 @@ class PerLayer:
     def foremost(self) -> list[str]:
         """Return the first layer of the ranking, and those whose interval reaches its own."""
         first = self.layers.index(self.ranking()[0])
-        return [name for name in self.ranking() if self._high(name) >= self.low[first]]
+        reach = dict(zip(self.layers, self.high, strict=True))
+        return [name for name in self.ranking() if reach[name] >= self.low[first]]
 
     def relative(self) -> np.ndarray:
         """Return the numbers divided by the largest of them (Figure 3 of paper 003)."""
@@ -111,9 +112,6 @@ class PerLayer:
     def figure(self) -> Any:
         """Return a matplotlib figure: a bar for every layer, with its interval."""
         return draw_layers([self])
-
-    def _high(self, layer: str) -> float:
-        return float(self.high[self.layers.index(layer)])
 
     def __repr__(self) -> str:
         first = self.ranking()[0]

@@ -124,43 +124,6 @@ def property_batches(
     return PropertyBatches(np.stack(index), np.array(found), np.array(pool), mix)
 
 
-def _deal(records: int, pools: int, people: Any, draw: np.random.Generator) -> np.ndarray:
-    owner = np.arange(records) if people is None else people
-    _, person = read_property(owner, records, "records", called="people")
-    return np.asarray((draw.permutation(person.max() + 1) % pools)[person])
-
-
-def _one_batch(
-    cells: list[list[np.ndarray]],
-    level: int,
-    shares: np.ndarray,
-    size: int,
-    mix: str,
-    draw: np.random.Generator,
-) -> np.ndarray:
-    own = cells[level]
-    if mix == "confounded":
-        records = np.concatenate(own)
-        if len(records) < size:
-            raise InputError(_too_few(size, len(records)))
-        return draw.choice(records, size, replace=False)
-    # The same limits for every class of the property, or the limits would give it away.
-    most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
-    for _ in range(_TRIES):
-        wanted = draw.multinomial(size, shares)
-        if np.all(wanted <= most):
-            chosen = [draw.choice(own[c], n, replace=False) for c, n in enumerate(wanted) if n]
-            return np.concatenate(chosen)
-    raise InputError(_too_few(size, int(most.min())))
-
-
-def _too_few(size: int, have: int) -> str:
-    return (
-        f"There are too few records ({have} of the rarest kind in a pool) for batches of {size} "
-        "with this mix of labels; use smaller batches or fewer pools."
-    )
-
-
 def read_property(
     property: Any, count: int, what: str, *, called: str = "property"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -204,6 +167,49 @@ def read_property(
     return levels, labels
 
 
+def check_seed(seed: int) -> None:
+    """Raise unless NumPy and scikit-learn take this seed."""
+    if not 0 <= seed < 1 << 32:
+        raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")
+
+
+def _deal(records: int, pools: int, people: Any, draw: np.random.Generator) -> np.ndarray:
+    owner = np.arange(records) if people is None else people
+    _, person = read_property(owner, records, "records", called="people")
+    return np.asarray((draw.permutation(person.max() + 1) % pools)[person])
+
+
+def _one_batch(
+    cells: list[list[np.ndarray]],
+    level: int,
+    shares: np.ndarray,
+    size: int,
+    mix: str,
+    draw: np.random.Generator,
+) -> np.ndarray:
+    own = cells[level]
+    if mix == "confounded":
+        records = np.concatenate(own)
+        if len(records) < size:
+            raise InputError(_too_few(size, len(records)))
+        return draw.choice(records, size, replace=False)
+    # The same limits for every class of the property, or the limits would give it away.
+    most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
+    for _ in range(_TRIES):
+        wanted = draw.multinomial(size, shares)
+        if np.all(wanted <= most):
+            chosen = [draw.choice(own[c], n, replace=False) for c, n in enumerate(wanted) if n]
+            return np.concatenate(chosen)
+    raise InputError(_too_few(size, int(most.min())))
+
+
+def _too_few(size: int, have: int) -> str:
+    return (
+        f"There are too few records ({have} of the rarest kind in a pool) for batches of {size} "
+        "with this mix of labels; use smaller batches or fewer pools."
+    )
+
+
 def _missing(raw: np.ndarray) -> np.ndarray:
     if raw.dtype.kind == "f":
         return np.asarray(~np.isfinite(raw))
@@ -211,9 +217,3 @@ def _missing(raw: np.ndarray) -> np.ndarray:
         # What is missing (None, NaN, pandas.NA) is not equal to itself, or does not say.
         return np.array([value is None or (value == value) is not True for value in raw], bool)
     return np.zeros(len(raw), bool)
-
-
-def check_seed(seed: int) -> None:
-    """Raise unless NumPy and scikit-learn take this seed."""
-    if not 0 <= seed < 1 << 32:
-        raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")

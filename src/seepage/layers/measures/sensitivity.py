@@ -25,9 +25,7 @@ from seepage.layers.measures.jacobian_columns import OutputKeeper
 from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
-from seepage.nn.problem.chunking import Chunks
-from seepage.nn.problem.losses import Loss, per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, rows_of
 
 # What a pass holds per number that the layers put out: values, gradients, tangents of both, and the
@@ -109,18 +107,18 @@ def sensitivity(
     sizes = layer_sizes(net, layout)
     home = {name: layer for layer, names in layout.items() for name in names}
     norms = JacobianNorms(wrt, norm, sizes, home, exact, directions, seed)
-    problem = Problem(net, OutputKeeper(per_example(loss)), _VIEWS[wrt]())
+    problem = NetworkProblem(net, OutputKeeper(per_record(loss)), _VIEWS[wrt]())
     with warnings.catch_warnings():
         if wrt == "target":  # nothing is differentiated twice, so kinks do no harm
             warnings.simplefilter("ignore", KinkWarning)
-        plan = Validator(problem).layers(x, y)
+        plan = Validator(problem).watched(x, y)
 
     def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
         batch = problem.batch(rows_of(x, rows), y[rows])
         places = torch.arange(rows.start, rows.start + len(batch))
         return _ratios(norms.of(plan, batch, places), sizes, norm)
 
-    held = _COPIES * plan.bytes_per_example()
+    held = _COPIES * plan.bytes_per_record()
     parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
     values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
     mean, low, high = mean_interval(values)

@@ -287,42 +287,6 @@ class PropertyTask:
         return found
 
 
-def small_sample_factor(units: int) -> float:
-    """Return ``√(G/(G−1)) · t/z``, by which a percentile bootstrap of ``G`` units is too narrow.
-
-    Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
-    the quantiles belong to Student's law with ``G − 1`` degrees of freedom, not to the normal one:
-    with both put right, the interval for a mean is Student's.
-
-    Examples
-    --------
-    >>> from seepage.layers.measures.v_information import small_sample_factor
-    >>> round(small_sample_factor(5), 3), round(small_sample_factor(1000), 3)
-    (1.584, 1.002)
-    """
-    from scipy.special import ndtri, stdtrit
-
-    ratio = stdtrit(units - 1, 0.975) / ndtri(0.975)
-    return float(math.sqrt(units / (units - 1)) * ratio)
-
-
-def _shuffled_within(cells: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Return a random permutation that leaves every position in its cell."""
-    shuffled = np.empty(len(cells), dtype=int)
-    # Sorting random numbers within each cell shuffles it.
-    shuffled[np.argsort(cells, kind="stable")] = np.lexsort((draw.random(len(cells)), cells))
-    return shuffled
-
-
-def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
-    levels, member = read_property(groups, count, "gradients", called="groups")
-    if len(levels) < folds:
-        raise InputError(
-            f"{len(levels)} groups cannot be dealt out to {folds} folds; use fewer folds."
-        )
-    return member
-
-
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
     """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other gradients.
 
@@ -371,6 +335,42 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
     # n records never make anyone surer than n to one: a single surprise must not cost the earth.
     doubt = 1.0 / (n + 1)
     return np.asarray(np.log((1 - doubt) * sure + doubt * shares))
+
+
+def small_sample_factor(units: int) -> float:
+    """Return ``√(G/(G−1)) · t/z``, by which a percentile bootstrap of ``G`` units is too narrow.
+
+    Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
+    the quantiles belong to Student's law with ``G − 1`` degrees of freedom, not to the normal one:
+    with both put right, the interval for a mean is Student's.
+
+    Examples
+    --------
+    >>> from seepage.layers.measures.v_information import small_sample_factor
+    >>> round(small_sample_factor(5), 3), round(small_sample_factor(1000), 3)
+    (1.584, 1.002)
+    """
+    from scipy.special import ndtri, stdtrit
+
+    ratio = stdtrit(units - 1, 0.975) / ndtri(0.975)
+    return float(math.sqrt(units / (units - 1)) * ratio)
+
+
+def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
+    levels, member = read_property(groups, count, "gradients", called="groups")
+    if len(levels) < folds:
+        raise InputError(
+            f"{len(levels)} groups cannot be dealt out to {folds} folds; use fewer folds."
+        )
+    return member
+
+
+def _shuffled_within(cells: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Return a random permutation that leaves every position in its cell."""
+    shuffled = np.empty(len(cells), dtype=int)
+    # Sorting random numbers within each cell shuffles it.
+    shuffled[np.argsort(cells, kind="stable")] = np.lexsort((draw.random(len(cells)), cells))
+    return shuffled
 
 
 def _logs(probabilities: np.ndarray, floor: float) -> np.ndarray:

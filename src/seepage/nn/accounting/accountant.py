@@ -26,7 +26,7 @@ from seepage.nn.jacobian.engine import Engine, Step
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, View
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
@@ -154,7 +154,7 @@ class FisherAccountant(RunReader):
             loss,
             clip=made,
             view=view,
-            clipping=clip_derivative,
+            clip_derivative=clip_derivative,
             chunk_size=chunk_size,
             seed=seed,
         )

@@ -7,7 +7,6 @@ tensors travel: no object is pickled on the way.
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from seepage.errors import InputError
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
+from seepage.support.keyed_stream import KeyedStream
 
 
 def world_size() -> int:
@@ -54,9 +54,10 @@ def _movable(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return tensor.detach().to(where, copy=True).contiguous()
 
 
-def shared_seed() -> int:
-    """Draw a seed from the operating system, the same in every process."""
-    return int(of_the_first(torch.tensor(secrets.randbits(63))))
+def shared_stream() -> KeyedStream:
+    """Return a stream with a new key from the operating system, the same in every process."""
+    key = torch.tensor(list(KeyedStream.fresh().key), dtype=torch.uint8)
+    return KeyedStream(bytes(of_the_first(key).tolist()))
 
 
 def check_agreement(facts: Any) -> None:

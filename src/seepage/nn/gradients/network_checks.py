@@ -1,7 +1,7 @@
-"""Looks a network over before its gradients are measured, and refuses what would be wrong silently.
+"""Looks network and records over before gradients are measured, and refuses what is wrong silently.
 
-A network's examples must not influence one another, its run must not be random, and its
-per-example gradients, taken by rules, must equal those taken one example at a time.
+A network's records must not influence one another, its run must not be random, and its
+per-record gradients, taken by rules, must equal those taken one record at a time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seepage.errors import InputError
-from seepage.nn.gradients.backends import differentiable_backends
-from seepage.nn.gradients.input_checks import (
-    count_classes,
-    refuse_classes,
-    refuse_failure,
-    refuse_values,
-)
+from seepage.nn.gradients.first_look import look_over, small_batch
 from seepage.nn.gradients.norms import norms
-from seepage.nn.gradients.recording import Layers, small_batch
-from seepage.nn.problem.problem import Batch, Problem
-from seepage.nn.problem.views import Inputs, rows_of
+from seepage.nn.gradients.plain_kernels import differentiable_backends
+from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
+from seepage.nn.problem.views import Inputs, Label, call, leaves, rows_of
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _KINKED = {
@@ -82,7 +77,7 @@ class KinkWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A module has no closed form for its per-example gradients and is slower for it."""
+    """A module has no closed form for its per-record gradients and is slower for it."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -98,24 +93,24 @@ def unwrapped(net: nn.Module) -> nn.Module:
 class Validator:
     """Checks a problem when it is first met and whenever its shapes or modes change."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: NetworkProblem) -> None:
         self.problem = problem
-        self._plans: dict[Any, Layers] = {}
+        self._plans: dict[Any, WatchedNetwork] = {}
         self._compared: set[Any] = set()
         self._classes: dict[Any, int | None] = {}
         self._told: set[str] = set()
 
-    def layers(self, x: Inputs, y: Tensor, rules: bool = True) -> Layers:
+    def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
         """Return the plan of the network for batches like this one, made and checked once.
 
-        Without ``rules``, per-example gradients by rules are not going to be used, and it does not
+        Without ``rules``, per-record gradients by rules are not going to be used, and it does not
         matter whether they are right.
         """
-        refuse_values(x, y)
+        _refuse_values(x, y)
         modes = tuple(module.training for module in self.problem.net.modules())
         key = (_kind(x), _kind(y), modes, tuple(self.problem.released()))
         if key in self._plans:
-            refuse_classes(self.problem, y, self._classes[key])
+            _refuse_classes(self.problem, y, self._classes[key])
             if key in self._compared or not rules:
                 return self._plans[key]
         if not self.problem.released():
@@ -123,23 +118,23 @@ class Validator:
                 "The network has no parameter with requires_grad, so nothing of it is released."
             )
         refuse_modes(self.problem.net)
-        self._classes[key] = count_classes(self.problem, x)
-        refuse_classes(self.problem, y, self._classes[key])
+        self._classes[key] = _count_classes(self.problem, x)
+        _refuse_classes(self.problem, y, self._classes[key])
         self.problem.channels_last = False
         batch = small_batch(self.problem.batch(rows_of(x, slice(0, 3)), y[:3]), 3)
-        refuse_randomness(self.problem, batch)
-        if likes_channels_last(self.problem.net):
+        _refuse_randomness(self.problem, batch)
+        if _likes_channels_last(self.problem.net):
             self.problem.channels_last = True
             batch = self.problem.batch(batch.x, batch.y)
-        layers = self._plans[key] = Layers.of(self.problem, batch)
-        self._tell(layers, rules)
+        network = self._plans[key] = look_over(self.problem, batch)
+        self._tell(network, rules)
         if rules:
-            self._compare(layers, batch)
+            self._compare(network, batch)
             self._compared.add(key)
-        return layers
+        return network
 
-    def _tell(self, layers: Layers, rules: bool) -> None:
-        kinks = sorted({_KINKED[f] for f in layers.plan.functions if f in _KINKED})
+    def _tell(self, network: WatchedNetwork, rules: bool) -> None:
+        kinks = sorted({_KINKED[f] for f in network.plan.functions if f in _KINKED})
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump, "
@@ -147,9 +142,9 @@ class Validator:
                 f"{_SMOOTH}.",
                 KinkWarning,
             )
-        for fallback in layers.plan.fallbacks if rules else ():
+        for fallback in network.plan.fallbacks if rules else ():
             self._once(
-                f"{type(fallback.module).__name__} has no closed form for the per-example "
+                f"{type(fallback.module).__name__} has no closed form for the per-record "
                 f"gradients of {', '.join(fallback.names)} (used by "
                 f"{', '.join(fallback.functions)}); torch's vmap takes them for that module alone, "
                 "which is slower.",
@@ -161,22 +156,86 @@ class Validator:
             self._told.add(text)
             warnings.warn(text, category, stacklevel=6)
 
-    def _compare(self, layers: Layers, batch: Batch) -> None:
-        """Compare the norms by rules with those of one example at a time."""
-        by_rules, _ = norms(layers, batch)
+    def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
+        """Compare the norms by rules with those of one record at a time."""
+        by_rules, _ = norms(network, batch)
         alone = torch.stack([_norm_alone(self.problem, batch, k) for k in range(2)])
         # Products on a graphics card may be rounded to ten bits.
         loose = 1e-9 if batch.z.dtype == torch.float64 else 3e-2 if alone.is_cuda else 1e-3
         if not torch.allclose(by_rules[:2], alone, rtol=loose, atol=loose * float(alone.max())):
             raise InputError(
-                "The per-example gradients of this network by rules differ from those of single "
-                f"examples (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
+                "The per-record gradients of this network by rules differ from those of single "
+                f"records (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
                 "a parameter, or overwrites a tensor, in a way that cannot be followed. Leave "
                 "clipping out (clip=sp.nn.NoClip()), or rewrite in-place operations."
             )
 
 
-def likes_channels_last(net: nn.Module) -> bool:
+def _refuse_values(x: Inputs, y: Any) -> None:
+    """Raise where inputs or targets are no tensors, differ in number, or are not finite."""
+    tensors = leaves(x)
+    if not isinstance(y, Tensor):
+        raise InputError(
+            f"y must be a torch tensor, not a {type(y).__name__}; use torch.as_tensor(y)."
+        )
+    counts = {len(value) for value in tensors}
+    if y.dim() == 0 or counts != {len(y)}:
+        raise InputError(
+            f"There are {' and '.join(str(n) for n in sorted(counts))} records but "
+            f"{len(y) if y.dim() else 'no'} labels; give one label for each record."
+        )
+    for name, value in (*(("x", value) for value in tensors), ("y", y)):
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            bad = torch.isfinite(value).reshape(len(value), -1).all(1).logical_not().nonzero()
+            raise InputError(
+                f"Record {int(bad[0])} of this batch has a number in {name} that is not finite; "
+                "fill gaps, or leave such records out."
+            )
+
+
+def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
+    """Return how many classes the loss tells apart, or ``None``; also try the network once."""
+    try:
+        with torch.no_grad():
+            output = call(problem.net, rows_of(x, slice(0, 1)))
+    except InputError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(
+            f"{tuple(value.shape[1:])} of {str(value.dtype).removeprefix('torch.')}"
+            for value in leaves(x)
+        )
+        raise InputError(
+            f"The network does not run on these inputs (each {shapes}): {_first_line(error)}"
+        ) from error
+    axis = class_axis(problem.loss)
+    if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
+        return None
+    if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
+        raise InputError(
+            "The label of a sequence can be asked about with loss='cross_entropy' only, which has "
+            "the classes along the last axis of the output."
+        )
+    return int(output.shape[axis])
+
+
+def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
+    """Raise where a class number has no output."""
+    if classes is None or y.is_floating_point() or not y.numel():
+        return
+    if bool(without_output(problem.loss, y, classes).any()):
+        raise InputError(
+            f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, but "
+            f"y goes from {int(y.min())} to {int(y.max())}."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _likes_channels_last(net: nn.Module) -> bool:
     """Return whether a network is a plain stack of convolutions, which run faster in that layout.
 
     Anything else may take views of its images, or use layers (GroupNorm) whose second derivatives
@@ -188,7 +247,7 @@ def likes_channels_last(net: nn.Module) -> bool:
 
 
 def refuse_modes(net: nn.Module) -> None:
-    """Raise where a module mixes examples, or is random, in its present mode."""
+    """Raise where a module mixes records, or is random, in its present mode."""
     for name, module in net.named_modules():
         label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
@@ -200,8 +259,8 @@ def refuse_modes(net: nn.Module) -> None:
                     "or set track_running_stats=False."
                 )
             raise InputError(
-                f"{label} mixes the examples of a batch in training mode, so there is no gradient "
-                "of one example; use GroupNorm or LayerNorm, or call .eval() on it."
+                f"{label} mixes the records of a batch in training mode, so there is no gradient "
+                "of one record; use GroupNorm or LayerNorm, or call .eval() on it."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         within = isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
@@ -212,8 +271,8 @@ def refuse_modes(net: nn.Module) -> None:
             )
 
 
-def refuse_randomness(problem: Problem, batch: Batch) -> None:
-    """Raise where two runs differ, examples influence one another, or losses are not finite."""
+def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
+    """Raise where two runs differ, records influence one another, or losses are not finite."""
     parameters = problem.detached()
     with torch.no_grad(), differentiable_backends(problem.net):
         try:
@@ -221,7 +280,11 @@ def refuse_randomness(problem: Problem, batch: Batch) -> None:
         except InputError:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise refuse_failure(error, batch.y) from error
+            kind = str(batch.y.dtype).removeprefix("torch.")
+            raise InputError(
+                f"The loss cannot be taken with targets of shape {tuple(batch.y.shape)} ({kind}): "
+                f"{_first_line(error)}"
+            ) from error
         again = problem.losses(parameters, batch, batch.z)
         ones = [_single(batch, k) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
@@ -236,8 +299,8 @@ def refuse_randomness(problem: Problem, batch: Batch) -> None:
         )
     if not torch.allclose(first, alone, rtol=loose, atol=loose):
         raise InputError(
-            "The loss of an example depends on the other examples of its batch, so there is no "
-            "gradient of one example; take such layers or losses (batch statistics) out."
+            "The loss of a record depends on the other records of its batch, so there is no "
+            "gradient of one record; take such layers or losses (batch statistics) out."
         )
 
 
@@ -246,7 +309,7 @@ def _single(batch: Batch, k: int) -> Batch:
     return Batch(rows_of(batch.x, rows), batch.y[rows.to(batch.y.device)], batch.z[rows])
 
 
-def _norm_alone(problem: Problem, batch: Batch, k: int) -> Tensor:
+def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
     one = _single(batch, k)
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     with torch.enable_grad():

@@ -1,6 +1,6 @@
-"""Per-example gradient norms, the clipped sum that is released, and pulls back to the record.
+"""Per-record gradient norms, and the clipped sum that is released.
 
-None of these forms a gradient per example, except of layers where that is the cheaper way.
+None of these forms a gradient per record, except of layers where that is the cheaper way.
 """
 
 from __future__ import annotations
@@ -12,104 +12,111 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.contributions import (
-    Contribution,
+from seepage.nn.gradients.fallback import ModuleCall
+from seepage.nn.gradients.per_record_gradients import (
+    GradientTerm,
+    GramMatrices,
     Key,
+    gradients_of,
     grouped,
     sum_of,
     value_of,
     weighted_sums,
 )
-from seepage.nn.gradients.outer_products import Grams
-from seepage.nn.gradients.recording import Layers
-from seepage.nn.gradients.rules.fallback import ModuleCall
-from seepage.nn.gradients.taps import Call
+from seepage.nn.gradients.watching import LayerCall, WatchedNetwork
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.problem import Batch
+from seepage.nn.problem.problem import Batch, NetworkProblem
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """The sum of the clipped gradients of a batch, with each example's loss and norm."""
+class ClippedSum:
+    """The sum of the clipped gradients of a batch, with each record's loss and norm."""
 
     gradient: dict[str, Tensor]
     norms: Tensor
     losses: Tensor
 
 
-def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
-    """Return ``‖g_i‖²`` of every example from all contributions."""
-    totals = []
-    for members in grouped(contributions).values():
-        totals.append(_squared_norm([contributions[k] for k in members]))
-    return sum_of(totals)
+def squared_norms(terms: Sequence[GradientTerm]) -> Tensor:
+    """Return ``‖g_i‖²`` of every record from all terms."""
+    groups = grouped(terms).values()
+    return sum_of([_squared_norm([terms[k] for k in members]) for members in groups])
 
 
-def _squared_norm(uses: Sequence[Contribution]) -> Tensor:
+def _squared_norm(uses: Sequence[GradientTerm]) -> Tensor:
     """Return the squared norms of one parameter's gradients."""
     if len(uses) == 1 and uses[0].square is not None:
         return uses[0].square(*uses[0].tensors)
     gradient = value_of(uses)
-    return gradient.dot(gradient, Grams())
+    return gradient.dot(gradient, GramMatrices())
 
 
-def norms(layers: Layers, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the norm of every example's gradient, and the losses."""
+def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the norm of every record's gradient, and the losses."""
     with torch.enable_grad():
-        losses, squared = _NormPass(layers, batch).run()
+        losses, squared = _NormPass(network, batch).run()
     return squared.sqrt(), losses
 
 
-def clipped_gradient(layers: Layers, batch: Batch, clip: Clip) -> Clipped:
+def clipped_gradient(network: WatchedNetwork, batch: Batch, clip: Clip) -> ClippedSum:
     """Return ``Σ_i g_i/φ(‖g_i‖)`` from one backward pass.
 
     What the norms were taken from is kept until they are all known, and then summed with their
     weights (Bu, Wang, Zha and Karypis 2023), so no second pass is needed.
     """
-    losses, contributions = layers.contributions(batch)
+    losses, terms = network.terms(batch)
     with torch.no_grad():
-        gradients = {
-            key: value_of([contributions[k] for k in members])
-            for key, members in grouped(contributions).items()
-        }
-        size = sum_of([g.dot(g, Grams()) for g in gradients.values()]).sqrt()
-        total = weighted_sums(gradients, clip.factor(size), layers.problem.detached())
-    return Clipped(total, size, losses)
+        gradients = gradients_of(terms)
+        size = sum_of([g.dot(g, GramMatrices()) for g in gradients.values()]).sqrt()
+        total = weighted_sums(gradients, clip.factor(size), network.problem.detached())
+    return ClippedSum(total, size, losses)
+
+
+def weighted_gradient(
+    problem: NetworkProblem, batch: Batch, weights: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return losses and ``Σ_i c_i g_i``, the weights being known, by one plain training pass."""
+    parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
+    with torch.enable_grad():
+        losses = problem.losses(parameters, batch, batch.z)
+        total = (losses * weights).sum()
+        found = torch.autograd.grad(total, list(parameters.values()), materialize_grads=True)
+    return losses.detach(), dict(zip(parameters, found, strict=True))
 
 
 class _NormPass:
     """One forward and one backward pass in which every layer is freed once its norm is taken."""
 
-    def __init__(self, layers: Layers, batch: Batch) -> None:
-        self.layers, self.batch = layers, batch
+    def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
+        self.network, self.batch = network, batch
         self.total = torch.zeros(len(batch), dtype=batch.z.dtype, device=batch.z.device)
         self.remaining: Counter[Key] = Counter()
-        self.waiting: dict[Key, list[Contribution]] = {}
-        self.open: dict[int, _Open] = {}  # by the number of a tap
+        self.waiting: dict[Key, list[GradientTerm]] = {}
+        self.open: dict[int, _OpenCall] = {}  # by the number of an output
 
     def run(self) -> tuple[Tensor, Tensor]:
         """Return losses and squared norms."""
         anchor = torch.zeros((), dtype=self.batch.z.dtype, device=self.batch.z.device)
         anchor.requires_grad_()
-        places = iter(range(len(self.layers.taps)))
+        places = iter(range(len(self.network.outputs)))
 
-        def tap(output: Tensor) -> Tensor:
+        def hook(output: Tensor) -> Tensor:
             place = next(places)
-            if self.layers.taps[place].first:
+            if self.network.outputs[place].first:
                 output = output + anchor.to(output.dtype)
             output.register_hook(lambda delta: self._receive(place, delta))
             return output
 
-        parameters = self.layers.problem.detached()
-        recording = self.layers.record(parameters, self.batch, self.batch.z, tap)
+        parameters = self.network.problem.detached()
+        run = self.network.run(parameters, self.batch, self.batch.z, hook)
         first = 0
-        for record, taps in recording.records:
-            self.remaining.update(record.keys())
-            unfinished = _Open(record, first, [None] * taps)
-            self.open.update(dict.fromkeys(range(first, first + taps), unfinished))
-            first += taps
-        losses = recording.losses
-        del recording, record, unfinished
+        for call in run.calls:
+            self.remaining.update(call.keys())
+            unfinished = _OpenCall(call, first, [None] * call.outputs)
+            self.open.update(dict.fromkeys(range(first, first + call.outputs), unfinished))
+            first += call.outputs
+        losses = run.losses
+        del run, call, unfinished
         torch.autograd.grad(losses.sum(), anchor, materialize_grads=True)
         while self.open:  # what is left has outputs on which the loss does not depend
             unfinished = next(iter(self.open.values()))
@@ -122,32 +129,29 @@ class _NormPass:
         if all(value is not None for value in unfinished.deltas):
             self._take(unfinished)
 
-    def _take(self, unfinished: _Open) -> None:
+    def _take(self, unfinished: _OpenCall) -> None:
         count = len(unfinished.deltas)
         for place in range(unfinished.first, unfinished.first + count):
             self.open.pop(place, None)
         deltas = [
-            self.layers.taps[unfinished.first + k].zeros(len(self.batch), self.total.device)
+            self.network.outputs[unfinished.first + k].zeros(len(self.batch), self.total.device)
             if delta is None
             else delta
             for k, delta in enumerate(unfinished.deltas)
         ]
-        for contribution in unfinished.record.contributions(deltas):
-            key = contribution.key
-            self.waiting.setdefault(key, []).append(contribution)
+        for term in unfinished.call.terms(deltas):
+            key = term.key
+            self.waiting.setdefault(key, []).append(term)
             self.remaining[key] -= 1
             if self.remaining[key] == 0:
-                self._add(self.waiting.pop(key))
-
-    def _add(self, contributions: list[Contribution]) -> None:
-        with torch.no_grad():
-            self.total += _squared_norm(contributions)
+                with torch.no_grad():
+                    self.total += _squared_norm(self.waiting.pop(key))
 
 
 @dataclass
-class _Open:
-    """A record whose output gradients have not all arrived."""
+class _OpenCall:
+    """A call whose output gradients have not all arrived."""
 
-    record: Call | ModuleCall
+    call: LayerCall | ModuleCall
     first: int
     deltas: list[Tensor | None]

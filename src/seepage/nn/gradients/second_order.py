@@ -7,6 +7,7 @@ torch's own does; only the way back from the way back is written out by hand.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -265,6 +266,89 @@ def attention(
     )
     mixed = torch.softmax(scores, -1) @ value.flatten(0, 1)
     return mixed.unflatten(0, query.shape[:2])
+
+
+@dataclass(frozen=True)
+class KernelMovement:
+    """How a kernel moves: stride, zeros on either side and dilation along each axis; groups."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the convolution."""
+        out: Tensor = torch.ops.aten.convolution(
+            x,
+            weight,
+            bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            self.groups,
+        )
+        return out
+
+    def backward(self, delta: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        """Return the gradient at inputs of that shape, given the one at the outputs."""
+        like = delta.new_empty(1).expand(shape)  # nothing but its shape is looked at
+        out: Tensor = torch.ops.aten.convolution_backward(
+            delta,
+            like,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            self.groups,
+            [True, False, False],
+        )[0]
+        return out
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:
+    """Return the convolution of something to be differentiated with a constant kernel.
+
+    A second backward pass crosses it with one convolution and nothing else. On its way back from
+    the way back, torch forms the gradient of the weight too, wanted or not, as a convolution with
+    the records for channels: on a graphics card that takes longer than all the rest.
+    """
+    return _Convolution.apply(x, weight, bias, movement)
+
+
+class _Convolution(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, movement: KernelMovement) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.shape, ctx.movement = x.shape, movement
+        return movement.forward(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        (weight,) = ctx.saved_tensors
+        return _ConvolutionBack.apply(delta, weight, ctx.shape, ctx.movement), None, None, None
+
+
+class _ConvolutionBack(Function):  # type: ignore[misc]
+    """Linear in ``δ``, and the transpose of the convolution: its way back is the convolution."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, delta: Tensor, weight: Tensor, shape: torch.Size, movement: KernelMovement
+    ) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.movement = movement
+        return movement.backward(delta, weight, shape)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        (weight,) = ctx.saved_tensors
+        return ctx.movement.forward(v, weight, None), None, None, None
 
 
 # Each gives NotImplemented for what it does not cover.

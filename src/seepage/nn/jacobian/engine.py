@@ -1,17 +1,20 @@
-"""One door to both gradient engines: what a step of private training leaks about its records.
+"""What a step of private training leaks about its records: the Jacobian of clipped gradients.
 
 A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of an
-example's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
+record's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
 ``J̃ = ∂g̃/∂z`` (paper 004, section 6). An :class:`Engine` gives what is asked of ``J̃``, and chooses:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
   diagonal at once; clipped exactly with the help of ``Jᵀg``, or safely bounded without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars.
+
+The engine owns the clip, and every pass is made with the one it has just then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -20,27 +23,56 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import Validator, unwrapped
-from seepage.nn.gradients.norms import Clipped, norms
-from seepage.nn.gradients.recording import Layers
-from seepage.nn.jacobian.directions import Directions, directions, is_wide
-from seepage.nn.jacobian.passes import Passes, masked
+from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weighted_gradient
+from seepage.nn.gradients.per_record_gradients import weighted_sums
+from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.jacobian.probes import dense_probe, thin_probe
 from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
-from seepage.nn.jacobian.random_signs import key_of, row_signs
-from seepage.nn.jacobian.steps import Step, joined
-from seepage.nn.jacobian.tangents import scalars
-from seepage.nn.problem.chunking import Chunks
-from seepage.nn.problem.clipping import Clip, NoClip, SmoothClip
-from seepage.nn.problem.losses import Loss, per_example
-from seepage.nn.problem.problem import Problem
+from seepage.nn.jacobian.random_directions import (
+    Directions,
+    Draw,
+    is_wide,
+    key_of,
+    random_direction,
+    row_signs,
+)
+from seepage.nn.jacobian.tangents import inner_products
+from seepage.nn.problem.clipping import Clip, HardClip, NoClip
+from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
-
-__all__ = ["Engine", "Step"]
 
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
+class Step:
+    """What one step of private training gives, before noise.
+
+    Parameters
+    ----------
+    losses
+        The loss of every record, ``(B,)``.
+    norms
+        ``‖g‖`` before clipping, ``(B,)``; nan without clipping, which does not need them.
+    traces
+        ``(B, probes)``: each column estimates ``‖∂g̃/∂z‖_F²`` without bias (or, with a conservative
+        derivative of the clip, a bound above it). Not yet divided by the noise or the number of
+        unknowns.
+    gradient
+        ``Σ_i g̃_i`` by parameter name, or ``None``.
+    pulls
+        ``J̃ᵀu``, ``(B, probes, …)``, or ``None``.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    traces: Tensor
+    gradient: dict[str, Tensor] | None = None
+    pulls: Tensor | None = None
+
+
 class Engine:
-    """Measures the Jacobian of clipped per-example gradients about a view of the records.
+    """Measures the Jacobian of clipped per-record gradients about a view of the records.
 
     Parameters
     ----------
@@ -49,16 +81,17 @@ class Engine:
         anew at every call, so it can be trained in between.
     loss
         ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
-        that returns one loss per example.
+        that returns one loss per record.
     clip
-        :class:`~seepage.nn.problem.clipping.SmoothClip`, ``HardClip`` or ``NoClip``.
+        :class:`~seepage.nn.problem.clipping.HardClip` (of threshold 1 where none is given),
+        ``SmoothClip`` or ``NoClip``; it may be changed between steps.
     view
         What is unknown of the records: :class:`~seepage.nn.problem.views.Input`, ``Label``, ``Embedding``.
-    clipping
+    clip_derivative
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
-        derivative of the clip.
+        derivative of the norms.
     chunk_size
-        How many examples are worked on at a time; ``"auto"`` finds what fits.
+        How many records are worked on at a time; ``"auto"`` finds what fits.
     seed
         Of the probes: the same seed and key give the same probes, whatever the chunks.
 
@@ -82,20 +115,30 @@ class Engine:
         *,
         clip: Clip | None = None,
         view: View | None = None,
-        clipping: str = "exact",
+        clip_derivative: str = "exact",
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
-        if clipping not in ("exact", "conservative"):
-            raise InputError(f"clipping must be 'exact' or 'conservative', not {clipping!r}.")
-        self.net = unwrapped(net)
-        self.clip = SmoothClip(1.0) if clip is None else clip
-        self.view = Input() if view is None else view
-        self.clipping, self.seed = clipping, seed
-        self.problem = Problem(self.net, per_example(loss), self.view)
+        if clip_derivative not in ("exact", "conservative"):
+            raise InputError(
+                f"clip_derivative must be 'exact' or 'conservative', not {clip_derivative!r}."
+            )
+        self.clip = HardClip(1.0) if clip is None else clip
+        self.clip_derivative, self.seed = clip_derivative, seed
+        asked = Input() if view is None else view
+        self.problem = NetworkProblem(unwrapped(net), per_record(loss), asked)
         self.chunks = Chunks(chunk_size)
-        self._passes = Passes(self.problem, self.clip, clipping == "conservative")
         self._validator = Validator(self.problem)
+
+    @property
+    def net(self) -> nn.Module:
+        """The network."""
+        return self.problem.net
+
+    @property
+    def view(self) -> View:
+        """What is unknown of the records."""
+        return self.problem.view
 
     def step(
         self,
@@ -113,7 +156,7 @@ class Engine:
         Parameters
         ----------
         x, y
-            The batch, examples along the first axis.
+            The batch, records along the first axis.
         probes
             How many independent estimates of the trace; none for 0.
         key
@@ -128,80 +171,76 @@ class Engine:
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
-            raise InputError(f"index must hold one number for each of the {count} examples.")
+            raise InputError(f"index must hold one number for each of the {count} records.")
         if count == 0:
             return self._empty(x, probes, update, pulls)
         thin = probes > 0 and self._thin(x, y)
         if not thin:
             self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
-        bounded = self.clipping == "conservative" or isinstance(self.clip, NoClip)
+        bounded = self.clip_derivative == "conservative" or isinstance(self.clip, NoClip)
         released = probes > 0 and (thin or pulls or bounded)
 
         @cache
-        def us() -> list[Directions]:  # drawn when they are needed, while the device is at work
-            return [directions(self.problem, self.seed, key, k, thin=thin) for k in range(probes)]
+        def draw() -> list[Directions]:  # drawn when they are needed, while the device is at work
+            keys = ((self.seed, key, k) for k in range(probes))
+            return [random_direction(self.problem, *each, thin=thin) for each in keys]
 
-        def work(rows: slice) -> Step:
-            batch = self.problem.batch(rows_of(x, rows), y[rows])
+        def work(batch: Batch, rows: slice) -> Step:
             if not probes:
-                return self._passes.plain(self._layers, batch, update)
-            if thin:
-                return self._passes.thinly_probed(self._layers, batch, us, update, pulls)
+                return self._unprobed(batch, update)
             if released:
-                return self._passes.probed(self._layers, batch, us, update, pulls)
+                return self._from_probes(batch, draw, thin, update, pulls)
             shape = tuple(batch.z.shape[1:])
             keys = [key_of(self.seed, key, k) for k in range(probes)]
             v = torch.stack([row_signs(k, own[rows], shape, batch.z) for k in keys])
-            return self._passes.tangent(self._layers, batch, self.masked(v, 2), update)
+            return self._from_tangents(batch, self.masked(v, 2), update)
 
         copies = (4 if thin else 8 if released else 5) + 3 * max(0, probes - 1)
-        return joined(self._chunked(work, count, copies if probes else 3))
+        return _joined(self._in_chunks(x, y, copies if probes else 3, work))
 
     def norms(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return the norm of every example's gradient, before clipping."""
+        """Return the norm of every record's gradient, before clipping."""
         self._prepare(x, y)
 
-        def work(rows: slice) -> Tensor:
-            return norms(self._layers, self.problem.batch(rows_of(x, rows), y[rows]))[0]
+        def work(batch: Batch, rows: slice) -> Tensor:
+            return norms(self._network, batch)[0]
 
-        return torch.cat(self._chunked(work, batch_size(x), 3))
+        return torch.cat(self._in_chunks(x, y, 3, work))
 
-    def clipped_gradient(self, x: Inputs, y: Tensor) -> Clipped:
+    def clipped_gradient(self, x: Inputs, y: Tensor) -> ClippedSum:
         """Return the sum of the clipped gradients, with norms and losses."""
         step = self.step(x, y, probes=0, update=True)
         assert step.gradient is not None  # noqa: S101 - it was asked for
-        return Clipped(step.gradient, step.norms, step.losses)
+        return ClippedSum(step.gradient, step.norms, step.losses)
 
     def squared_changes(self, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
         """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``."""
         self._prepare(x, y)
 
-        def work(rows: slice) -> Tensor:
-            batch = self.problem.batch(rows_of(x, rows), y[rows])
-            found = scalars(self._layers, batch, self.masked(v[:, rows], 2))
+        def work(batch: Batch, rows: slice) -> Tensor:
+            found = inner_products(self._network, batch, self.masked(v[:, rows], 2))
             return found.clipped(self.clip).T
 
-        return torch.cat(self._chunked(work, batch_size(x), 2 + 3 * len(v)))
+        return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work))
 
     def information_product(self, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
         """Return ``J̃ᵀJ̃v`` for one direction ``v (B, …)`` of every record."""
         self._prepare(x, y)
 
-        def work(rows: slice) -> Tensor:
-            batch = self.problem.batch(rows_of(x, rows), y[rows])
-            pull = information_product(self._layers, batch, self.masked(v[rows]), self.clip)
+        def work(batch: Batch, rows: slice) -> Tensor:
+            pull = information_product(self._network, batch, self.masked(v[rows]), self.clip)
             return self.masked(pull)
 
-        return torch.cat(self._chunked(work, batch_size(x), 8))
+        return torch.cat(self._in_chunks(x, y, 8, work))
 
     def radial_pull(self, x: Inputs, y: Tensor) -> RadialPull:
-        """Return ``Jᵀg = ½∇‖g‖²`` of every example, before clipping, with norms and losses."""
+        """Return ``Jᵀg = ½∇‖g‖²`` of every record, before clipping, with norms and losses."""
         self._prepare(x, y)
 
-        def work(rows: slice) -> RadialPull:
-            return radial_pull(self._layers, self.problem.batch(rows_of(x, rows), y[rows]))
+        def work(batch: Batch, rows: slice) -> RadialPull:
+            return radial_pull(self._network, batch)
 
-        pulls, sizes, losses = zip(*self._chunked(work, batch_size(x), 6), strict=True)
+        pulls, sizes, losses = zip(*self._in_chunks(x, y, 6, work), strict=True)
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
 
     def unknowns(self, x: Inputs, y: Tensor) -> int:
@@ -209,20 +248,26 @@ class Engine:
         return self.view.unknowns(self.variable(x, y))
 
     def variable(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return the present value of what the view is about, for the first example."""
+        """Return the present value of what the view is about, for the first record."""
         return self.view.variable(self.net, rows_of(x, slice(0, 1)), y[:1])
 
     def _prepare(self, x: Inputs, y: Tensor, rules: bool = True) -> None:
         """Look at the network where that is new."""
-        self._layers: Layers = self._validator.layers(x, y, rules)
+        self._network: WatchedNetwork = self._validator.watched(x, y, rules)
 
-    def _chunked(self, work: Callable[[slice], Value], count: int, copies: int) -> list[Value]:
-        """Apply work to chunks, each example of which holds so many copies of its layers' outputs.
+    def _in_chunks(
+        self, x: Inputs, y: Tensor, copies: int, work: Callable[[Batch, slice], Value]
+    ) -> list[Value]:
+        """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
 
         Primal values, tangents, gradients of both, and what torch keeps for the way back.
         """
-        held = copies * self._layers.bytes_per_example()
-        return self.chunks.run(work, count, held, self.problem.device())
+
+        def of(rows: slice) -> Value:
+            return work(self.problem.batch(rows_of(x, rows), y[rows]), rows)
+
+        held = copies * self._network.bytes_per_record()
+        return self.chunks.run(of, batch_size(x), held, self.problem.device())
 
     def _thin(self, x: Inputs, y: Tensor) -> bool:
         """Return whether wide layers make thin directions worth while, and rules allow them."""
@@ -241,7 +286,46 @@ class Engine:
 
         ``lead`` axes come before those of a record's variable.
         """
-        return masked(self.view, values, lead)
+        mask = self.view.mask_for(values.flatten(0, lead - 1))
+        return values if mask is None else values * mask
+
+    def _unprobed(self, batch: Batch, update: bool) -> Step:
+        """Return norms and losses, and the clipped sum where it is wanted."""
+        none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
+        if isinstance(self.clip, NoClip):
+            unknown = torch.full_like(none.sum(1), torch.nan)
+            weights = self.clip.factor(unknown)
+            losses, gradient = weighted_gradient(self.problem, batch, weights)
+            return Step(losses, unknown, none, gradient if update else None)
+        if update:
+            done = clipped_gradient(self._network, batch, self.clip)
+            return Step(done.losses, done.norms, none, done.gradient)
+        size, losses = norms(self._network, batch)
+        return Step(losses, size, none)
+
+    def _from_tangents(self, batch: Batch, v: Tensor, update: bool) -> Step:
+        """Return a step from tangents of the records, clipped exactly."""
+        found = inner_products(self._network, batch, v, keep=update)
+        gradient = None
+        if update:
+            weights = self.clip.factor(found.norms)
+            gradient = weighted_sums(found.gradients, weights, self.problem.detached())
+        return Step(found.losses, found.norms, found.clipped(self.clip).T, gradient)
+
+    def _from_probes(self, batch: Batch, draw: Draw, thin: bool, update: bool, pulls: bool) -> Step:
+        """Return a step from probes of the release, clipped exactly or bounded."""
+        bounded = self.clip_derivative == "conservative" and not isinstance(self.clip, NoClip)
+        clip = NoClip() if bounded else self.clip
+        probe = thin_probe if thin else dense_probe
+        found = probe(self._network, batch, draw, clip, keep=update and not bounded)
+        back, size, gradient = self.masked(found.pulls, 2), found.norms, found.gradient
+        if bounded:
+            plain = self._unprobed(batch, update)
+            size, gradient = plain.norms, plain.gradient
+            scale = self.clip.conservative(size).sqrt()
+            back = back * scale.reshape(-1, *[1] * (back.dim() - 2))
+        traces = back.flatten(2).square().sum(2).T
+        return Step(found.losses, size, traces, gradient, back.transpose(0, 1) if pulls else None)
 
     def _empty(self, x: Inputs, probes: int, update: bool, pulls: bool) -> Step:
         like = next(iter(self.problem.released().values()))
@@ -253,3 +337,20 @@ class Engine:
                 raise InputError("An empty batch has no pulls for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
+
+
+def _joined(steps: list[Step]) -> Step:
+    """Return the chunks of a batch as one step."""
+    if len(steps) == 1:
+        return steps[0]
+    gradients = [s.gradient for s in steps if s.gradient is not None]
+    pulls = [s.pulls for s in steps if s.pulls is not None]
+    return Step(
+        torch.cat([s.losses for s in steps]),
+        torch.cat([s.norms for s in steps]),
+        torch.cat([s.traces for s in steps]),
+        {n: torch.stack([g[n] for g in gradients]).sum(0) for n in gradients[0]}
+        if gradients
+        else None,
+        torch.cat(pulls) if pulls else None,
+    )

@@ -1,12 +1,18 @@
-"""Engine 1, probes of the release: ``Jᵀu`` for random directions ``u`` of the parameters.
+"""Probes of the release: ``J̃ᵀu`` for random directions ``u`` of the parameters.
 
-``g_i·u`` is the derivative of example i's loss along ``u``, so that ``∇_z Σ_i g_i·u`` gives
-``J_iᵀu`` of every example at once, with one direction for the whole batch and no rule per layer.
+``g_i·u`` is the derivative of record i's loss along ``u``, so that ``∇_z Σ_i g_i·u`` gives
+``J_iᵀu`` of every record at once, with one direction for the whole batch and no rule per layer.
 Since ``E[uuᵀ] = I``, ``E‖Jᵀu‖² = ‖J‖_F²`` and ``E[(Jᵀu)_j²] = (JᵀJ)_jj``.
 
-The pass is forward mode over the parameters of the gradient with respect to ``z``. The other order,
-a backward pass through a forward-mode one, costs the same but is silently wrong for the weights of
-LayerNorm and InstanceNorm (torch 2.13).
+There are two ways to it. :func:`dense_probe` is forward mode over the parameters of the gradient
+with respect to ``z``. (The other order, a backward pass through a forward-mode one, costs the same
+but is silently wrong for the weights of LayerNorm and InstanceNorm, torch 2.13.)
+
+:func:`thin_probe`, for networks with wide layers, takes two backward passes: ``g_i·u`` follows from
+the terms of the layers, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)`` for a thin direction ``ABᵀ``, at next to no cost,
+and a second backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products this costs four
+passes where a training step costs three. With the norms ``‖g_i‖²`` in the same graph, one backward
+pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 """
 
 from __future__ import annotations
@@ -21,32 +27,74 @@ from torch.func import grad, jvp, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from seepage.nn.gradients.backends import differentiable_backends
-from seepage.nn.jacobian.directions import Directions
-from seepage.nn.problem.problem import Batch, Problem
+from seepage.nn.gradients.norms import squared_norms, weighted_gradient
+from seepage.nn.gradients.per_record_gradients import (
+    GradientTerm,
+    OneHot,
+    OuterProducts,
+    gradients_of,
+    sum_of,
+    weighted_sums,
+)
+from seepage.nn.gradients.plain_kernels import differentiable_backends
+from seepage.nn.gradients.rules.linear import summed
+from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.jacobian.pullbacks import radial_pull
+from seepage.nn.jacobian.random_directions import Direction, Directions, Draw
+from seepage.nn.problem.clipping import Clip, NoClip
+from seepage.nn.problem.problem import Batch
 
 
 @dataclass(frozen=True)
-class Probes:
+class ClippedProbes:
     """What K probes of one batch gave.
 
     Parameters
     ----------
     pulls
-        ``J_iᵀu_k``, ``(K, B, …)``.
-    along
-        ``g_i·u_k``, ``(K, B)``.
+        ``J̃_iᵀu_k``, ``(K, B, …)``.
+    norms
+        ``‖g_i‖`` before clipping, ``(B,)``; nan without a clip, which does not need them.
     losses
         ``(B,)``.
+    gradient
+        ``Σ_i g̃_i`` by parameter name, where it was asked for.
     """
 
     pulls: Tensor
-    along: Tensor
+    norms: Tensor
     losses: Tensor
+    gradient: dict[str, Tensor] | None
 
 
-def probe(problem: Problem, batch: Batch, us: Sequence[Directions]) -> Probes:
-    """Return ``Jᵀu`` and ``g·u`` for every direction, all of them in one pass."""
+def dense_probe(
+    network: WatchedNetwork, batch: Batch, draw: Draw, clip: Clip, keep: bool = False
+) -> ClippedProbes:
+    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
+
+    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Only a clip calls for rules of layers.
+    """
+    pulls, along, losses = _unclipped(network, batch, draw())
+    if isinstance(clip, NoClip):
+        norms = torch.full_like(losses, torch.nan)
+    else:
+        radial, norms, _ = radial_pull(network, batch)
+        phi = clip.phi(norms)
+        steepness = clip.slope(norms) / (phi**2 * torch.where(norms > 0, norms, 1.0))
+        one = [1] * (pulls.dim() - 2)
+        along = (steepness * along).reshape(*along.shape, *one)
+        pulls = pulls / phi.reshape(-1, *one) - along * radial
+    gradient = None
+    if keep:
+        gradient = weighted_gradient(network.problem, batch, clip.factor(norms))[1]
+    return ClippedProbes(pulls, norms, losses, gradient)
+
+
+def _unclipped(
+    network: WatchedNetwork, batch: Batch, us: Sequence[Directions]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``Jᵀu (K, B, …)`` and ``g·u (K, B)`` of all directions in one pass, and the losses."""
+    problem = network.problem
     parameters = problem.detached()
 
     def pulled(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -64,16 +112,14 @@ def probe(problem: Problem, batch: Batch, us: Sequence[Directions]) -> Probes:
         return pull, slopes, losses
 
     with differentiable_backends(problem.net):
-        dense = [
-            {n: us[k][n].dense(p.shape) for n, p in parameters.items()} for k in range(len(us))
-        ]
+        dense = [{n: u[n].dense(p.shape) for n, p in parameters.items()} for u in us]
         if len(us) == 1:
             pull, slopes, losses = one(dense[0])
-            return Probes(pull[None], slopes[None], losses)
+            return pull[None], slopes[None], losses
         # The primal values carry no probe axis, so vmap computes them once for all probes.
         stacked = {name: torch.stack([u[name] for u in dense]) for name in parameters}
         pulls, slopes, losses = vmap(one, out_dims=(0, 0, None))(stacked)
-        return Probes(pulls, slopes, losses)
+        return pulls, slopes, losses
 
 
 class _ConstantPadding(TorchFunctionMode):  # type: ignore[misc]
@@ -106,3 +152,99 @@ def _lookup(
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
     return input, weight, padding_idx
+
+
+def thin_probe(
+    network: WatchedNetwork, batch: Batch, draw: Draw, clip: Clip, keep: bool = False
+) -> ClippedProbes:
+    """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too."""
+    z = batch.z.detach().requires_grad_()
+    losses, terms = network.differentiable_terms(batch, z)
+    with torch.enable_grad():
+        along = [_gradient_along(terms, u) for u in draw()]
+        if isinstance(clip, NoClip):
+            norms = torch.full_like(losses.detach(), torch.nan)
+            scaled = along
+        else:
+            squared = squared_norms(terms)
+            norms = squared.detach().sqrt()
+            scaled = [_clipped(a, squared, norms, clip) for a in along]
+        gradient = None
+        if keep:
+            with torch.no_grad():
+                detached = network.problem.detached()
+                gradient = weighted_sums(gradients_of(terms), clip.factor(norms), detached)
+        del terms
+        pulls = []
+        for k, value in enumerate(scaled):
+            more = k + 1 < len(scaled)
+            (pull,) = torch.autograd.grad(value.sum(), z, retain_graph=more, materialize_grads=True)
+            pulls.append(pull)
+    return ClippedProbes(torch.stack(pulls), norms, losses.detach(), gradient)
+
+
+def _clipped(along: Tensor, squared: Tensor, norms: Tensor, clip: Clip) -> Tensor:
+    """Return something whose gradient is that of ``(g·u)/φ(n)``: its part in each of the two."""
+    phi = clip.phi(norms)
+    steep = clip.slope(norms) / (2 * phi**2 * torch.where(norms > 0, norms, 1.0))
+    return along / phi - steep * along.detach() * squared
+
+
+def _gradient_along(terms: Sequence[GradientTerm], u: Directions) -> Tensor:
+    """Return ``g_i·u`` of every record."""
+    biases = {id(c.tensors[0]): c for c in terms if c.expand == (summed,)}
+    along, plain, against = [], [], []
+    for term in terms:
+        if term.expand == (summed,) and id(term.tensors[0]) not in biases:
+            continue  # went along with its weight
+        part = term.value()
+        name, row = term.key
+        if isinstance(part, OuterProducts) and u[name].full is None:
+            bias = biases.pop(id(part.left), None)
+            shift = None
+            if bias is not None:
+                shift = _piece(u[bias.key[0]].full, bias.key[1], part.left.shape[3])
+            along.append(_thin_along(part, u[name], row, shift))
+        elif isinstance(part, OuterProducts):
+            along.append(_full_along(part, u[name].full, row))
+        elif u[name].full is None:  # a wide matrix without a rule for its use
+            along.append(((part @ u[name].right) * u[name].left).flatten(1).sum(1))
+        else:
+            plain.append(part.reshape(len(part), -1))
+            against.append(_piece(u[name].full, row, plain[-1].shape[1]))
+    if plain:  # the many small parameters in one product
+        along.append(torch.cat(plain, 1) @ torch.cat(against))
+    return sum_of(along)
+
+
+def _piece(full: Any, row: int, size: int) -> Tensor:
+    start = row * (full.numel() // len(full)) if row else 0
+    piece: Tensor = full.flatten()[start : start + size]
+    return piece
+
+
+def _thin_along(part: OuterProducts, u: Direction, row: int, shift: Tensor | None) -> Tensor:
+    """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``; a bias is the last column of ``A`` against ones."""
+    if shift is None:
+        return (_rows(part.left, u.left, row) * (part.right @ u.right)).flatten(1).sum(1)
+    columns = torch.cat([u.left[row : row + len(shift), :-1], shift[:, None]], 1)
+    thin = functional.linear(part.right, u.right.T, u.last)
+    return ((part.left @ columns) * thin).flatten(1).sum(1)
+
+
+def _full_along(part: OuterProducts, full: Any, row: int) -> Tensor:
+    left, right = part.left, part.right
+    blocks = right.shape[1]
+    size = left.size if isinstance(left, OneHot) else blocks * left.shape[3]
+    matrix = full.reshape(len(full), -1)[row : row + size]
+    if isinstance(left, OneHot):
+        return (_rows(left, matrix, 0) * right).flatten(1).sum(1)
+    return ((left @ matrix.unflatten(0, (blocks, -1))) * right).flatten(1).sum(1)
+
+
+def _rows(left: Tensor | OneHot, matrix: Tensor, row: int) -> Tensor:
+    """Return the product of a left factor with a matrix of as many rows as the parameter."""
+    if isinstance(left, OneHot):
+        picked = matrix[left.index]
+        return picked if left.keep is None else picked * left.keep[..., None]
+    return left @ matrix[row : row + left.shape[3]]

@@ -1,7 +1,7 @@
-"""Pulls back to the record, ``Jᵀw``, for directions that differ from example to example.
+"""Pulls back to the record, ``Jᵀw``, for directions that differ from record to record.
 
 The direction is given in the same factors as the gradients themselves, so that ``g(z)·w`` needs no
-gradient per example; one more backward pass differentiates it. With ``w = g`` this is
+gradient per record; one more backward pass differentiates it. With ``w = g`` this is
 ``Jᵀg = ½∇_z‖g‖²``, which exact clipping needs.
 """
 
@@ -10,10 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.contributions import Key, ParameterGradient, grouped, sum_of, value_of
 from seepage.nn.gradients.norms import squared_norms
-from seepage.nn.gradients.outer_products import Grams, Outer
-from seepage.nn.gradients.recording import Layers
+from seepage.nn.gradients.per_record_gradients import (
+    GramMatrices,
+    Key,
+    OuterProducts,
+    ParameterGradient,
+    gradients_of,
+    grouped,
+    sum_of,
+)
+from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.tangents import Tangents, tangents
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
@@ -21,31 +28,30 @@ from seepage.nn.problem.problem import Batch
 RadialPull = tuple[Tensor, Tensor, Tensor]  # Jᵀg, norms, losses
 
 
-def radial_pull(layers: Layers, batch: Batch) -> RadialPull:
+def radial_pull(network: WatchedNetwork, batch: Batch) -> RadialPull:
     """Return ``Jᵀg``, the norms of the gradients and the losses."""
     z = batch.z.detach().requires_grad_()
-    losses, contributions = layers.differentiable(batch, z)
+    losses, terms = network.differentiable_terms(batch, z)
     with torch.enable_grad():
-        squared = squared_norms(contributions)
+        squared = squared_norms(terms)
         (pull,) = torch.autograd.grad(squared.sum() / 2, z, materialize_grads=True)
     return pull, squared.detach().sqrt(), losses.detach()
 
 
-def information_product(layers: Layers, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
-    """Return ``J̃ᵀJ̃v`` of every example: a tangent pass, then a pull.
+def information_product(network: WatchedNetwork, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
+    """Return ``J̃ᵀJ̃v`` of every record: a tangent pass, then a pull.
 
     With ``∂g = Jv``, ``J̃ᵀJ̃v = Jᵀw`` for ``w = (∂g − (1 − ρ²) ĝ ĝᵀ∂g)/φ²`` (see ``clipping``).
     """
-    seen = tangents(layers, batch, v[None])
+    seen = tangents(network, batch, v[None])
     with torch.no_grad():
         w = _clipped_twice(seen, clip)
     z = batch.z.detach().requires_grad_()
-    _, again = layers.differentiable(batch, z)
+    _, again = network.differentiable_terms(batch, z)
     with torch.enable_grad():
         total = torch.zeros((), dtype=z.dtype, device=z.device)
-        for key, members in grouped(again).items():
-            gradient = value_of([again[k] for k in members])
-            total = total + gradient.dot(w[key], Grams()).sum()
+        for key, gradient in gradients_of(again).items():
+            total = total + gradient.dot(w[key], GramMatrices()).sum()
         (pull,) = torch.autograd.grad(total, z, materialize_grads=True)
     return pull
 
@@ -55,9 +61,9 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
     gg = torch.zeros_like(seen.losses)
     gd = torch.zeros_like(seen.losses)
     found = {}
-    for key, members in grouped(seen.contributions).items():
+    for key, members in grouped(seen.terms).items():
         value, (change,) = found[key] = seen.gradients(members)
-        grams = Grams()
+        grams = GramMatrices()
         gg += value.dot(value, grams)
         gd += value.dot(change, grams)
     norms = gg.sqrt()
@@ -73,9 +79,9 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
     }
 
 
-def _scaled(outers: list[Outer], by: Tensor) -> list[Outer]:
-    """Return outer products with every example multiplied by a number of its own."""
-    return [Outer(outer.left, outer.right * by[:, None, None, None]) for outer in outers]
+def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
+    """Return outer products with every record multiplied by a number of its own."""
+    return [OuterProducts(outer.left, outer.right * by[:, None, None, None]) for outer in outers]
 
 
 def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:

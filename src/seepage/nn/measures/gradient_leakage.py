@@ -32,7 +32,7 @@ from seepage.nn.measures.traces import (
     rademacher,
 )
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
 from seepage.support.number_check import check_positive
 
@@ -112,7 +112,7 @@ def leakage(
         loss,
         clip=chosen,
         view=view,
-        clipping=clip_derivative,
+        clip_derivative=clip_derivative,
         chunk_size=chunk_size,
         seed=seed,
     )
@@ -278,7 +278,9 @@ class GradientLeakage:
 
     def _probed_kind(self) -> str:
         """Return the kind of what is estimated from random signs."""
-        safe = self.engine.clipping == "conservative" and not isinstance(self.engine.clip, NoClip)
+        safe = self.engine.clip_derivative == "conservative" and not isinstance(
+            self.engine.clip, NoClip
+        )
         return "bound" if safe else "estimate"
 
     def _averaged(

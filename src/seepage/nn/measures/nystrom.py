@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.measures.traces import products
 from seepage.nn.problem.views import Inputs, batch_size
 

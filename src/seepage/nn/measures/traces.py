@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.jacobian.random_signs import key_of, row_signs
+from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.views import Inputs, batch_size
 from seepage.support.chunks import progress
 

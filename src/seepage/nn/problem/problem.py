@@ -1,23 +1,35 @@
-"""A network, its loss and a view bound together: losses as a function of parameters and data."""
+"""A network, its loss per record and a view, bound together; and batches of records for it.
+
+The losses ``ℓ_i(w, z_i)`` of a batch are a function of the parameters ``w`` and of what the view
+leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is released.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.loss import _Loss
 
-from seepage.errors import InputError
-from seepage.nn.problem.losses import Loss, class_axis
+from seepage.errors import InputError, nearest
 from seepage.nn.problem.views import Inputs, View
+
+Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
+Value = TypeVar("Value")
+
+# What a pass may hold; beyond that, larger chunks win nothing.
+_PROCESSOR_BYTES = 1 << 30
+_ACCELERATOR_BYTES = 20 << 30
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples, with the present value of the variable that the view names."""
+    """Some records, with the present value of the variable that the view names."""
 
     x: Inputs
     y: Tensor
@@ -28,13 +40,13 @@ class Batch:
 
 
 @dataclass
-class Problem:
+class NetworkProblem:
     """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released.
 
     Parameters
     ----------
     net, loss, view
-        The network, its loss per example, and what is asked about.
+        The network, its loss per record, and what is asked about.
     channels_last
         Whether images and kernels are laid out with the channels last, for speed alone: torch's
         pooling and convolutions are then up to twice as fast.
@@ -65,14 +77,14 @@ class Problem:
         return Batch(x, y, self.view.variable(self.net, x, y))
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
-        """Return one loss per example, with these parameters and this value of the variable."""
+        """Return one loss per record, with these parameters and this value of the variable."""
         with self.view.placed(self.net, batch.x, batch.y, z) as (x, y):
             args, kwargs = _arguments(x)
             output = functional_call(self.net, dict(parameters), args, kwargs)
             losses = self.loss(output, y)
         if losses.shape != (len(batch),):
             raise InputError(
-                f"The loss must give one number per example, shape ({len(batch)},), but it gave "
+                f"The loss must give one number per record, shape ({len(batch)},), but it gave "
                 f"shape {tuple(losses.shape)}; use reduction='none'."
             )
         return losses
@@ -89,3 +101,176 @@ def _arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, Mapping):
         return (), dict(x)
     return (tuple(x), {}) if isinstance(x, tuple | list) else ((x,), {})
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy of each record, classes along the last axis of ``output``.
+
+    ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). Of a
+    sequence, it is the mean over the positions.
+    """
+    if target.is_floating_point():
+        if target.shape != output.shape:
+            raise InputError(
+                f"Soft targets must have the shape of the network's output, {tuple(output.shape)}, "
+                f"not {tuple(target.shape)}."
+            )
+        entries = -(target * torch.log_softmax(output, -1)).sum(-1)
+    else:
+        if target.shape != output.shape[:-1]:
+            raise InputError(
+                f"Class numbers for outputs of shape {tuple(output.shape)} must have the shape "
+                f"{tuple(output.shape[:-1])}, not {tuple(target.shape)}."
+            )
+        flat = functional.cross_entropy(
+            output.reshape(-1, output.shape[-1]), target.reshape(-1), reduction="none"
+        )
+        entries = flat.reshape(target.shape)
+    return entries.flatten(1).mean(1) if entries.dim() > 1 else entries
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Return half the squared error of each record, summed over its outputs."""
+    if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
+        raise InputError(
+            f"Targets for outputs of shape {tuple(output.shape)} must have as many numbers for "
+            f"each record, but their shape is {tuple(target.shape)}."
+        )
+    wanted = target.to(output.dtype).reshape(output.shape)
+    return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
+
+
+_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+_NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
+
+
+def per_record(loss: str | nn.Module | Loss) -> Loss:
+    """Return a function ``(output, target) → (batch,)`` for any way to name a loss.
+
+    A loss module of torch keeps its options; only the average over the batch is undone.
+    """
+    if isinstance(loss, str):
+        if loss not in _NAMED:
+            raise InputError(
+                f"There is no loss {loss!r}{nearest(loss, _NAMED)}; or give a function."
+            )
+        return _NAMED[loss]
+    if isinstance(loss, _Loss):
+        return UnreducedLoss(loss)
+    if not callable(loss):
+        raise InputError(
+            "loss must be 'cross_entropy', 'mse', a loss module of torch, or a function of output "
+            "and target that returns one loss per record."
+        )
+    return loss
+
+
+class UnreducedLoss:
+    """A loss module of torch with its options, but one number per record.
+
+    Parameters
+    ----------
+    module
+        The module. Of several entries per record, it is their sum under ``reduction="sum"`` and
+        ``"batchmean"``; otherwise the mean that the module takes of that record alone, in which
+        positions with ``ignore_index`` do not count, and others by the weights of their classes.
+    """
+
+    def __init__(self, module: _Loss) -> None:
+        self.module = module
+        self._add_up = module.reduction in ("sum", "batchmean")
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each record."""
+        before = self.module.reduction
+        self.module.reduction = "none"
+        try:
+            entries = self.module(output, target)
+        finally:
+            self.module.reduction = before
+        if entries.dim() <= 1:
+            return entries
+        total = entries.flatten(1).sum(1)
+        return total if self._add_up else total / self._counted(entries, target)
+
+    def _counted(self, entries: Tensor, target: Tensor) -> Tensor | int:
+        if not isinstance(self.module, _CLASSES) or target.is_floating_point():
+            return entries[0].numel()
+        kept = target != self.module.ignore_index
+        shares = kept.to(entries.dtype)
+        if self.module.weight is not None:
+            shares = shares * self.module.weight[torch.where(kept, target, 0)]
+        tiny = torch.finfo(entries.dtype).tiny  # a record of nothing but ignored positions is 0
+        return shares.flatten(1).sum(1).clamp(min=tiny)
+
+
+def class_axis(loss: Loss) -> int | None:
+    """Return along which axis of the output the loss has its classes, or ``None`` without any."""
+    inner = _innermost(loss)
+    if inner is cross_entropy:
+        return -1
+    classes = isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES)
+    return 1 if classes else None
+
+
+def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
+    """Return which class numbers have no output, but for those that the loss is told to ignore."""
+    inner = _innermost(loss)
+    outside = (target < 0) | (target >= classes)
+    if isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES):
+        outside &= target != inner.module.ignore_index
+    return outside
+
+
+def _innermost(loss: Loss) -> Loss:
+    """Return the loss inside one that only watches it and has it as its ``loss``."""
+    inner: Loss = getattr(loss, "loss", loss)
+    return inner
+
+
+class Chunks:
+    """Cuts batches into chunks, and into smaller ones when memory runs out.
+
+    Parameters
+    ----------
+    size
+        Records in a chunk, or ``"auto"``.
+    """
+
+    def __init__(self, size: int | str = "auto") -> None:
+        if size != "auto" and (not isinstance(size, int) or size < 1):
+            raise InputError(f"chunk_size must be 'auto' or a number above zero, not {size!r}.")
+        self.size = size if isinstance(size, int) else None
+        self.found: int | None = None  # what fits, where more was found not to
+
+    def step(self, count: int, held: int, device: torch.device) -> int:
+        """Return how many of ``count`` records to take at a time, if each holds so many bytes."""
+        if self.size is not None:
+            return self.size
+        fits = max(1, _room(device) // max(1, held))
+        largest = min(count, fits if self.found is None else min(fits, self.found))
+        return -(-count // -(-count // largest))  # chunks of about the same size
+
+    def run(
+        self, work: Callable[[slice], Value], count: int, held: int, device: torch.device
+    ) -> list[Value]:
+        """Apply ``work`` to all chunks; where memory runs out, begin again with smaller ones."""
+        while True:
+            step = self.step(count, held, device)
+            try:
+                return [
+                    work(slice(start, min(start + step, count))) for start in range(0, count, step)
+                ]
+            except torch.OutOfMemoryError:
+                if self.size is not None or step == 1:
+                    raise
+                self.found = (step + 1) // 2
+            torch.cuda.empty_cache()
+
+
+def _room(device: torch.device) -> int:
+    """Return what a pass may hold; not what is free just now, so that runs can be repeated."""
+    if device.type != "cuda":
+        return _PROCESSOR_BYTES
+    half = int(torch.cuda.get_device_properties(device).total_memory) // 2
+    return min(_ACCELERATOR_BYTES, half)

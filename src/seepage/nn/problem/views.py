@@ -1,6 +1,6 @@
 """What a question about a record is about: its input, a part of it, its label, an embedding.
 
-A view names a variable ``z`` with one row per example. The leakage about it follows from
+A view names a variable ``z`` with one row per record. The leakage about it follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held as it is.
 """
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from seepage.errors import InputError, nearest
 
-Inputs = Any  # a tensor, or a tuple or dict of tensors, examples along the first axis
+Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
 
 
 class View(ABC):
@@ -228,7 +228,7 @@ class Embedding(View):
             handle.remove()
         if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != batch_size(x):
             raise InputError(
-                f"The module {self.module!r} must return one tensor with the examples first."
+                f"The module {self.module!r} must return one tensor with the records first."
             )
         return torch.zeros_like(out)
 
@@ -297,17 +297,17 @@ def leaves(x: Inputs) -> list[Tensor]:
                 f"{type(value).__name__}; use torch.as_tensor, and leave out what is not there."
             )
     if not found or any(value.dim() == 0 for value in found):
-        raise InputError("x has no examples: give tensors with the examples along the first axis.")
+        raise InputError("x has no records: give tensors with the records along the first axis.")
     return found
 
 
 def batch_size(x: Inputs) -> int:
-    """Return how many examples there are."""
+    """Return how many records there are."""
     return int(leaves(x)[0].shape[0])
 
 
 def rows_of(x: Inputs, rows: Any) -> Inputs:
-    """Return some of the examples: a slice, or positions."""
+    """Return some of the records: a slice, or positions."""
     if isinstance(x, Mapping):
         return {name: value[rows] for name, value in x.items()}
     if isinstance(x, tuple | list):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.nn.jacobian.random_signs import key_of
+from seepage.support.keyed_stream import KeyedStream
 
 POISSON, FIXED, OTHER = "poisson", "fixed", "other"
 SAMPLERS = (POISSON, FIXED, OTHER)
@@ -27,13 +28,16 @@ class Sampler(ABC):
     batch_size
         The size of a batch, or its mean.
     seed
-        Fixes all batches. Keep it secret: whoever knows the batches learns more than the accountant
-        says.
+        Fixes all batches, for experiments; by default they are drawn anew in every run, with a key
+        from the operating system. Keep it secret: whoever knows the batches learns more than the
+        accountant says.
     """
 
     name: str
 
-    def __init__(self, records: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, records: int, batch_size: int, seed: int | KeyedStream | None = None
+    ) -> None:
         if not 1 <= batch_size <= records:
             raise InputError(
                 f"batch_size must lie between 1 and the number of records, {records}, "
@@ -41,7 +45,10 @@ class Sampler(ABC):
             )
         self.records = records
         self.batch_size = batch_size
-        self.seed = seed
+        if seed is None:
+            self._stream = KeyedStream.fresh()
+        else:
+            self._stream = seed if isinstance(seed, KeyedStream) else KeyedStream.of_seed(seed)
 
     @property
     def sample_rate(self) -> float:
@@ -50,11 +57,10 @@ class Sampler(ABC):
 
     def batch(self, step: int) -> Tensor:
         """Return the records of the batch of a step, in ascending order."""
-        source = torch.Generator().manual_seed(key_of(self.seed, "batch", step))
-        return self._draw(source)
+        return torch.from_numpy(self._draw(self._stream.child("batch", step)))
 
     @abstractmethod
-    def _draw(self, source: torch.Generator) -> Tensor:
+    def _draw(self, stream: KeyedStream) -> np.ndarray:
         """Draw one batch."""
 
 
@@ -73,9 +79,8 @@ class PoissonSampler(Sampler):
 
     name = POISSON
 
-    def _draw(self, source: torch.Generator) -> Tensor:
-        coins = torch.rand(self.records, generator=source, dtype=torch.float64)
-        return torch.nonzero(coins < self.sample_rate).flatten()
+    def _draw(self, stream: KeyedStream) -> np.ndarray:
+        return np.flatnonzero(stream.uniform(self.records) <= self.sample_rate)
 
 
 class FixedSizeSampler(Sampler):
@@ -83,15 +88,16 @@ class FixedSizeSampler(Sampler):
 
     name = FIXED
 
-    def _draw(self, source: torch.Generator) -> Tensor:
-        order = torch.randperm(self.records, generator=source)
-        return order[: self.batch_size].sort().values
+    def _draw(self, stream: KeyedStream) -> np.ndarray:
+        # The records with the smallest of as many random words; two alike are as good as never.
+        order = np.argpartition(stream.words(self.records), self.batch_size - 1)
+        return np.sort(order[: self.batch_size])
 
 
 _KINDS: dict[str, type[Sampler]] = {POISSON: PoissonSampler, FIXED: FixedSizeSampler}
 
 
-def make_sampler(kind: str, records: int, batch_size: int, seed: int) -> Sampler:
+def make_sampler(kind: str, records: int, batch_size: int, seed: int | KeyedStream) -> Sampler:
     """Return the sampler of that name."""
     if kind not in _KINDS:
         raise InputError(

@@ -20,7 +20,7 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.problem.clipping import Clip, choose_clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import check_apart, checked_index
 from seepage.nn.susceptibility.attribution import Attribution

@@ -20,7 +20,7 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.linear_models import as_network
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, View, batch_size
 from seepage.nn.susceptibility.comparison import compare as compare_measures
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.support.files import write_private
+from seepage.support.keyed_stream import KeyedStream
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -39,6 +40,32 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(
             f"{path} is no checkpoint of this program, or is damaged; delete it to begin anew."
         ) from error
+
+
+def write_key(path: Path, stream: KeyedStream) -> None:
+    """Write the key of a run beside its checkpoint, readable by its owner only.
+
+    The checkpoint itself never holds it: whoever is given one to look at must not be able to take
+    the noise away.
+    """
+    write_private(_key_file(path), lambda file: file.write(stream.key.hex().encode()))
+
+
+def read_key(path: Path) -> KeyedStream:
+    """Return the stream of the run that a checkpoint is of."""
+    try:
+        return KeyedStream(bytes.fromhex(_key_file(path).read_text(encoding="ascii")))
+    except FileNotFoundError:
+        raise InputError(
+            f"{_key_file(path)}, the key of the run in {path}, is missing: without it the run "
+            "cannot go on. Put it back, or delete the checkpoint to begin anew."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{_key_file(path)} is no key of a run, or is damaged.") from error
+
+
+def _key_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.key")
 
 
 def remove_leftovers(path: Path) -> None:

@@ -16,7 +16,7 @@ from seepage.nn.jacobian.engine import Step
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.batch_check import SamplerWarning
 from seepage.nn.sampling.samplers import OTHER, POISSON
 

@@ -26,22 +26,25 @@ from seepage.nn.accounting.processes import (
     check_agreement,
     own_part,
     process_rank,
-    shared_seed,
+    shared_stream,
     start_alike,
     summed,
     world_size,
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
-from seepage.nn.jacobian.random_signs import key_of
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.losses import Loss
+from seepage.nn.problem.problem import Loss
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
+    read_key,
     remove_leftovers,
     write_checkpoint,
+    write_key,
 )
+from seepage.nn.training.secure_noise import noisy, quickly_noisy
+from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
 _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
@@ -93,9 +96,14 @@ class PrivateSGD:
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size.
     seed
-        Fixes batches, noise and probes, which are functions of it and the step's number. By default
-        it is drawn from the operating system and kept in the checkpoint. Keep it secret: who knows
-        it can take the noise away.
+        For experiments: fixes batches, noise and probes. By default they follow from a 256-bit key
+        of the operating system and the step's number. With a checkpoint the key lies beside it, in
+        a file of the same name with ``.key`` behind, which a run needs to go on. Keep it secret and
+        delete it when the run is over: who knows it can take the noise away.
+    randomness
+        ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
+        noise's deviation. ``"fast"``: noise from torch's own generator, which keeps as little as 32
+        bits of a seed: for experiments only.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` goes on from it, to the
         same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
@@ -148,6 +156,7 @@ class PrivateSGD:
         clip: str | Clip = "hard",
         sampling: str = "poisson",
         seed: int | None = None,
+        randomness: str = "secure",
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 100,
         evaluate_every: int | None = None,
@@ -156,6 +165,8 @@ class PrivateSGD:
         _check_accounting(accounting, PrivateSGD)
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
+        if randomness not in ("secure", "fast"):
+            raise InputError(f"randomness must be 'secure' or 'fast', not {randomness!r}.")
         _check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
         self.net = net
         self.loss = loss
@@ -170,6 +181,7 @@ class PrivateSGD:
         self.clip = clip
         self.sampling = sampling
         self.seed = plain_setting(seed)
+        self.randomness = randomness
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
         self.evaluate_every = int(evaluate_every or max(1, steps // 20))
@@ -214,14 +226,13 @@ class PrivateSGD:
         if self.checkpoint and self.checkpoint.exists():
             remove_leftovers(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
-        seed = stored[1]["seed"] if stored and self.seed is None else self.seed
-        self.seed_ = shared_seed() if seed is None else seed
+        self._stream = self._own_stream(resumed=stored is not None)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
         self._step = 0
         self._velocity = {n: torch.zeros_like(p) for n, p in self._released().items()}
-        self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self.seed_)
+        self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self._stream)
         self.history_: list[Progress] = []
         self.accountant_ = FisherAccountant(
             self.net,
@@ -232,12 +243,25 @@ class PrivateSGD:
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,
             sampler=self.sampling,
-            seed=key_of(self.seed_, "probes"),
+            seed=self._stream.child("probes").number(),
             **{"steps": self.steps} | self.accounting,
         )
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
+
+    def _own_stream(self, resumed: bool) -> KeyedStream:
+        """Return the stream that batches, noise and probes of this run come from."""
+        if self.seed is not None:
+            return KeyedStream.of_seed(self.seed)
+        if self.checkpoint is None:
+            return shared_stream()
+        if resumed:
+            return read_key(self.checkpoint)
+        stream = shared_stream()
+        if process_rank() == 0:
+            write_key(self.checkpoint, stream)
+        return stream
 
     def _take_step(self, X: Tensor, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
@@ -245,16 +269,14 @@ class PrivateSGD:
         own = self.accountant_.observe(index, *batch, update=True).gradient
         assert own is not None  # noqa: S101 - it was asked for
         gradient = summed(own)
-        source = torch.Generator(device).manual_seed(key_of(self.seed_, "noise", self._step))
-        noise = self.noise_multiplier * self.accountant_.clip.max_grad_norm
+        deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
+        add_noise = noisy if self.randomness == "secure" else quickly_noisy
         with torch.no_grad():
             for name, parameter in self._released().items():
-                drawn = torch.randn(
-                    parameter.shape, generator=source, device=device, dtype=parameter.dtype
-                )
-                noisy = (gradient[name] + noise * drawn) / self.batch_size
+                stream = self._stream.child("noise", self._step, name)
+                released = add_noise(gradient[name], deviation, stream) / self.batch_size
                 velocity = self._velocity[name]
-                velocity.mul_(self.momentum).add_(noisy + self.weight_decay * parameter)
+                velocity.mul_(self.momentum).add_(released + self.weight_decay * parameter)
                 parameter.sub_(self.learning_rate * velocity)
         self._step += 1
 
@@ -286,12 +308,13 @@ class PrivateSGD:
             "max_grad_norm",
             "clip",
             "sampling",
+            "randomness",
             "evaluate_every",
         )
         own = {name: plain_setting(getattr(self, name)) for name in names}
         own["loss"] = loss_name(self.loss)
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
-        return own | {"accounting": more, "seed": self.seed_}
+        return own | {"accounting": more, "seed or key": self._stream.fingerprint()}
 
     def _write(self) -> None:
         assert self.checkpoint is not None  # noqa: S101 - asked before

@@ -5,8 +5,8 @@ under the key of a step and a parameter, turned into normals by the method of Bo
 the CPU the cipher is OpenSSL's. On an accelerator it runs there, as one Triton kernel where Triton
 is at hand and as tensor operations elsewhere: noise that is drawn on the CPU cannot feed a GPU.
 
-Every sum is rounded to a grid after the noise was added. The digits of a floating-point number
-beyond the grid depend on the number the noise was added to (Mironov 2012), and would tell it.
+Every sum is rounded to a grid after the noise was added
+(:func:`~seepage.support.keyed_stream.grid_of` says why).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.support.keyed_stream import KeyedStream
+from seepage.support.keyed_stream import KeyedStream, grid_of
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _QUARTERS = (
@@ -32,11 +32,10 @@ _QUARTERS = (
     (3, 4, 9, 14),
 )
 _WORDS = 8  # 64-bit words in a block of the cipher, and normals made of them
-_FINEST = 12  # the grid is 2⁻¹² of the noise's standard deviation, or up to twice as fine
 
 
 def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
-    """Return a sum with Gaussian noise, on the grid of :func:`grid_of`, in the sum's own type."""
+    """Return a sum with Gaussian noise, rounded to its grid, in the sum's own type."""
     if deviation == 0:
         return total.clone()
     step = grid_of(deviation)
@@ -44,16 +43,11 @@ def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
     return noise.mul_(deviation).add_(total).div_(step).round_().mul_(step).to(total.dtype)
 
 
-def grid_of(deviation: float) -> float:
-    """Return the grid that noisy sums lie on: the power of two at most ``deviation``, over 4096.
-
-    Examples
-    --------
-    >>> from seepage.nn.training.secure_noise import grid_of
-    >>> grid_of(1.0) * 4096, grid_of(0.75) * 4096
-    (1.0, 0.5)
-    """
-    return math.ldexp(1.0, math.floor(math.log2(deviation)) - _FINEST)
+def quickly_noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
+    """Return a sum with noise of torch's own generator, which can be guessed: for experiments."""
+    source = torch.Generator(total.device).manual_seed(stream.number())
+    noise = torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype)
+    return total + deviation * noise
 
 
 def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.device) -> Tensor:

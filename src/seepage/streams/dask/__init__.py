@@ -1,1 +1,1 @@
-"""Tables spread over a cluster: Dask collections as rows that come in chunks."""
+"""Tables on a Dask cluster: collections, and files that its workers read. Only sums come here."""

@@ -1,1 +1,1 @@
-"""Tables in Parquet files, read in chunks."""
+"""Tables in Parquet files, read in chunks: finding the files, reading them, making them numbers."""

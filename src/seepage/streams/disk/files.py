@@ -57,8 +57,8 @@ class Batches(ABC):
     def spread(self) -> Any:
         """Return the files on a cluster that these rows come from; ``None`` where there are none.
 
-        Such files (:class:`seepage.streams.dask.spread_files.SpreadFiles`) have the rows worked on by
-        whoever has them.
+        Such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) have the rows worked
+        on by whoever has them.
         """
         return None
 

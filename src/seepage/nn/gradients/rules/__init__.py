@@ -1,8 +1,12 @@
-"""Which operations have a closed form for their per-example gradients: one file per family."""
+"""The operations whose per-record gradients have a closed form: one file per kind of layer.
+
+A file here holds :class:`~seepage.nn.gradients.watching.Rule` objects and what they are made of;
+``RULES`` lists which torch function each of them is for. Rules know a call's arguments and the
+gradient at its output, and nothing of networks, losses or views.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,54 +14,60 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from seepage.nn.gradients.plain_kernels import CELLS, Cell, run_recurrent
 from seepage.nn.gradients.rules.attention import attention
-from seepage.nn.gradients.rules.broadcasting import Addition, Multiplication, Repetition
-from seepage.nn.gradients.rules.convolution import Convolution
-from seepage.nn.gradients.rules.embedding import Embedding
-from seepage.nn.gradients.rules.linear import AddedProduct, Linear, Product
-from seepage.nn.gradients.rules.normalisation import (
-    BatchNorm,
-    GroupNorm,
-    InstanceNorm,
-    LayerNorm,
-    RMSNorm,
+from seepage.nn.gradients.rules.broadcasting import AdditionRule, MultiplicationRule, RepetitionRule
+from seepage.nn.gradients.rules.convolution import ConvolutionRule
+from seepage.nn.gradients.rules.embedding import EmbeddingRule
+from seepage.nn.gradients.rules.linear import (
+    AddedProductRule,
+    LinearRule,
+    ProductRule,
+    watched_linear,
 )
-from seepage.nn.gradients.rules.recurrent import CELLS, recurrent
-from seepage.nn.gradients.taps import Rule
-
-RULES: dict[Any, Rule] = {
-    functional.linear: Linear(),
-    torch.matmul: Product(),
-    Tensor.matmul: Product(),
-    Tensor.__matmul__: Product(),
-    torch.addmm: AddedProduct(),
-    torch.conv1d: Convolution(1),
-    torch.conv2d: Convolution(2),
-    torch.conv3d: Convolution(3),
-    functional.embedding: Embedding(),
-    functional.layer_norm: LayerNorm(),
-    functional.group_norm: GroupNorm(),
-    functional.instance_norm: InstanceNorm(),
-    functional.batch_norm: BatchNorm(),
-    functional.rms_norm: RMSNorm(),
-    torch.add: Addition(),
-    Tensor.add: Addition(),
-    Tensor.__add__: Addition(),
-    Tensor.__radd__: Addition(),
-    torch.mul: Multiplication(),
-    Tensor.mul: Multiplication(),
-    Tensor.__mul__: Multiplication(),
-    Tensor.__rmul__: Multiplication(),
-    Tensor.expand: Repetition(),
-}
-
-# Functions made of several uses of parameters, run step by step so that each use is seen.
-_COMPOSITES: dict[str, Callable[..., Any]] = {
-    "multi_head_attention_forward": attention,
-    **{name: partial(recurrent, cell) for name, cell in CELLS.items()},
-}
+from seepage.nn.gradients.rules.normalisation import (
+    BatchNormRule,
+    GroupNormRule,
+    InstanceNormRule,
+    LayerNormRule,
+    RMSNormRule,
+)
+from seepage.nn.gradients.watching import RuleBook, Watcher
 
 
-def composite(function: Any) -> Callable[..., Any] | None:
-    """Return what runs a function step by step, or ``None`` for a function of a single step."""
-    return _COMPOSITES.get(getattr(function, "__name__", ""))
+def _recurrent(cell: Cell, watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
+    """Run a recurrent layer under a watcher that sees each of its products."""
+    return run_recurrent(cell, partial(watched_linear, watcher), *args, **kwargs)
+
+
+RULES = RuleBook(
+    rules={
+        functional.linear: LinearRule(),
+        torch.matmul: ProductRule(),
+        Tensor.matmul: ProductRule(),
+        Tensor.__matmul__: ProductRule(),
+        torch.addmm: AddedProductRule(),
+        torch.conv1d: ConvolutionRule(1),
+        torch.conv2d: ConvolutionRule(2),
+        torch.conv3d: ConvolutionRule(3),
+        functional.embedding: EmbeddingRule(),
+        functional.layer_norm: LayerNormRule(),
+        functional.group_norm: GroupNormRule(),
+        functional.instance_norm: InstanceNormRule(),
+        functional.batch_norm: BatchNormRule(),
+        functional.rms_norm: RMSNormRule(),
+        torch.add: AdditionRule(),
+        Tensor.add: AdditionRule(),
+        Tensor.__add__: AdditionRule(),
+        Tensor.__radd__: AdditionRule(),
+        torch.mul: MultiplicationRule(),
+        Tensor.mul: MultiplicationRule(),
+        Tensor.__mul__: MultiplicationRule(),
+        Tensor.__rmul__: MultiplicationRule(),
+        Tensor.expand: RepetitionRule(),
+    },
+    composites={
+        "multi_head_attention_forward": attention,
+        **{name: partial(_recurrent, cell) for name, cell in CELLS.items()},
+    },
+)

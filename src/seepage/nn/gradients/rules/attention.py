@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from seepage.nn.gradients.rules.linear import Linear
-from seepage.nn.gradients.taps import Bound, Watcher
-
-_LINEAR = Linear()
+from seepage.nn.gradients.rules.linear import LINEAR, watched_linear
+from seepage.nn.gradients.watching import Arguments, Watcher
 
 
 def attention(
@@ -64,10 +62,7 @@ def attention(
     mask = _mask(attn_mask, key_padding_mask, scores)
     weights_of = torch.softmax(scores if mask is None else scores + mask, -1)
     mixed = (weights_of @ v).permute(2, 0, 1, 3).flatten(2)  # (length, batch, features)
-    bound = Bound(mixed, {"weight": out_proj_weight, "bias": out_proj_bias})
-    out = watcher.call(
-        _LINEAR, bound, lambda: functional.linear(mixed, out_proj_weight, out_proj_bias)
-    )
+    out = watched_linear(watcher, mixed, out_proj_weight, out_proj_bias)
     if not need_weights:
         return out, None
     return out, weights_of.mean(1) if average_attn_weights else weights_of
@@ -81,9 +76,9 @@ def _project(
     packed = weight.shape[0] > rows.stop - rows.start
     used = weight[rows] if packed else weight
     shift = None if bias is None else bias[rows]
-    bound = Bound(source, {"weight": weight, "bias": bias})
+    arguments = Arguments(source, {"weight": weight, "bias": bias})
     first = {"weight": rows.start if packed else 0, "bias": rows.start}
-    return watcher.call(_LINEAR, bound, lambda: functional.linear(source, used, shift), first)
+    return watcher.call(LINEAR, arguments, lambda: functional.linear(source, used, shift), first)
 
 
 def _heads(projected: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Per-example gradients of parameters that are added to, multiplied with, or repeated for records.
+"""Per-record gradients of parameters that are added to, multiplied with, or repeated for records.
 
 Position embeddings, class tokens, layer scales and hand-written normalising layers use parameters
 in this way.
@@ -10,60 +10,60 @@ from typing import Any
 
 from torch import Tensor
 
-from seepage.nn.gradients.contributions import Contribution
-from seepage.nn.gradients.taps import Bound, Call, Layout, Rule
+from seepage.nn.gradients.per_record_gradients import GradientTerm
+from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
-class _Elementwise(Rule):
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+class _ElementwiseRule(Rule):
+    def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return the two operands; the parameter is found out by name."""
         if kwargs or len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
             return None
-        return Bound(None, {"first": args[0], "second": args[1]})
+        return Arguments(None, {"first": args[0], "second": args[1]})
 
-    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the parameters are the same along the examples' axis."""
+    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the parameters are the same along the records' axis."""
         if layout.axis is None or layout.multiple != 1:
             return False
         place = layout.axis - len(shape)
-        small = [t for t in bound.parameters.values() if t is not None and _flat(t, place)]
+        small = [t for t in arguments.parameters.values() if t is not None and _flat(t, place)]
         return len(small) == 1
 
 
-class Addition(_Elementwise):
+class AdditionRule(_ElementwiseRule):
     """``x + p``: the gradient is ``δ``, summed to the shape of ``p``."""
 
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
-        """Sum ``δ`` of each example."""
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
+        """Sum ``δ`` of each record."""
         return [_summed(call, role, delta) for role in call.names]
 
 
-class Multiplication(_Elementwise):
+class MultiplicationRule(_ElementwiseRule):
     """``x · p``: the gradient is ``δ·x``, summed to the shape of ``p``."""
 
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
-        """Sum ``δ·x`` of each example."""
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
+        """Sum ``δ·x`` of each record."""
         other = {"first": "second", "second": "first"}
-        operands = call.bound.parameters
+        operands = call.arguments.parameters
         return [_summed(call, role, delta * operands[other[role]]) for role in call.names]
 
 
-class Repetition(Rule):
+class RepetitionRule(Rule):
     """``p.expand(batch, …)``: the gradient is ``δ``, summed to the shape of ``p``."""
 
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return the parameter."""
-        return None if kwargs else Bound(None, {"first": args[0]})
+        return None if kwargs else Arguments(None, {"first": args[0]})
 
-    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the new axis holds the examples."""
-        parameter = bound.parameters["first"]
+    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the new axis holds the records."""
+        parameter = arguments.parameters["first"]
         if layout.axis is None or layout.multiple != 1 or parameter is None:
             return False
         return _flat(parameter, layout.axis - len(shape))
 
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
-        """Sum ``δ`` of each example."""
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
+        """Sum ``δ`` of each record."""
         return [_summed(call, role, delta) for role in call.names]
 
 
@@ -72,16 +72,16 @@ def _flat(tensor: Tensor, axis: int) -> bool:
     return bool(-axis > tensor.dim() or tensor.shape[axis] == 1)
 
 
-def _summed(call: Call, role: str, value: Tensor) -> Contribution:
-    parameter = call.bound.parameters[role]
+def _summed(call: LayerCall, role: str, value: Tensor) -> GradientTerm:
+    parameter = call.arguments.parameters[role]
     assert parameter is not None  # noqa: S101 - it has a name
-    examples = value.movedim(call.layout.axis or 0, 0)  # the parameter is flat along that axis
+    records = value.movedim(call.layout.axis or 0, 0)  # the parameter is flat along that axis
     place = (call.layout.axis or 0) - value.dim()
     shape = list(parameter.shape)
     if -place <= len(shape):
         del shape[place]
-    lead = examples.dim() - 1 - len(shape)
-    rest = examples.flatten(1, lead).sum(1) if lead > 0 else examples
+    lead = records.dim() - 1 - len(shape)
+    rest = records.flatten(1, lead).sum(1) if lead > 0 else records
     axes = [1 + k for k, size in enumerate(shape) if size == 1 and rest.shape[1 + k] != 1]
     reduced = rest.sum(axes, keepdim=True) if axes else rest
-    return Contribution(call.names[role], (reduced,))
+    return GradientTerm(call.names[role], (reduced,))

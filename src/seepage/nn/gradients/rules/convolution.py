@@ -1,130 +1,312 @@
-"""Per-example gradients of convolutions: a product with the patches that the kernel sees."""
+"""Per-record gradients of convolutions: a product with the patches that the kernel sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from seepage.nn.gradients.contributions import Contribution
-from seepage.nn.gradients.outer_products import Outer
-from seepage.nn.gradients.rules.convolution_norms import squared_norms_of_convolution
-from seepage.nn.gradients.rules.patches import Geometry
-from seepage.nn.gradients.second_order_convolution import Steps, convolution
-from seepage.nn.gradients.taps import Bound, Call, Layout, Rule
+from seepage.nn.gradients.per_record_gradients import GradientTerm, OuterProducts
+from seepage.nn.gradients.second_order import KernelMovement, convolution
+from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
-class Convolution(Rule):
+class ConvolutionRule(Rule):
     """``conv1d``, ``conv2d`` and ``conv3d`` with any stride, padding, dilation and groups."""
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
 
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    def bind(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Arguments:
         """Return input, weight, bias and geometry."""
-        return _bind(self.dimensions, *args, **kwargs)
+        kernel = tuple(weight.shape[2:])
+        strides, gaps = self._each(stride), self._each(dilation)
+        if padding == "same":
+            sides = tuple(d * (k - 1) for d, k in zip(gaps, kernel, strict=True))
+        elif padding == "valid":
+            sides = (0,) * self.dimensions
+        else:
+            sides = tuple(2 * p for p in self._each(padding))
+        options = {"kernel": kernel, "stride": strides, "padding": sides, "dilation": gaps}
+        return Arguments(input, {"weight": weight, "bias": bias}, {**options, "groups": groups})
 
-    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the first axis holds the examples."""
+    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the first axis holds the records."""
         return layout.axis == 0 and len(shape) == self.dimensions + 2
 
     def run_twice_differentiable(
-        self, bound: Bound, run: Callable[[], Tensor]
-    ) -> tuple[Tensor, Bound]:
+        self, arguments: Arguments, run: Callable[[], Tensor]
+    ) -> tuple[Tensor, Arguments]:
         """Run it with a way back of its own, unless the zeros on the two sides differ."""
-        x, weight, options = bound.input, bound.parameters["weight"], bound.options
+        x, weight, options = arguments.input, arguments.parameters["weight"], arguments.options
         if not x.requires_grad or weight is None or any(pad % 2 for pad in options["padding"]):
-            return run(), bound
+            return run(), arguments
         sides = [pad // 2 for pad in options["padding"]]
-        steps = Steps(list(options["stride"]), sides, list(options["dilation"]), options["groups"])
-        return convolution(x, weight, bound.parameters["bias"], steps), bound
+        movement = KernelMovement(
+            list(options["stride"]), sides, list(options["dilation"]), options["groups"]
+        )
+        return convolution(x, weight, arguments.parameters["bias"], movement), arguments
 
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return the outer products of ``δ`` with the patches; patches are cut when needed."""
         multiple = call.layout.multiple
         out = []
         if "weight" in call.names:
-            groups = call.bound.options["groups"]
             places = tuple(delta.shape[2:])
-            expand = (
-                partial(_outputs, groups=groups, multiple=multiple),
-                partial(_patches, places=places, multiple=multiple, **call.bound.options),
-            )
-            tensors = (delta, call.bound.input)
-            geometry = Geometry(**call.bound.options, places=places, multiple=multiple)
+            geometry = Geometry(**call.arguments.options, places=places, multiple=multiple)
+            expand = (geometry.output_positions, geometry.patches)
             square = partial(squared_norms_of_convolution, geometry=geometry)
-            out.append(Contribution(call.names["weight"], tensors, Outer, expand, square))
+            tensors = (delta, call.arguments.input)
+            out.append(GradientTerm(call.names["weight"], tensors, OuterProducts, expand, square))
         if "bias" in call.names:
             summed = delta.flatten(2).sum(2).unflatten(0, (-1, multiple)).sum(1)
-            out.append(Contribution(call.names["bias"], (summed,)))
+            out.append(GradientTerm(call.names["bias"], (summed,)))
         return out
 
+    def _each(self, value: Any) -> tuple[int, ...]:
+        values = (value,) if isinstance(value, int) else tuple(value)
+        return values * self.dimensions if len(values) == 1 else values
 
-def _outputs(delta: Tensor, *, groups: int, multiple: int) -> Tensor:
-    """Return the output gradients by group and place."""
-    return _examples(delta.flatten(2).unflatten(1, (groups, -1)), multiple)
 
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel moves over its inputs.
 
-def _patches(
-    inputs: Tensor,
-    *,
-    places: tuple[int, ...],
-    multiple: int,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
-) -> Tensor:
-    """Return what the kernel sees at every place, by group."""
-    sides = [side for pad in reversed(padding) for side in (pad // 2, pad - pad // 2)]
-    padded = functional.pad(inputs, sides) if any(sides) else inputs
-    cuts = []
-    for offset in product(*map(range, kernel)):
-        where = tuple(
-            slice(o * d, o * d + s * (n - 1) + 1, s)
-            for o, d, s, n in zip(offset, dilation, stride, places, strict=True)
+    Parameters
+    ----------
+    kernel, stride, dilation
+        One number for each axis of an image.
+    padding
+        For each axis the zeros on both sides together.
+    groups
+        Blocks of channels that do not meet.
+    places
+        The shape of the output.
+    multiple
+        How many consecutive images belong to one record.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    places: tuple[int, ...]
+    multiple: int
+
+    def output_positions(self, delta: Tensor) -> Tensor:
+        """Return output gradients as ``(B, groups, positions, size)``."""
+        return self._positions(delta.flatten(2).unflatten(1, (self.groups, -1)))
+
+    def patches(self, inputs: Tensor) -> Tensor:
+        """Return what the kernel sees at every place, ``(B, groups, positions, size)``.
+
+        The entries of a patch are in the order of the weight's.
+        """
+        padded = self._padded(inputs)
+        cuts = [padded[(..., *where)].flatten(2) for where in self._windows()]
+        blocks = torch.stack(cuts, 2)  # (N, in, offsets, places)
+        return self._positions(blocks.unflatten(1, (self.groups, -1)).flatten(2, 3))
+
+    def cut(self, inputs: Tensor) -> Tensor:
+        """Return the patches, ``(B, groups, size, positions)``, in one copy.
+
+        The order of the entries within a patch is this class's own affair.
+        """
+        padded = self._padded(inputs)
+        first, channel, *others = padded.stride()
+        over_kernel = [o * d for o, d in zip(others, self.dilation, strict=True)]
+        over_places = [o * s for o, s in zip(others, self.stride, strict=True)]
+        count, channels = padded.shape[:2]
+        start = padded.storage_offset()
+        if self.keeps_channels_last(inputs):
+            shape = (count, *self.places, *self.kernel, channels)
+            view = padded.as_strided(shape, (first, *over_places, *over_kernel, channel), start)
+            return view.reshape(count, 1, math.prod(self.places), -1).mT
+        shape = (count, channels, *self.kernel, *self.places)
+        view = padded.as_strided(shape, (first, channel, *over_kernel, *over_places), start)
+        return self._by_record(view.reshape(count, self.groups, -1, math.prod(self.places)))
+
+    def paste(self, patches: Tensor, like: Tensor) -> Tensor:
+        """Return the sum of patches at their places, in images of the shape of ``like``."""
+        count, channels = like.shape[:2]
+        size = [n + pad for n, pad in zip(like.shape[2:], self.padding, strict=True)]
+        if self.keeps_channels_last(like):
+            cuts = patches.mT.reshape(count, *self.places, -1, channels).movedim(-1, 1)
+            out = patches.new_zeros(count, *size, channels).movedim(-1, 1)
+            self._add(out, cuts)
+        elif len(size) <= 2:  # torch's own way for images, and for rows of one
+            front = (1,) * (2 - len(size))
+            shapes = ((*front, *n) for n in (size, self.kernel, self.dilation, self.stride))
+            whole, kernel, dilation, stride = shapes
+            flat = self._by_image(patches).flatten(1, 2)
+            out = functional.fold(flat, whole, kernel, dilation, 0, stride)
+            out = out.reshape(count, channels, *size)
+        else:
+            cuts = self._by_image(patches).reshape(count, channels, -1, *self.places)
+            out = patches.new_zeros(count, channels, *size)
+            self._add(out, cuts.movedim(2, -1))
+        inside = (
+            slice(pad // 2, pad // 2 + n)
+            for pad, n in zip(self.padding, like.shape[2:], strict=True)
         )
-        cuts.append(padded[(..., *where)].flatten(2))
-    patches = torch.stack(cuts, 2)  # (N, in, taps, places)
-    return _examples(patches.unflatten(1, (groups, -1)).flatten(2, 3), multiple)
+        return out[(..., *inside)]
+
+    def outputs(self, delta: Tensor) -> Tensor:
+        """Return output gradients as ``(B, groups, size, positions)``."""
+        if has_channels_last(delta) and self.groups == self.multiple == 1:
+            return delta.movedim(1, -1).flatten(1, -2)[:, None].mT
+        return self._by_record(delta.flatten(2).unflatten(1, (self.groups, -1)))
+
+    def whole(self, left: Tensor, like: Tensor) -> Tensor:
+        """Return what is laid out as by :meth:`outputs` in the shape of output gradients."""
+        if has_channels_last(like) and self.groups == self.multiple == 1:
+            return left[:, 0].mT.unflatten(1, self.places).movedim(-1, 1)
+        return self._by_image(left).reshape(like.shape)
+
+    def keeps_channels_last(self, inputs: Tensor) -> bool:
+        """Return whether patches are laid out with the channels last, as their images are."""
+        return self.groups == self.multiple == 1 and has_channels_last(inputs)
+
+    def _padded(self, inputs: Tensor) -> Tensor:
+        sides = [side for pad in reversed(self.padding) for side in (pad // 2, pad - pad // 2)]
+        return functional.pad(inputs, sides) if any(sides) else inputs
+
+    def _windows(self) -> Iterator[tuple[slice, ...]]:
+        """Yield, for each entry of the kernel, what it sees over all places."""
+        for offset in product(*map(range, self.kernel)):
+            yield tuple(
+                slice(o * d, o * d + s * (n - 1) + 1, s)
+                for o, d, s, n in zip(offset, self.dilation, self.stride, self.places, strict=True)
+            )
+
+    def _positions(self, blocks: Tensor) -> Tensor:
+        """Return ``(N, groups, size, places)`` as ``(B, groups, positions, size)``."""
+        if self.multiple == 1:
+            return blocks.transpose(2, 3)
+        by_record = blocks.unflatten(0, (-1, self.multiple))
+        return by_record.permute(0, 2, 1, 4, 3).flatten(2, 3)
+
+    def _by_record(self, blocks: Tensor) -> Tensor:
+        """Return ``(N, groups, size, places)`` as ``(B, groups, size, positions)``."""
+        if self.multiple == 1:
+            return blocks
+        return blocks.unflatten(0, (-1, self.multiple)).permute(0, 2, 3, 1, 4).flatten(3)
+
+    def _by_image(self, blocks: Tensor) -> Tensor:
+        if self.multiple == 1:
+            return blocks
+        apart = blocks.unflatten(3, (self.multiple, -1)).permute(0, 3, 1, 2, 4)
+        return apart.flatten(0, 1)
+
+    def _add(self, out: Tensor, cuts: Tensor) -> None:
+        """Add cuts ``(N, channels, *places, offsets)`` to images at their places."""
+        for k, where in enumerate(self._windows()):
+            out[(..., *where)] += cuts[..., k]
 
 
-def _examples(factor: Tensor, multiple: int) -> Tensor:
-    """Return ``(N, groups, size, places)`` as ``(B, groups, positions, size)``."""
-    if multiple == 1:
-        return factor.transpose(2, 3)
-    by_example = factor.unflatten(0, (-1, multiple))  # (B, multiple, groups, size, places)
-    return by_example.permute(0, 2, 1, 4, 3).flatten(2, 3)
+def has_channels_last(images: Tensor) -> bool:
+    """Return whether the channels of a pixel lie together in memory, and not its row."""
+    if images.dim() != 4 or images.is_contiguous():
+        return False
+    return bool(images.is_contiguous(memory_format=torch.channels_last))
 
 
-def _bind(
-    dimensions: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Bound:
-    kernel = tuple(weight.shape[2:])
-    steps, gaps = _each(stride, dimensions), _each(dilation, dimensions)
-    if padding == "same":
-        sides = tuple(d * (k - 1) for d, k in zip(gaps, kernel, strict=True))
-    elif padding == "valid":
-        sides = (0,) * dimensions
-    else:
-        sides = tuple(2 * p for p in _each(padding, dimensions))
-    options = {"kernel": kernel, "stride": steps, "padding": sides, "dilation": gaps}
-    return Bound(input, {"weight": weight, "bias": bias}, {**options, "groups": groups})
+def squared_norms_of_convolution(delta: Tensor, inputs: Tensor, *, geometry: Geometry) -> Tensor:
+    """Return ``‖g_i‖²`` of every record, given output gradients and inputs of the layer.
+
+    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, ``p_s`` the patch that the kernel sees there. Both
+    forms of ``‖g‖²`` are differentiated by hand, so that patches (nine times their image, for a
+    kernel of three by three) are cut once in each direction and never kept:
+
+        written out   ‖g‖² = Σ g∘g      ∂δ = 2gP       ∂P = 2gᵀδ
+        Gram form     ‖g‖² = Σ K∘Q      ∂δ = 2δK       ∂P = 2PQ       K = PᵀP, Q = δᵀδ
+    """
+    return _SquaredNorms.apply(delta, inputs, geometry)
 
 
-def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * dimensions if len(values) == 1 else values
+class _SquaredNorms(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
+        left, right = geometry.outputs(delta), geometry.cut(inputs)
+        m, (r, positions) = left.shape[2], right.shape[2:]
+        ctx.geometry, ctx.written = geometry, positions * (m + r) > m * r
+        with _precision_of_convolutions(delta):
+            if ctx.written:
+                g = left @ right.mT
+                ctx.save_for_backward(delta, inputs, g)
+                return torch.linalg.vector_norm(g.flatten(1), dim=1).square_()
+            K, Q = right.mT @ right, left.mT @ left
+        ctx.save_for_backward(delta, inputs, K, Q)
+        return torch.linalg.vecdot(K.flatten(1), Q.flatten(1))
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, c: Tensor) -> Any:
+        delta, inputs, *kept = ctx.saved_tensors
+        geometry: Geometry = ctx.geometry
+        twice = (2 * c)[:, None, None, None]
+        left, right = geometry.outputs(delta) * twice, geometry.cut(inputs)
+        to_inputs = None
+        with _precision_of_convolutions(delta):
+            if ctx.needs_input_grad[1]:
+                turned = geometry.keeps_channels_last(inputs)
+                if ctx.written:
+                    back = _product(kept[0].mT, left, turned)
+                else:
+                    back = _product(right, kept[1] * twice, turned)
+                to_inputs = geometry.paste(back, inputs)
+                del back
+            turned = has_channels_last(delta)
+            if ctx.written:
+                to_left = _product(kept[0] * twice, right, turned)
+            else:
+                to_left = _product(left, kept[0], turned)
+        return geometry.whole(to_left, delta), to_inputs, None
+
+
+def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
+    """Return ``ab``, laid out by columns where what follows wants it turned."""
+    return (b.mT @ a.mT).mT if turned else a @ b
+
+
+@contextmanager
+def _precision_of_convolutions(like: Tensor) -> Iterator[None]:
+    """Let products be as precise as torch lets convolutions be, which these are, while inside.
+
+    On a graphics card torch rounds the factors of convolutions (TF32), unless told otherwise, but
+    not those of matrix products, which are then several times slower.
+    """
+    if not like.is_cuda:
+        yield
+        return
+    try:
+        before = torch.get_float32_matmul_precision()
+        rounded = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # the caller has set each kind of product apart
+        yield
+        return
+    torch.set_float32_matmul_precision("high" if rounded else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

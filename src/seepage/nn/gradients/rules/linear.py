@@ -1,4 +1,4 @@
-"""Per-example gradients of matrix products: ``g = Σ_s δ_s t_sᵀ`` over the positions of an example.
+"""Per-record gradients of matrix products: ``g = Σ_s δ_s t_sᵀ`` over the positions of a record.
 
 With ``t`` the inputs of the layer and ``δ`` the gradients at its outputs (for a
 single position ``‖g‖ = ‖δ‖‖t‖``, Goodfellow 2015).
@@ -9,32 +9,34 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional
 
-from seepage.nn.gradients.contributions import Contribution
-from seepage.nn.gradients.outer_products import Outer
-from seepage.nn.gradients.taps import Bound, Call, Layout, Rule
+from seepage.nn.gradients.per_record_gradients import GradientTerm, OuterProducts
+from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule, Watcher
 
 
-class Linear(Rule):
+class LinearRule(Rule):
     """``out = t Wᵀ + b``, ``W`` of shape (outputs, inputs)."""
 
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    def bind(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Arguments | None:
         """Return input, weight and bias."""
-        return _bind(*args, **kwargs)
+        return Arguments(input, {"weight": weight, "bias": bias}) if weight.dim() == 2 else None
 
-    def covers(self, bound: Bound, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the examples are not along the features."""
+    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the records are not along the features."""
         return layout.axis is not None and layout.axis < len(shape) - 1
 
-    def contributions(self, call: Call, delta: Tensor) -> list[Contribution]:
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return the outer products for the weight, and the sum of ``δ`` for the bias."""
-        inputs = positions(call.layout, call.bound.input)
+        inputs = positions(call.layout, call.arguments.input)
         delta = positions(call.layout, delta)
         out = []
         if "weight" in call.names:
-            out.append(Contribution(call.names["weight"], self.factors(delta, inputs), Outer))
+            out.append(
+                GradientTerm(call.names["weight"], self.factors(delta, inputs), OuterProducts)
+            )
         if "bias" in call.names:
-            out.append(Contribution(call.names["bias"], (delta,), expand=(summed,)))
+            out.append(GradientTerm(call.names["bias"], (delta,), expand=(summed,)))
         return out
 
     def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,39 +44,46 @@ class Linear(Rule):
         return delta, inputs
 
 
-class Product(Linear):
+class ProductRule(LinearRule):
     """``out = t W``, ``W`` of shape (inputs, outputs)."""
 
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return input and weight of a product whose second factor is a matrix."""
         if kwargs or len(args) != 2 or args[1].dim() != 2:
             return None
-        return Bound(args[0], {"weight": args[1]})
+        return Arguments(args[0], {"weight": args[1]})
 
     def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors with the inputs on the left."""
         return inputs, delta
 
 
-class AddedProduct(Product):
+class AddedProductRule(ProductRule):
     """``out = b + t W`` in one call, as in the layers of GPT-2."""
 
-    def bind(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return input, weight and bias where nothing is scaled."""
         if kwargs or len(args) != 3 or args[0].dim() != 1:
             return None
-        return Bound(args[1], {"weight": args[2], "bias": args[0]})
+        return Arguments(args[1], {"weight": args[2], "bias": args[0]})
+
+
+LINEAR = LinearRule()
+
+
+def watched_linear(
+    watcher: Watcher, x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Return ``functional.linear``, one step of a larger function, under a watcher that sees it."""
+    arguments = Arguments(x, {"weight": weight, "bias": bias})
+    return watcher.call(LINEAR, arguments, lambda: functional.linear(x, weight, bias))
 
 
 def positions(layout: Layout, tensor: Tensor) -> Tensor:
     """Return ``(…, features)`` as ``(B, 1, positions, features)``."""
-    return layout.by_example(tensor).flatten(1, -2)[:, None]
+    return layout.by_record(tensor).flatten(1, -2)[:, None]
 
 
 def summed(delta: Tensor) -> Tensor:
-    """Return the gradient of a bias: ``δ`` summed over the positions of every example."""
+    """Return the gradient of a bias: ``δ`` summed over the positions of every record."""
     return delta.sum((1, 2))
-
-
-def _bind(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Bound | None:
-    return Bound(input, {"weight": weight, "bias": bias}) if weight.dim() == 2 else None

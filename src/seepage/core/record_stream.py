@@ -1,0 +1,190 @@
+"""One number per record that is never held for all records at once: read in chunks, or written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seepage.core.result import NOTICE, UNBIASED, Result
+from seepage.errors import InputError
+from seepage.tables.source import Chunk, RowSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Measure = Callable[[Chunk], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordStream:
+    """The leakage about every record of data that are read in chunks: a result not computed yet.
+
+    Nothing is computed before it is asked for, and then chunk by chunk: go through
+    :meth:`chunks`, :meth:`write` them to Parquet, look at the :meth:`top` ones, or have all the
+    numbers in memory after all by :meth:`result`.
+
+    Parameters
+    ----------
+    source
+        The data.
+    function
+        Gives the numbers of the records of one chunk, ``(m,)``, or ``(m, k)`` for cells.
+    view, measure, kind, about, names, assumptions, noise
+        As in :class:`~seepage.core.result.Result`.
+    """
+
+    source: RowSource
+    function: Measure
+    view: str
+    measure: str
+    about: str
+    kind: str = "exact"
+    names: tuple[str, ...] | None = None
+    assumptions: tuple[str, ...] = ()
+    noise: tuple[Any, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self):,} {'records' if self.view == 'rows' else 'rows of cells'}: "
+            f"{self.measure}, {self.kind}, about {self.about}; not computed yet>"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.result(), dtype=dtype)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yield the numbers of some records after those of others, in the order of the rows."""
+        yield from self.source.each(self.function, self.view)
+
+    def result(self) -> Result:
+        """Compute all numbers and hold them in memory: eight bytes for every record."""
+        return self._result(np.concatenate(list(self.chunks())), None)
+
+    def to_dask(self) -> Any:
+        """Return the numbers of Dask data as a dask array, which the workers keep."""
+        width = None if self.names is None else len(self.names)
+        return self.source.lazily(self.function, width, self.view)
+
+    def top(self, count: int = 10) -> Result:
+        """Return the ``count`` records with the most leakage, the worst first.
+
+        Of a bound, these are the records with the smallest bound. Cells count by their row's worst.
+        """
+        sign = 1.0 if self.kind == "bound" else -1.0
+        best = partial(_best, function=self.function, sign=sign, count=count)
+        found = self.source.total(best, f"{self.view}, the worst")
+        return self._result(found.values, found.rows)
+
+    def mse_bound(self) -> RecordStream:
+        """Return the least mean squared error per unknown; see :meth:`Result.mse_bound`."""
+        if self.measure not in ("fil", "dfil"):
+            raise InputError("This is already a bound on the mean squared error.")
+        return replace(
+            self,
+            function=partial(_inverse_square, function=self.function),
+            measure="mse",
+            kind="bound",
+            assumptions=UNBIASED,
+        )
+
+    def std_bound(self) -> RecordStream:
+        """Return the square root of :meth:`mse_bound`, in the units of the data."""
+        bound = self if self.measure == "mse" else self.mse_bound()
+        return replace(bound, function=partial(_root, function=bound.function), measure="std")
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write a Parquet file with the columns ``row`` and the measure (or one per cell's column).
+
+        The file appears whole or not at all, readable by its owner only: the numbers are as
+        sensitive as the data. Returns its path.
+        """
+        names = self.names if self.names is not None else (self.measure,)
+        return write_records(self.source, path, {names: self.function})
+
+    def _result(self, values: np.ndarray, rows: np.ndarray | None) -> Result:
+        return Result(
+            values,
+            self.view,
+            self.measure,
+            self.kind,
+            self.about,
+            rows,
+            self.names,
+            self.assumptions,
+            "pyarrow",
+            self.noise,
+        )
+
+
+def write_records(
+    source: RowSource,
+    path: str | os.PathLike[str],
+    measures: dict[tuple[str, ...], Measure],
+) -> Path:
+    """Write what several functions say about every record, in one pass, to one Parquet file.
+
+    Each function is given with the names of the columns it fills.
+    """
+    out = Path(path)
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; name the Parquet file to write.")
+    source.write(partial(_table, measures=measures), out, "writing")
+    return out
+
+
+def _table(chunk: Chunk, measures: dict[tuple[str, ...], Measure]) -> pa.Table:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {"row": np.arange(chunk.start, chunk.start + len(chunk))}
+    for names, function in measures.items():
+        numbers = function(chunk)
+        for k, name in enumerate(names):
+            unused = name if name not in columns else f"{name} ({k})"
+            columns[unused] = numbers if numbers.ndim == 1 else numbers[:, k]
+    return pa.table(columns).replace_schema_metadata({"notice": NOTICE})
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The leading records so far."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    rows: np.ndarray
+    count: int
+
+    def __add__(self, other: _Best) -> _Best:
+        keys = np.concatenate([self.keys, other.keys])
+        first = np.argsort(keys, kind="stable")[: self.count]
+        values = np.concatenate([self.values, other.values])
+        return _Best(
+            keys[first], values[first], np.concatenate([self.rows, other.rows])[first], self.count
+        )
+
+
+def _best(chunk: Chunk, function: Measure, sign: float, count: int) -> _Best:
+    values = function(chunk)
+    keys = sign * values
+    if keys.ndim == 2:
+        keys = keys.min(axis=1)
+    first = np.argsort(keys, kind="stable")[:count]
+    return _Best(keys[first], values[first], chunk.start + first, count)
+
+
+def _inverse_square(chunk: Chunk, function: Measure) -> np.ndarray:
+    values = function(chunk)
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / (values * values))
+
+
+def _root(chunk: Chunk, function: Measure) -> np.ndarray:
+    return np.asarray(np.sqrt(function(chunk)))

@@ -1,0 +1,341 @@
+"""A first look at a network: where its records are, and which uses of parameters have no rule.
+
+The network is run on two and on three records. An axis that grows from 2m to 3m holds the
+records; a shape alone cannot tell (a batch may be as long as a sequence). Parameters with a use
+that no rule covers are left to the innermost module around that use which sees the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from seepage.errors import InputError
+from seepage.nn.gradients.fallback import Fallback
+from seepage.nn.gradients.per_record_gradients import Key
+from seepage.nn.gradients.rules import RULES
+from seepage.nn.gradients.watching import (
+    SMALL,
+    Arguments,
+    Layout,
+    OutputShape,
+    Plan,
+    Rule,
+    WatchedNetwork,
+    Watcher,
+)
+from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.nn.problem.views import rows_of
+
+LARGE = SMALL + 1
+
+
+@dataclass
+class _ModuleRun:
+    """One run of a module's ``forward``: what it was given and what it returned."""
+
+    module: nn.Module
+    inputs: list[tuple[int, ...] | None]
+    outputs: list[tuple[int, ...] | None] = field(default_factory=list)
+
+
+_Runs = dict[nn.Module, list[_ModuleRun]]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One use of parameters, with the modules around it, the innermost last."""
+
+    rule: Rule | None
+    arguments: Arguments | None
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    around: tuple[_ModuleRun, ...]
+    function: str
+
+
+class _UseFinder(Watcher):
+    """Notes every use of a parameter and changes nothing."""
+
+    def __init__(self, names: Mapping[int, str], stack: list[_ModuleRun]) -> None:
+        super().__init__(RULES, names)
+        self.stack = stack
+        self.uses: list[_Use] = []
+        self.functions: set[Any] = set()
+
+    def notice(self, function: Any) -> None:
+        """Keep the function."""
+        self.functions.add(function)
+
+    def known(
+        self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
+    ) -> Tensor:
+        """Note a use that a rule covers."""
+        output = run()
+        names = tuple(name for name, _ in keys.values())
+        self._add(rule, arguments, names, output, type(rule).__name__.removesuffix("Rule"))
+        return output
+
+    def unknown(self, function: Any, used: set[str], output: Any) -> Any:
+        """Note a use without a rule; asking a parameter for its shape is none."""
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        if tensors:
+            name = getattr(function, "__name__", str(function))
+            self._add(None, None, tuple(sorted(used)), tensors[0], name)
+        return output
+
+    def _add(
+        self,
+        rule: Rule | None,
+        arguments: Arguments | None,
+        names: tuple[str, ...],
+        out: Tensor,
+        what: str,
+    ) -> None:
+        shape = tuple(out.shape)
+        self.uses.append(_Use(rule, arguments, names, shape, tuple(self.stack), what))
+
+
+_Look = tuple[_UseFinder, _Runs]
+
+
+@contextmanager
+def _module_runs(net: nn.Module) -> Iterator[tuple[list[_ModuleRun], _Runs]]:
+    """Keep, while inside, the stack of running modules and every run of each module."""
+    stack: list[_ModuleRun] = []
+    runs: _Runs = {}
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        stack.append(_ModuleRun(module, _shapes((args, kwargs))))
+
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        run = stack.pop()
+        run.outputs = _shapes(output)
+        runs.setdefault(module, []).append(run)
+
+    handles = []
+    for module in net.modules():
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_hook(leave, with_kwargs=True))
+    try:
+        yield stack, runs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _shapes(values: Any) -> list[tuple[int, ...] | None]:
+    return [tuple(v.shape) if isinstance(v, Tensor) else None for v in tree_leaves(values)]
+
+
+def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
+    """Look at the network with two and with three of these records, and plan how to watch it.
+
+    An output that all records share (position embeddings) is repeated for each of them, where the
+    network takes that.
+    """
+    try:
+        return _planned(problem, batch, repeat=True)
+    except _NotRepeatableError:
+        return _planned(problem, batch, repeat=False)
+
+
+def small_batch(batch: Batch, size: int) -> Batch:
+    """Return a batch of that size made of the first records, repeated where there are too few."""
+    rows = torch.arange(size, device=batch.z.device) % len(batch)
+    return Batch(rows_of(batch.x, rows), batch.y[rows.to(batch.y.device)], batch.z[rows])
+
+
+def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetwork:
+    batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
+    small, large = (_uses(problem, b) for b in batches)
+    network = WatchedNetwork(problem, RULES, _plan(small, large, repeat), [])
+    outputs = [
+        OutputShape(tuple(a.shape), _grown(a, b), a.dtype, not a.requires_grad)
+        for a, b in zip(*(_outputs(network, b) for b in batches), strict=True)
+    ]
+    return replace(network, outputs=outputs)
+
+
+def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
+    parameters = problem.detached()
+    names = {id(tensor): name for name, tensor in parameters.items()}
+    with torch.no_grad(), _module_runs(problem.net) as (stack, runs):
+        finder = _UseFinder(names, stack)
+        with finder:
+            problem.losses(parameters, batch, batch.z)
+    return finder, runs
+
+
+class _NotRepeatableError(Exception):
+    """An output shared by all records cannot be repeated for each without changing the losses."""
+
+
+def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
+    """Run once and return every watched output, before it is made to depend on something."""
+    seen: list[Tensor] = []
+
+    def keep(output: Tensor) -> Tensor:
+        seen.append(output)
+        return output if output.requires_grad else output.detach().requires_grad_().clone()
+
+    layouts, problem = network.plan.layouts, network.problem
+    repeats = any(layout is not None and layout.axis is None for layout in layouts)
+    parameters = problem.detached()
+    with torch.enable_grad():
+        try:
+            found = network.run(parameters, batch, batch.z, keep).losses
+        except (RuntimeError, InputError):
+            if repeats:
+                raise _NotRepeatableError from None
+            raise
+    if repeats:
+        with torch.no_grad():
+            wanted = problem.losses(parameters, batch, batch.z)
+        if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3):
+            raise _NotRepeatableError
+    return seen
+
+
+def _grown(small: Tensor, large: Tensor) -> int:
+    return next(k for k, (a, b) in enumerate(zip(small.shape, large.shape, strict=True)) if a != b)
+
+
+def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
+    """Compare two looks at a network, and plan how to watch it.
+
+    With ``repeat``, an output that all records share is to be repeated for each of them; whether
+    the network takes that, the caller must try.
+    """
+    (small, small_runs), (large, large_runs) = of_two, of_three
+    pairs = list(zip(small.uses, large.uses, strict=False))
+    if len(small.uses) != len(large.uses) or any(
+        a.names != b.names or a.function != b.function for a, b in pairs
+    ):
+        raise InputError(
+            "The network uses its parameters differently for two and for three records; its "
+            "course must not depend on the data."
+        )
+    layouts = [_layout(a.shape, b.shape) for a, b in pairs]
+    helpless = [
+        k
+        for k, ((a, _), layout) in enumerate(zip(pairs, layouts, strict=True))
+        if a.rule is None
+        or layout is None
+        or a.arguments is None
+        or (layout.axis is None and not repeat)
+        or not a.rule.covers(a.arguments, a.shape, layout)
+    ]
+    owners = _owners([a for a, _ in pairs], helpless, small_runs, large_runs)
+    planned: list[Layout | None] = []
+    for k, (a, _) in enumerate(pairs):
+        if a.rule is not None:
+            left = k in helpless or any(_inside(a, name, owners) for name in a.names)
+            planned.append(None if left else layouts[k])
+    fallbacks = [
+        _fallback(module, names, pairs, helpless, small_runs, large_runs)
+        for module, names in owners.items()
+    ]
+    return Plan(planned, fallbacks, frozenset(small.functions))
+
+
+def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
+    """Return where the records are, given the same output for two and for three of them."""
+    if small == large:
+        return Layout(None)
+    grown = [k for k, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
+    if len(small) != len(large) or len(grown) != 1:
+        return None
+    axis = grown[0]
+    if small[axis] * LARGE != large[axis] * SMALL or small[axis] % SMALL:
+        return None
+    return Layout(axis, small[axis] // SMALL)
+
+
+def _axes(
+    small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | None]
+) -> list[int | None] | None:
+    """Return the records' axis of every leaf, or ``None`` where one cannot be told."""
+    axes: list[int | None] = []
+    if len(small) != len(large):
+        return None
+    for a, b in zip(small, large, strict=True):
+        if a is None or b is None:
+            axes.append(None)
+            continue
+        layout = _layout(a, b)
+        if layout is None or (layout.axis is not None and layout.multiple != 1):
+            return None
+        axes.append(layout.axis)
+    return axes
+
+
+def _run_axes(
+    module: nn.Module, small: _Runs, large: _Runs
+) -> tuple[list[list[int | None]], list[list[int | None]]] | None:
+    """Return the axes of inputs and outputs for all runs of a module that sees its records."""
+    if len(small[module]) != len(large[module]):
+        return None
+    inputs, outputs = [], []
+    for a, b in zip(small[module], large[module], strict=True):
+        given, returned = _axes(a.inputs, b.inputs), _axes(a.outputs, b.outputs)
+        if given is None or returned is None:
+            return None
+        if all(axis is None for axis in given) or all(axis is None for axis in returned):
+            return None
+        inputs.append(given)
+        outputs.append(returned)
+    return inputs, outputs
+
+
+def _owners(
+    uses: list[_Use], helpless: list[int], small: _Runs, large: _Runs
+) -> dict[nn.Module, set[str]]:
+    """Return, for each module that must fall back, the parameters it answers for."""
+    owners: dict[nn.Module, set[str]] = {}
+    for k in helpless:
+        use = uses[k]
+        for run in reversed(use.around):
+            if _run_axes(run.module, small, large) is not None:
+                owners.setdefault(run.module, set()).update(use.names)
+                break
+        else:
+            raise InputError(
+                f"The parameters {', '.join(use.names)} are used by {use.function}, for "
+                "which there is no rule, in a network whose records cannot be told apart by axis; "
+                "have its forward take and return tensors with the records along one axis."
+            )
+    grown = True
+    while grown:  # a call with one parameter left to a module leaves its others there as well
+        grown = False
+        for use in uses:
+            for run in use.around:
+                names = owners.get(run.module)
+                if names and names & set(use.names) and not set(use.names) <= names:
+                    names.update(use.names)
+                    grown = True
+    return owners
+
+
+def _inside(use: _Use, name: str, owners: dict[nn.Module, set[str]]) -> bool:
+    return any(name in owners.get(run.module, ()) for run in use.around)
+
+
+def _fallback(
+    module: nn.Module,
+    names: set[str],
+    pairs: list[tuple[_Use, _Use]],
+    helpless: list[int],
+    small: _Runs,
+    large: _Runs,
+) -> Fallback:
+    axes = _run_axes(module, small, large)
+    assert axes is not None  # noqa: S101 - it was chosen for that
+    functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
+    return Fallback(module, tuple(sorted(names)), axes[0], axes[1], tuple(sorted(functions)))

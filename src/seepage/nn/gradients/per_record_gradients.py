@@ -1,0 +1,292 @@
+"""Per-record gradients of a parameter: sums of terms, one for each of its uses, seldom written out.
+
+The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, with
+``l`` the gradients at the outputs and ``r`` the inputs of the layer (the elements of a sequence and
+the places of a convolution are positions). Inner products of two such gradients follow from Gram
+matrices, ``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the gradients themselves written out,
+whichever is cheaper.
+
+A term is multilinear in a few tensors (the inputs of a layer, the gradients at its outputs). Its
+tangent is therefore the sum of the terms in which one of the tensors is replaced by its tangent,
+and no layer needs a rule of its own for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Key = tuple[str, int]  # a parameter, and the first of its rows where a layer uses only some
+_MANY = 4  # terms from which on outer products are put together
+
+
+@dataclass(frozen=True, eq=False)
+class OneHot:
+    """Rows ``e_k`` of an identity matrix, known by their positions ``k``, ``(B, 1, S)``.
+
+    Parameters
+    ----------
+    index
+        The positions.
+    size
+        The number of rows of the identity.
+    keep
+        False where a row is left out (the padding of an embedding).
+    """
+
+    index: Tensor
+    size: int
+    keep: Tensor | None = None
+
+
+Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
+
+
+@dataclass(frozen=True, eq=False)
+class OuterProducts:
+    """``Σ_s left_s right_sᵀ`` for every record, and for every block of a grouped layer."""
+
+    left: Factor
+    right: Tensor
+
+    def cheaper_written_out(self) -> bool:
+        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices; one-hot rows want these."""
+        if isinstance(self.left, OneHot):
+            return False
+        m, (positions, r) = self.left.shape[3], self.right.shape[2:]
+        return bool(positions * (m + r) > m * r)
+
+    def written_out(self) -> Tensor:
+        """Return the gradients of the records themselves, ``(B, size of the weight)``."""
+        if not isinstance(self.left, OneHot):
+            return (self.left.transpose(2, 3) @ self.right).flatten(1)
+        rows, index = self.right[:, 0], self.left.index[:, 0]
+        if self.left.keep is not None:
+            rows = rows * self.left.keep[:, 0, :, None]
+        out = torch.zeros(
+            len(rows), self.left.size, rows.shape[2], dtype=rows.dtype, device=rows.device
+        )
+        return out.scatter_add(1, index[:, :, None].expand_as(rows), rows).flatten(1)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return ``Σ_i c_i g_i`` over the records, ``(size of the weight,)``."""
+        right = self.right * weights[:, None, None, None]
+        if isinstance(self.left, OneHot):
+            if self.left.keep is not None:
+                right = right * self.left.keep[..., None]
+            rows = right.flatten(0, 2)
+            out = torch.zeros(self.left.size, rows.shape[1], dtype=rows.dtype, device=rows.device)
+            return out.index_add_(0, self.left.index.flatten(), rows).flatten()
+        left = self.left.permute(1, 3, 0, 2).flatten(2)  # (blocks, m, records and positions)
+        return (left @ right.transpose(0, 1).flatten(1, 2)).flatten()
+
+
+class GramMatrices:
+    """Gram matrices between the positions of factors, each computed once.
+
+    The cache knows factors by their identity, so it must not outlive them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Tensor] = {}
+
+    def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
+        """Return the inner product of two sums of outer products, for every record."""
+        return (self._gram(a.left, b.left) * self._gram(a.right, b.right)).flatten(1).sum(1)
+
+    def _gram(self, a: Factor, b: Factor) -> Tensor:
+        if (id(b), id(a)) in self._known:
+            return self._known[id(b), id(a)].transpose(2, 3)
+        key = (id(a), id(b))
+        if key not in self._known:
+            self._known[key] = _gram(a, b)
+        return self._known[key]
+
+
+def _gram(a: Factor, b: Factor) -> Tensor:
+    """Return the inner products of all positions of one factor with all of another."""
+    if isinstance(a, OneHot) and isinstance(b, OneHot):
+        same = a.index[..., :, None] == b.index[..., None, :]
+        return _kept(_kept(same, a.keep, -1), b.keep, -2)
+    if isinstance(a, OneHot):
+        return _gram(b, a).transpose(2, 3)
+    if isinstance(b, OneHot):
+        columns = b.index[:, :, None, :].expand(*a.shape[:3], b.index.shape[2])
+        return _kept(torch.gather(a, 3, columns), b.keep, -2)
+    if a.shape[2] == 1 and b.shape[2] == 1:
+        return (a * b).sum(3, keepdim=True)
+    return a @ b.transpose(2, 3)
+
+
+def _kept(gram: Tensor, keep: Tensor | None, axis: int) -> Tensor:
+    return gram if keep is None else gram * keep.unsqueeze(axis)
+
+
+RecordGradients: TypeAlias = OuterProducts | Tensor  # of all records; plain ones are (B, …)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True)
+class GradientTerm:
+    """What one use of a parameter adds to its per-record gradient.
+
+    Parameters
+    ----------
+    key
+        Which parameter.
+    tensors
+        What the gradient is made of.
+    join
+        Makes the gradient of every record from them; multilinear.
+    expand
+        For each tensor a linear map to apply before (the patches of a convolution, which are not
+        to be kept around); none for tensors that are joined as they are.
+    square
+        Gives the squared norms straight from the tensors, where there is a cheaper way to them.
+    """
+
+    key: Key
+    tensors: tuple[Tensor, ...]
+    join: Callable[..., RecordGradients] = _same
+    expand: tuple[Callable[[Tensor], Tensor], ...] = ()
+    square: Callable[..., Tensor] | None = None
+
+    def value(self) -> RecordGradients:
+        """Return the gradient of every record."""
+        return self.join(*self.expanded())
+
+    def expanded(self) -> tuple[Tensor, ...]:
+        """Return the tensors as they are joined."""
+        return self._expanded(self.tensors)
+
+    def change(
+        self, expanded: Sequence[Tensor], tangents: Sequence[Tensor]
+    ) -> list[RecordGradients]:
+        """Return the change of the gradient that goes with a change of the tensors."""
+        changed = []
+        for k, tangent in enumerate(self._expanded(tangents)):
+            inputs = list(expanded)
+            inputs[k] = tangent
+            changed.append(self.join(*inputs))
+        return changed
+
+    def _expanded(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if not self.expand:
+            return tuple(tensors)
+        return tuple(f(tensor) for f, tensor in zip(self.expand, tensors, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterGradient:
+    """The gradient of one parameter for every record: outer products, plain numbers, or both."""
+
+    outers: list[OuterProducts]
+    plain: Tensor | None  # (B, size of the parameter)
+
+    @staticmethod
+    def of(parts: Iterable[RecordGradients]) -> ParameterGradient:
+        """Collect parts; outer products that are cheaper written out are written out."""
+        every = list(parts)
+        outers: list[OuterProducts] = []
+        plain: Tensor | None = None
+        for part in _side_by_side(every) if len(every) > _MANY else every:
+            if isinstance(part, OuterProducts) and not part.cheaper_written_out():
+                outers.append(part)
+                continue
+            value = (
+                part.written_out()
+                if isinstance(part, OuterProducts)
+                else part.reshape(len(part), -1)
+            )
+            plain = value if plain is None else plain + value
+        return ParameterGradient(outers, plain)
+
+    def dot(self, other: ParameterGradient, grams: GramMatrices) -> Tensor:
+        """Return the inner product of two gradients of the same parameter, ``(B,)``."""
+        if self.plain is None and other.plain is None:
+            if other is self:
+                return _square(self.outers, grams)
+            return sum_of([grams.inner(a, b) for a in self.outers for b in other.outers])
+        # A weight with uses of both kinds, which is rare, is written out as a whole.
+        return (self._dense() * other._dense()).sum(1)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return ``Σ_i c_i g_i`` over the records, ``(size of the parameter,)``."""
+        parts = [outer.weighted_sum(weights) for outer in self.outers]
+        return sum_of(parts if self.plain is None else [weights @ self.plain, *parts])
+
+    def _dense(self) -> Tensor:
+        written = [outer.written_out() for outer in self.outers]
+        return sum_of(written if self.plain is None else [self.plain, *written])
+
+
+def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
+    """Return the same gradient with all dense outer products as one, their positions in a row.
+
+    The steps of a recurrent layer use the same weight hundreds of times.
+    """
+    dense = [
+        part for part in parts if isinstance(part, OuterProducts) and isinstance(part.left, Tensor)
+    ]
+    others = [part for part in parts if not isinstance(part, OuterProducts) or part not in dense]
+    if not dense:
+        return parts
+    left = torch.cat([part.left for part in dense], 2)
+    return [OuterProducts(left, torch.cat([part.right for part in dense], 2)), *others]
+
+
+def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
+    """Return the squared norm, each pair of terms taken once."""
+    terms = []
+    for i, a in enumerate(outers):
+        terms.append(grams.inner(a, a))
+        terms.extend(2 * grams.inner(a, b) for b in outers[i + 1 :])
+    return sum_of(terms)
+
+
+def sum_of(terms: list[Tensor]) -> Tensor:
+    """Return the sum of one or more tensors of the same shape."""
+    if len(terms) > 3 and terms[0].dim() == 1:  # one kernel for many small sums
+        return torch.stack(terms).sum(0)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def grouped(terms: Sequence[GradientTerm]) -> dict[Key, list[int]]:
+    """Return, for every parameter, which of the terms are its own."""
+    groups: dict[Key, list[int]] = {}
+    for position, term in enumerate(terms):
+        groups.setdefault(term.key, []).append(position)
+    return groups
+
+
+def value_of(terms: Sequence[GradientTerm]) -> ParameterGradient:
+    """Return the gradient of one parameter from its terms."""
+    return ParameterGradient.of([term.value() for term in terms])
+
+
+def gradients_of(terms: Sequence[GradientTerm]) -> dict[Key, ParameterGradient]:
+    """Return the gradients of all parameters from all terms."""
+    groups = grouped(terms).items()
+    return {key: value_of([terms[k] for k in members]) for key, members in groups}
+
+
+def weighted_sums(
+    gradients: Mapping[Key, ParameterGradient], weights: Tensor, like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return ``Σ_i c_i g_i`` over the records for every parameter, in its shape."""
+    out = {name: torch.zeros(p.numel(), dtype=p.dtype, device=p.device) for name, p in like.items()}
+    for (name, row), gradient in gradients.items():
+        total = gradient.weighted_sum(weights)
+        start = row * (like[name].numel() // max(1, len(like[name]))) if row else 0
+        out[name][start : start + len(total)] += total
+    return {name: total.reshape(like[name].shape) for name, total in out.items()}

@@ -1,0 +1,406 @@
+"""Watches a network at work, and gives the terms of every per-record gradient.
+
+Per-record gradients follow from the inputs of the operations that use parameters and from the
+gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
+(also inside ``nn.MultiheadAttention``, and for weights used twice); for each of them a :class:`Rule`
+says what its arguments are and which terms it adds to the gradients.
+
+There are three ways to learn the gradients at the outputs, for three purposes: hooks that free each
+layer as soon as it is dealt with (norms); edges of the graph (what is to be differentiated again);
+shifts of zero added to the outputs (inside torch's transformations, for tangents).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from seepage.errors import InputError
+from seepage.nn.gradients.fallback import Fallback, ModuleCall
+from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
+from seepage.nn.gradients.plain_kernels import differentiable_backends
+from seepage.nn.gradients.second_order import SUBSTITUTES
+from seepage.nn.problem.problem import Batch, NetworkProblem
+
+SMALL = 2  # records in the batch by which the shapes of outputs are known
+
+OnOutput = Callable[[Tensor], Tensor]  # sees an output; what it returns goes on through the network
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the records are in an operation's output.
+
+    Parameters
+    ----------
+    axis
+        The axis that runs over the records, or ``None`` where the output is the same for all.
+    multiple
+        How many consecutive entries of that axis belong to one record (1 unless a sequence was
+        folded into the batch).
+    """
+
+    axis: int | None
+    multiple: int = 1
+
+    def by_record(self, tensor: Tensor) -> Tensor:
+        """Return the tensor with the records first: ``(B, multiple, …)``."""
+        moved = tensor.movedim(self.axis, 0) if self.axis else tensor
+        return moved.unflatten(0, (-1, self.multiple))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call under the names that its rule gives them."""
+
+    input: Any
+    parameters: Mapping[str, Tensor | None]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def version(self) -> int:
+        """Return a count that grows when anything is written into the tensors."""
+        tensors = (self.input, *self.parameters.values())
+        return sum(t._version for t in tensors if t is not None)
+
+
+class Rule:
+    """How one family of operations turns inputs and output gradients into terms."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
+        """Return the arguments of a call by name, or ``None`` for a use that is not covered."""
+        raise NotImplementedError
+
+    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
+        """Return whether the rule holds for an output of this shape and layout."""
+        return layout.axis is not None
+
+    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
+        """Return the terms of a call, given the gradient at its output."""
+        raise NotImplementedError
+
+    def run_twice_differentiable(
+        self, arguments: Arguments, run: Callable[[], Tensor]
+    ) -> tuple[Tensor, Arguments]:
+        """Run a call so that a second backward pass is cheap; return its output and arguments."""
+        return run(), arguments
+
+
+@dataclass(frozen=True)
+class RuleBook:
+    """The operations whose per-record gradients have a closed form.
+
+    Parameters
+    ----------
+    rules
+        The rule of each torch function.
+    composites
+        By name, functions made of several uses of parameters: each is run step by step, with the
+        watcher as its first argument, so that every use is seen.
+    """
+
+    rules: Mapping[Any, Rule]
+    composites: Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One use of released parameters, as a watcher saw it."""
+
+    rule: Rule
+    arguments: Arguments
+    names: Mapping[str, Key]
+    layout: Layout
+    version: int
+    outputs: int = 1
+
+    def keys(self) -> list[Key]:
+        """Return the parameter of each term to come."""
+        return list(self.names.values())
+
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return what this call adds to the gradients, given the gradient at its one output."""
+        if self.version >= 0 and self.arguments.version() != self.version:
+            names = ", ".join(sorted(key[0] for key in self.names.values()))
+            raise InputError(
+                f"The input of the layer with {names} is overwritten later in the network; replace "
+                "the in-place operation (x += …, inplace=True) by one that makes a new tensor."
+            )
+        return self.rule.terms(self, deltas[0])
+
+
+class Watcher(TorchFunctionMode):  # type: ignore[misc]
+    """Sees every torch function with a released parameter among its arguments.
+
+    Parameters
+    ----------
+    book
+        What is known about operations.
+    names
+        The released parameters as the network will see them: ``id(tensor) → name``.
+    substitutes
+        Functions to call in the place of others (where no released parameter is involved).
+    """
+
+    def __init__(
+        self,
+        book: RuleBook,
+        names: Mapping[int, str],
+        substitutes: Mapping[Any, Any] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self.book, self.names, self.substitutes = book, names, substitutes
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.notice(function)
+        used = self.released(args, kwargs)
+        if not used:
+            substitute = self.substitutes.get(function)
+            output = NotImplemented if substitute is None else substitute(*args, **kwargs)
+            return function(*args, **kwargs) if output is NotImplemented else output
+        composite = self.book.composites.get(getattr(function, "__name__", ""))
+        if composite is not None:
+            output = composite(self, *args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        rule = self.book.rules.get(function)
+        arguments = None if rule is None else rule.bind(*args, **kwargs)
+        if rule is None or arguments is None:
+            return self.unknown(function, used, function(*args, **kwargs))
+        return self.call(rule, arguments, lambda: function(*args, **kwargs))
+
+    def call(
+        self,
+        rule: Rule,
+        arguments: Arguments,
+        run: Callable[[], Tensor],
+        rows: Mapping[str, int] = MappingProxyType({}),
+    ) -> Tensor:
+        """Run one call that a rule covers; ``rows`` is where it starts inside its parameters."""
+        keys = {
+            role: (self.names[id(tensor)], rows.get(role, 0))
+            for role, tensor in arguments.parameters.items()
+            if tensor is not None and id(tensor) in self.names
+        }
+        return self.known(rule, arguments, keys, run) if keys else run()
+
+    def released(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
+        """Return the names of the released parameters among a call's arguments."""
+        names, used = self.names, set()
+        for value in (*args, *kwargs.values()):
+            if id(value) in names:
+                used.add(names[id(value)])
+            elif isinstance(value, list | tuple):
+                used.update(names[id(item)] for item in value if id(item) in names)
+        return used
+
+    def notice(self, function: Any) -> None:
+        """Take note of a function, whatever its arguments."""
+
+    def known(
+        self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
+    ) -> Tensor:
+        """Deal with a use that a rule covers."""
+        raise NotImplementedError
+
+    def unknown(self, function: Any, used: set[str], output: Any) -> Any:
+        """Deal with a use that no rule covers."""
+        return output
+
+
+class CallKeeper(Watcher):
+    """Keeps the calls that use released parameters, under a plan made beforehand.
+
+    Parameters
+    ----------
+    book, names
+        As for :class:`Watcher`.
+    layouts
+        The layout of each call's output, in order; a call whose entry is ``None`` is left to a
+        fallback.
+    on_output
+        Called with the output of each call that is kept.
+    batch
+        The number of records.
+    versions
+        Whether to watch for inputs that are overwritten (not possible inside a transformation).
+    twice
+        Whether a second backward pass will follow, for which some layers have their own formulas.
+    """
+
+    def __init__(
+        self,
+        book: RuleBook,
+        names: Mapping[int, str],
+        layouts: list[Layout | None],
+        on_output: OnOutput,
+        batch: int,
+        versions: bool,
+        twice: bool,
+    ) -> None:
+        super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
+        self.layouts, self.on_output, self.batch = layouts, on_output, batch
+        self.versions, self.twice = versions, twice
+        self.calls: list[LayerCall | ModuleCall] = []
+        self.seen = 0
+
+    def known(
+        self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
+    ) -> Tensor:
+        """Run the call, and keep what its terms will need."""
+        if self.seen == len(self.layouts):
+            raise InputError(
+                "The network uses its parameters more often than when it was first looked at; its "
+                "course must not depend on the data."
+            )
+        layout = self.layouts[self.seen]
+        self.seen += 1
+        if layout is None:
+            return run()
+        if self.twice:
+            output, arguments = rule.run_twice_differentiable(arguments, run)
+        else:
+            output = run()
+        version = arguments.version() if self.versions else -1
+        if layout.axis is None:  # shared by all records: as if each had its own, without a copy
+            alone = output[0] if output.shape[0] == 1 else output
+            output, layout = alone.expand(self.batch, *alone.shape), Layout(0)
+        self.calls.append(LayerCall(rule, arguments, keys, layout, version))
+        return self.on_output(output)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to watch a network: the layout of every call, and the modules without a rule."""
+
+    layouts: list[Layout | None]
+    fallbacks: list[Fallback]
+    functions: frozenset[Any]
+
+
+@dataclass(frozen=True)
+class OutputShape:
+    """The shape of one watched output: that for two records, and the axis that grows."""
+
+    small: tuple[int, ...]
+    axis: int
+    dtype: torch.dtype
+    first: bool  # nothing watched comes before it
+
+    def zeros(self, batch: int, device: torch.device) -> Tensor:
+        """Return zeros of that shape for a batch; they take no memory."""
+        shape = list(self.small)
+        shape[self.axis] = shape[self.axis] // SMALL * batch
+        return torch.zeros((), dtype=self.dtype, device=device).expand(shape)
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """The losses of a batch, and the calls that were kept on the way, in their order."""
+
+    losses: Tensor
+    calls: list[LayerCall | ModuleCall]
+
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return the terms, given the gradients at all watched outputs."""
+        out: list[GradientTerm] = []
+        place = 0
+        for call in self.calls:
+            out.extend(call.terms(deltas[place : place + call.outputs]))
+            place += call.outputs
+        return out
+
+
+@dataclass(frozen=True)
+class WatchedNetwork:
+    """A problem with its plan, whose network can be watched on any batch.
+
+    Parameters
+    ----------
+    problem
+        The network, its loss and the view.
+    book
+        What is known about operations.
+    plan
+        Where the records are, and which modules fall back.
+    outputs
+        The shapes of the watched outputs.
+    """
+
+    problem: NetworkProblem
+    book: RuleBook
+    plan: Plan
+    outputs: list[OutputShape]
+
+    def run(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        on_output: OnOutput,
+        versions: bool = True,
+        twice: bool = False,
+    ) -> WatchedRun:
+        """Run the network on a batch and show the outputs of all uses of parameters."""
+        names = {id(tensor): name for name, tensor in parameters.items()}
+        layouts, net = self.plan.layouts, self.problem.net
+        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice)
+        with ExitStack() as stack:
+            for fallback in self.plan.fallbacks:
+                stack.enter_context(fallback.watched(net, parameters, on_output, keeper.calls))
+            stack.enter_context(keeper)
+            losses = self.problem.losses(parameters, batch, z)
+        if keeper.seen != len(layouts):
+            raise InputError(
+                "The network uses its parameters less often than when it was first looked at; its "
+                "course must not depend on the data."
+            )
+        return WatchedRun(losses, keeper.calls)
+
+    def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
+        """Return losses and terms as plain numbers."""
+        with torch.enable_grad():
+            losses, found = self._terms(batch, batch.z.detach(), twice=False)
+        return losses.detach(), found
+
+    def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
+        """Return losses and terms whose dependence on ``z`` torch can differentiate."""
+        with differentiable_backends(self.problem.net):
+            return self._terms(batch, z, twice=True)
+
+    def _terms(self, batch: Batch, z: Tensor, twice: bool) -> tuple[Tensor, list[GradientTerm]]:
+        edges: list[Any] = []
+
+        def keep_edge(output: Tensor) -> Tensor:
+            if not output.requires_grad:  # a copy: what follows may write into it
+                output = output.detach().requires_grad_().clone()
+            edges.append(get_gradient_edge(output))
+            return output
+
+        run = self.run(self.problem.detached(), batch, z, keep_edge, twice=twice)
+        found = torch.autograd.grad(run.losses.sum(), edges, create_graph=twice, allow_unused=True)
+        deltas = [
+            shape.zeros(len(batch), batch.z.device) if delta is None else delta
+            for delta, shape in zip(found, self.outputs, strict=True)
+        ]
+        with torch.set_grad_enabled(twice):
+            return run.losses, run.terms(deltas)
+
+    def bytes_per_record(self) -> int:
+        """Return how much the watched outputs of one record hold."""
+        return sum(math.prod(s.small) // SMALL * s.dtype.itemsize for s in self.outputs)
+
+    def zeros(self, batch: Batch) -> list[Tensor]:
+        """Return a zero for every watched output, to be added to it."""
+        return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]

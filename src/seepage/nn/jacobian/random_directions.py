@@ -1,0 +1,149 @@
+"""Random directions, ``E[uuᵀ] = I``, that depend only on a key: of records, and of parameters.
+
+A generator that counts calls would give other probes whenever the work is cut differently. Here
+the sign at position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea
+and Flood, "Fast splittable pseudorandom number generators", 2014), so no order of work matters, and
+all chunks, devices and ranks see the same.
+
+For a wide weight the direction ``U = A Bᵀ/√r``, with ``A`` and ``B`` of r columns of random signs,
+has independent entries in the sense that matters here (``E[U_ij U_kl]`` is one where both indices
+agree and zero elsewhere), but a product with it costs ``r(m + k)`` instead of ``mk`` operations and
+it takes no room. The price is a little variance, of the order of ``1/r`` for every wide weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.nn.problem.problem import NetworkProblem
+
+WIDE = 256  # rows and columns from which a weight's direction is made of thin factors
+RANK = 31
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def key_of(*parts: object) -> int:
+    """Return a 64-bit key made of any printable parts: a seed, a step, a parameter's name."""
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return independent signs, −1 or +1, of that shape, where ``like`` lives and of its type."""
+    count = math.prod(shape)
+    words = torch.arange((count + 63) // 64, device=like.device)
+    return _unpack(_mixed(words, key))[:count].reshape(shape).to(like.dtype) * 2 - 1
+
+
+def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return signs of shape ``(len(rows), *shape)`` in which each row depends on its number only.
+
+    ``rows`` are the numbers of the records: the same record gets the same signs in any batch.
+    """
+    count = math.prod(shape)
+    words = torch.arange((count + 63) // 64, device=like.device)
+    row_keys = _mixed(rows.to(device=like.device, dtype=torch.int64), key)
+    mixed = _mixed(words[None, :] + row_keys[:, None], key_of(key, "row"))
+    bits = _unpack(mixed.reshape(-1)).reshape(len(rows), -1)[:, :count]
+    return bits.reshape(len(rows), *shape).to(like.dtype) * 2 - 1
+
+
+def _mixed(counter: Tensor, key: int) -> Tensor:
+    """Return a well mixed 64-bit word for each counter; products wrap around as the hash wants."""
+    z = counter * _signed(_GOLDEN) + _signed(key)
+    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
+    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """Shift right as if without sign, which torch's integers have."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    word &= (1 << 64) - 1
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _unpack(words: Tensor) -> Tensor:
+    """Return the 64 bits of each word in a row, through bytes so that little memory is used."""
+    octets = words.contiguous().view(torch.uint8)
+    places = torch.arange(8, dtype=torch.uint8, device=words.device)
+    return ((octets[:, None] >> places) & 1).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction of one parameter, seen as a matrix of its rows.
+
+    Parameters
+    ----------
+    full
+        The direction itself, in the parameter's shape, or ``None`` where it is ``left @ rightᵀ``.
+    left, right
+        The thin factors, ``(m, r + 1)`` and ``(k, r + 1)``, their last columns zero.
+    last
+        The last unit vector of ``r + 1``.
+    """
+
+    full: Tensor | None
+    left: Any = None
+    right: Any = None
+    last: Any = None
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        """Return the direction written out."""
+        return self.full if self.full is not None else (self.left @ self.right.T).reshape(shape)
+
+
+Directions = dict[str, Direction]
+Draw = Callable[[], Sequence[Directions]]
+
+
+def is_wide(shape: torch.Size) -> bool:
+    """Return whether a parameter is a matrix with many rows and columns."""
+    return len(shape) == 2 and min(shape) >= WIDE
+
+
+def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) -> Directions:
+    """Return one random direction of the released parameters.
+
+    Parameters
+    ----------
+    problem
+        Whose parameters.
+    key
+        What tells this direction from others: a seed, a step, a number.
+    thin
+        Whether wide weights get products of thin factors.
+    """
+    released = problem.released()
+    wide = {name: p for name, p in released.items() if thin and is_wide(p.shape)}
+    rest = {name: p for name, p in released.items() if name not in wide}
+    rows = [size for p in wide.values() for size in p.shape]
+    like = next(iter(released.values())).detach()
+    held = (RANK + 1) * sum(rows)
+    every = signs(key_of(*key), (held + sum(p.numel() for p in rest.values()),), like)
+    out: Directions = {}
+    if wide:
+        # Made on the device: a copy from here would wait for all that it has still to do.
+        last = (torch.arange(RANK + 1, device=like.device) == RANK).to(like.dtype)
+        # Both factors take a part of 1/√r, and end in a column of zeros: room for a bias.
+        factors = (every[:held].reshape(-1, RANK + 1) * ((1 - last) * RANK**-0.25)).split(rows)
+        for name, left, right in zip(wide, factors[::2], factors[1::2], strict=True):
+            out[name] = Direction(None, left, right, last)
+    pieces = every[held:].split([p.numel() for p in rest.values()])
+    for (name, p), piece in zip(rest.items(), pieces, strict=True):
+        out[name] = Direction(piece.reshape(p.shape).to(p))
+    return out
