@@ -1,18 +1,41 @@
-"""``sp.leakage``: which Jacobian a fitted model and its data have."""
+"""``sp.leakage``: from a fitted model, its data and a noise to the leakage of the release.
+
+One pass over the data checks that the model minimises its objective on them, and gives the Hessian,
+and with it all that the leakage of a row needs besides the row itself. Everything that is summed
+over the rows is summed in float64, whatever the table's type; the Jacobian is of the table's own.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, overload
 
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.core.jacobian import Release
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.jacobian.release import release_of
-from seepage.streams.dispatch import as_source
-from seepage.tables.source import RowSource
+from seepage.glm.adapters.describe import describe
+from seepage.glm.estimators.base import LinearModel
+from seepage.glm.estimators.inputs import as_source, read_penalty
+from seepage.glm.fitting.minimiser import check_columns, judge_stationarity
+from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
+from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
+from seepage.glm.losses.families import Categorical
+from seepage.support.chunks import by_rows, chunk_for, row_slices
+from seepage.tables.frames import MemorySource, Table
+from seepage.tables.source import Chunk, RowSource
+
+Array = Any
+_WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
 
 @overload
@@ -96,3 +119,274 @@ def leakage(
     source = as_source(X, y, sample_weight, dtype)
     release = release_of(model, source, noise, on_mismatch)
     return Leakage(release, source, (noise,), Attributes(source, attributes))
+
+
+@dataclass(frozen=True)
+class GLMRelease(Release):
+    """The parameters of a fitted GLM with noise.
+
+    Parameters
+    ----------
+    fit
+        The model. Its target and weights are those of a table in memory, or of no row.
+    problem
+        How the labels of a chunk are read; ``None`` for a table in memory, whose are in ``fit``.
+    template
+        The Jacobian about all rows of a table in memory, or about one made-up row: what all rows
+        have in common is kept in it, and passed on to the Jacobians of the chunks.
+    """
+
+    fit: FittedGLM
+    problem: PenalisedLoss | None
+    template: GLMJacobian
+
+    @property
+    def model(self) -> FittedGLM:
+        """The fitted model."""
+        return self.fit
+
+    def jacobian(self, chunk: Chunk) -> GLMJacobian:
+        """Return the Jacobian about the rows of a chunk, exact for each of them."""
+        if self.problem is None:
+            return self.template
+        fit = _about(self.fit, self.problem, chunk)
+        margins = fit.margins(chunk.X)
+        if isinstance(self.template, SingleOutputJacobian):
+            r, a, b = _weighted_derivatives(fit, margins)
+            return self.template.about(chunk.X, r, a, b, fit.target)
+        return _jacobian_of_rows(fit, chunk.X, margins, self.template.whitener)
+
+    def merged(self, other: Release) -> GLMRelease | None:
+        """Return both releases as one where they are the same model with other noise."""
+        if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
+            return None
+        template = self.template.merged(other.template)
+        return None if template is None else replace(self, template=template)
+
+
+def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
+    """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
+
+    Parameters
+    ----------
+    model
+        The model, ours or another library's.
+    source
+        The rows it was fitted on.
+    noise
+        What will be added to its parameters.
+    on_mismatch
+        What to do where it is not the minimiser: ``"raise"`` or ``"warn"``.
+    """
+    fit, problem = describe_on(model, source)
+    sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
+    if problem is not None and type(model).__name__ == "PoissonRegressor":
+        # Its penalty is per unit of weight, which the made-up rows of the description do not know.
+        fit = replace(fit, ridge=float(model.alpha) * sums.weight)
+        problem = replace(problem, ridge=fit.ridge)
+    X: Array = source.table.values if isinstance(source, MemorySource) else None
+    objective = Objective.of(fit, X) if problem is None else StreamedObjective(source, problem)
+    free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
+    H = penalised(sums.hessian, fit.ridge, free)
+    check_columns(objective, H, sums.rows, source.names)
+    H = objective.definite(H)
+    gradient = sums.gradient + fit.ridge * fit.parameters
+    if free:
+        gradient[-1, ...] = sums.gradient[-1, ...]
+    judge_stationarity(fit, gradient, math.sqrt(sums.squares), H, on_mismatch)
+    whitener = whitened_inverse(H, noise)
+    if problem is None:
+        margins = by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
+        template = _jacobian_of_rows(fit, X, margins, whitener)
+        template.fit = fit
+    else:
+        row = np.zeros((1, len(source.names)))
+        one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
+        template = _jacobian_of_rows(one, row, one.margins(row), whitener)
+    return GLMRelease(fit, problem, template)
+
+
+def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
+    """Return a model's description, with the rows of a table in memory or without any.
+
+    Without, there is also the objective it states, which reads the labels of every chunk.
+    """
+    if isinstance(source, MemorySource):
+        fit = describe(model, source.table, source.y, source.sample_weight)
+        return _in_float64(fit), None
+    if getattr(model, "class_weight", None) is not None:
+        raise InputError(
+            f"A {type(model).__name__} with class_weight is not supported on data that are read in "
+            "chunks; fit it with a column of sample weights."
+        )
+    if type(model).__module__.startswith("statsmodels"):
+        raise InputError(
+            "Results of statsmodels hold their whole table in memory: pass that table instead of "
+            "data that are read in chunks."
+        )
+    if source.weighted != getattr(model, "weighted_", source.weighted):
+        raise InputError(
+            "This model was fitted "
+            + ("without sample weights" if source.weighted else "with sample weights")
+            + ": open the data with weight= as for the fit."
+        )
+    classes = getattr(model, "classes_", None)
+    labels = np.ones(1) if classes is None else np.asarray(classes)
+    zero = np.broadcast_to(np.zeros((1, 1)), (len(labels), len(source.names)))
+    table = Table(zero, source.names, None, "pyarrow")
+    weights = np.full(len(labels), 2.0) if source.weighted else None
+    fit = describe(model, table, labels, weights)
+    if isinstance(model, LinearModel):
+        fit = replace(fit, ridge=read_penalty(model.l2, len(source)))
+    fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
+    known = None if classes is None else np.asarray(classes)
+    intercept = fit.intercept is not None
+    return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
+
+
+def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
+    """Return the Jacobian about a single row, of a model known to be the minimiser on ``X``.
+
+    It is a Jacobian over a table of that one row, however many rows the model was fitted on.
+    """
+    margins, objective = fit.margins(X), Objective.of(fit, X)
+    H = objective.definite(objective.hessian(margins))
+    one = slice(row, row + 1)
+    weight = None if fit.sample_weight is None else fit.sample_weight[one]
+    alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
+    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
+
+
+def whitened_inverse(H: Array, noise: Noise) -> Array:
+    """Return ``A = Φ^½ H⁻¹``, with ``Φ`` the information of the noise and ``H`` definite."""
+    xp = array_namespace(H)
+    # Scaled to a unit diagonal first, the inverse does not suffer from the units of the columns.
+    scale = 1 / xp.sqrt(xp.linalg.diagonal(H))
+    inverse = xp.linalg.inv(H * scale[:, None] * scale[None, :])
+    inverse = (inverse + inverse.T) / 2 * scale[:, None] * scale[None, :]
+    information = noise.information(H.shape[0])
+    if information.ndim == 2:
+        root = np.linalg.cholesky(information).T
+        return xp.asarray(root, dtype=H.dtype, device=H.device) @ inverse
+    root = xp.asarray(np.sqrt(information), dtype=H.dtype, device=H.device)
+    return root * inverse if information.ndim == 0 else root[:, None] * inverse
+
+
+@dataclass(frozen=True)
+class OptimumSums:
+    """The Hessian and gradient of the unpenalised objective of some rows at the coefficients."""
+
+    hessian: Array
+    gradient: Array
+    squares: float  # Σ (ω r ‖x̃‖)²
+    rows: int  # of a weight above zero
+    weight: float
+
+    def __add__(self, other: OptimumSums) -> OptimumSums:
+        return OptimumSums(
+            self.hessian + other.hessian,
+            self.gradient + other.gradient,
+            self.squares + other.squares,
+            self.rows + other.rows,
+            self.weight + other.weight,
+        )
+
+
+def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss | None) -> OptimumSums:
+    """Return the sums over a chunk, a table in single precision being widened piece by piece."""
+    here = fit if problem is None else _about(fit, problem, chunk)
+    xp = array_namespace(chunk.X)
+    step = _WIDENED if chunk.X.dtype != xp.float64 else chunk.X.shape[0] * chunk.X.shape[1]
+    found = [_sums_of_rows(here, chunk.X, rows) for rows in row_slices(*chunk.X.shape, chunk=step)]
+    return sum(found[1:], start=found[0])
+
+
+def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
+    X, weight = _wide(X[rows, :]), None if fit.sample_weight is None else fit.sample_weight[rows]
+    target, intercept = fit.target[rows, ...], fit.intercept is not None
+    xp = array_namespace(X)
+    objective = Objective(X, fit.family, target, weight, 0.0, intercept)
+    margins = fit.margins(X)
+    slopes = objective.slopes(margins)
+    sizes = slopes * slopes if slopes.ndim == 1 else xp.sum(slopes * slopes, axis=1)
+    count = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
+    return OptimumSums(
+        objective.hessian(margins),
+        objective.gradient(fit.parameters, slopes),
+        float(xp.sum(sizes * objective.row_norms**2)),
+        count,
+        float(count if weight is None else xp.sum(weight)),
+    )
+
+
+def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
+    """Return the model with the labels and weights of a chunk."""
+    return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
+
+
+def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
+    build = _categorical if isinstance(fit.family, Categorical) else _single_output
+    return build(fit, X, margins, _narrow(whitener, X))
+
+
+def _single_output(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+    r, a, b = (_narrow(v, X) for v in _weighted_derivatives(fit, margins))
+    return SingleOutputJacobian(
+        X,
+        _narrow(fit.coef, X),
+        intercept=fit.intercept is not None,
+        r=r,
+        a=a,
+        b=b,
+        whitener=whitener,
+        target=fit.target,
+    )
+
+
+def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array, Array]:
+    """Return ``r``, ``a`` and ``b`` of rows with these margins, the weights folded in, (n,)."""
+    family, y, weight = fit.family, fit.target, fit.sample_weight
+    r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
+    return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
+
+
+def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+    family, y, weight = fit.family, fit.target, fit.sample_weight
+
+    def derivatives(rows: slice | Array) -> tuple[Array, Array, Array]:
+        M, Y = margins[rows, :], y[rows, :]
+        r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
+        if weight is not None:
+            w = weight[rows]
+            r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
+        return _narrow(r, X), _narrow(a, X), _narrow(b, X)
+
+    return GLMJacobian(
+        X,
+        _narrow(fit.coef, X),
+        intercept=fit.intercept is not None,
+        derivatives=derivatives,
+        whitener=whitener,
+        target=y,
+        label_size=margins.shape[1] - 1,
+    )
+
+
+def _in_float64(fit: FittedGLM) -> FittedGLM:
+    return replace(
+        fit,
+        coef=_wide(fit.coef),
+        intercept=None if fit.intercept is None else _wide(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else _wide(fit.sample_weight),
+        target=_wide(fit.target),
+    )
+
+
+def _wide(values: Array) -> Array:
+    xp = array_namespace(values)
+    return xp.astype(values, xp.float64, copy=False)
+
+
+def _narrow(values: Array, like: Array) -> Array:
+    return array_namespace(values).astype(values, like.dtype, copy=False)

@@ -20,8 +20,8 @@ from seepage.glm import (
     SoftmaxRegression,
 )
 from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.stationarity import check_stationarity
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import read_table
 
 RNG = np.random.default_rng(0)

@@ -6,17 +6,18 @@ import scipy.optimize
 import torch
 from sklearn import linear_model
 
-from seepage.glm.fitting.curvature import (
-    gauge_fixed,
-    hessian,
-    weighted_gram,
-)
-from seepage.glm.fitting.factorisations import cholesky_factor, damped_factor, stacked_r
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import bernoulli, gaussian, poisson
+from seepage.glm.fitting.objective import (
+    Objective,
+    cholesky_factor,
+    damped_factor,
+    gauge_fixed,
+    hessian,
+    stacked_r,
+    weighted_gram,
+)
+from seepage.glm.losses.families import Categorical, bernoulli, gaussian, poisson
 
 NAMES = tuple("abcdefghij")
 

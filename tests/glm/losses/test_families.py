@@ -11,9 +11,8 @@ from seepage.errors import InputError
 from seepage.glm import Family, GeneralizedLinearRegression, register_family
 from seepage.glm.losses import derivative_check as checking
 from seepage.glm.losses import families
-from seepage.glm.losses.categorical import Categorical
 from seepage.glm.losses.derivative_check import probe_points
-from seepage.glm.losses.families import bernoulli, gaussian, get_family, poisson
+from seepage.glm.losses.families import Categorical, bernoulli, gaussian, get_family, poisson
 
 BUILT_IN = [gaussian, bernoulli, poisson]
 

@@ -35,9 +35,8 @@ import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
-from seepage.glm.fitting.factorisations import cholesky_factor
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import Objective, cholesky_factor
 from seepage.glm.losses.families import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 

@@ -21,9 +21,8 @@ import numpy as np
 
 from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
 from seepage.errors import InputError
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.losses.families import Categorical
 
 
 class SolvedClasses(NamedTuple):

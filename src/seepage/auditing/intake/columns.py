@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from seepage.auditing.intake.read_file import steps_of
 from seepage.errors import InputError, nearest
-from seepage.tables.facts import FEW, Facts, look_at
+from seepage.tables.facts import FEW, Facts
 from seepage.tables.names import SHOWN, counted, listed, shown
+
+if TYPE_CHECKING:
+    from seepage.auditing.intake.encoding import TableToAudit
 
 MOST_LEVELS = 1000
 MOST_CLASSES = 100
@@ -56,7 +56,7 @@ class ColumnPlan:
 
 
 def plan_columns(
-    table: pa.Table,
+    table: TableToAudit,
     target: str,
     *,
     drop: Sequence[str] = (),
@@ -70,7 +70,7 @@ def plan_columns(
     Parameters
     ----------
     table
-        A table of :func:`seepage.auditing.intake.read_file.read_file`, or any Arrow table.
+        The table.
     target
         The column to predict.
     drop
@@ -92,43 +92,14 @@ def plan_columns(
         target that is an identifier, has one value only or too many classes; gaps, unless
         ``missing`` says what to do; and when no feature is left.
     """
-    check_names(table.column_names, target, drop, sensitive, groups, categorical)
-    codes = set(categorical)
-    wanted = [n for n in table.column_names if n not in {target, *drop}]
-    facts = {n: look_at(table.column(n), as_codes=n in codes) for n in [target, *wanted]}
-    _check_groups(table, groups)
-    return plan_from_facts(
-        facts,
-        target,
-        drop=drop,
-        sensitive=sensitive,
-        groups=groups,
-        categorical=categorical,
-        missing=missing,
-        steps=steps_of(table),
-    )
-
-
-def plan_from_facts(
-    facts: dict[str, Facts],
-    target: str,
-    *,
-    drop: Sequence[str] = (),
-    sensitive: Sequence[str] = (),
-    groups: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    missing: str = "refuse",
-    steps: Sequence[str] = (),
-) -> ColumnPlan:
-    """Do the same from what is known of the target and of every column that is not dropped.
-
-    ``steps`` says what was done to the table before.
-    """
+    _check_names(table.names, target, drop, sensitive, groups, categorical)
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
-    steps, codes = list(steps), set(categorical)
-    wanted = [n for n in facts if n != target]
-    kind = _target_kind(target, facts[target], as_classes=target in codes)
+    wanted = [n for n in table.names if n not in {target, *drop}]
+    facts, sizes = table.look([target, *wanted], set(categorical), groups)
+    _check_groups(sizes)
+    steps = list(table.steps)
+    kind = _target_kind(target, facts[target], as_classes=target in categorical)
     if kind == "count":
         steps.append(
             f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
@@ -165,7 +136,7 @@ def plan_from_facts(
     )
 
 
-def check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
+def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
     """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
     if len(set(known)) < len(known):
         twice = next(n for n in known if known.count(n) > 1)
@@ -283,22 +254,14 @@ def _many(facts: Facts) -> str:
     return f"more than {facts.distinct - 1:,}" if facts.capped else f"{facts.distinct:,}"
 
 
-def _check_groups(table: pa.Table, groups: Sequence[str]) -> None:
-    for name in groups:
-        try:
-            levels = len(pc.unique(table.column(name)))
-        except pa.ArrowNotImplementedError:
-            raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
-        if levels > MOST_GROUPS:
-            raise too_many_groups(name, f"{levels:,}")
-
-
-def too_many_groups(name: str, levels: str) -> InputError:
-    """Return the refusal of a grouping column with so many different values."""
-    return InputError(
-        f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS} groups can "
-        "be compared; put values together first (for instance into age bands)."
-    )
+def _check_groups(sizes: Mapping[str, int | None]) -> None:
+    for name, size in sizes.items():
+        if size is None or size > MOST_GROUPS:
+            levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
+            raise InputError(
+                f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS} "
+                "groups can be compared; put values together first (for instance into age bands)."
+            )
 
 
 def _check_no_gaps(names: Sequence[str], facts: dict[str, Facts], rows: int) -> None:

@@ -3,28 +3,149 @@
 Numeric columns are centred and divided by their standard deviation; a boolean column is 0 and 1; a
 category becomes one 0/1 feature per level. The means, deviations and fills that this takes are
 public constants to everything that follows: the leakage is that of the model, given them.
+
+A table in memory becomes a source with one chunk; one that is read in chunks
+(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.intake.columns import ColumnPlan
-from seepage.auditing.intake.gaps import kept_rows
+from seepage.auditing.intake.files import steps_of
+from seepage.auditing.trained_model import ROW, Attribute, LabelFacts, RecordsInMemory
 from seepage.errors import InputError
-from seepage.tables.encoded import Part, encode_column, labels_of
-from seepage.tables.facts import plain_numbers
-from seepage.tables.names import counted, listed, shown, unique
+from seepage.streams.disk.coding import Coding
+from seepage.streams.disk.files import Piece
+from seepage.tables.encoded import Part, labels_of
+from seepage.tables.facts import Facts, is_number, is_text, look_at, plain_numbers
+from seepage.tables.names import counted, listed, shown
+from seepage.tables.source import RowSource
 
-MOST_BYTES = 8 * 10**9  # of the encoded table
+MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 
-Array = np.ndarray[Any, Any]
+
+class TableToAudit(Protocol):
+    """What an audit asks of a table before it is numbers, wherever its rows are."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """What was done to it so far, one sentence each."""
+
+    def look(
+        self, names: Sequence[str], codes: set[str], groups: Sequence[str]
+    ) -> tuple[dict[str, Facts], dict[str, int | None]]:
+        """Return the facts of some columns, and how many different values each group column has.
+
+        ``codes`` are columns of numbers that are codes of categories. ``None`` stands for more
+        different values than are counted.
+        """
+
+    def complete(self, plan: ColumnPlan) -> CompleteTable:
+        """Return the rows that are used as planned: a label is needed, and features if so asked."""
+
+
+class CompleteTable(Protocol):
+    """The rows of a table that have all the values they need."""
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+
+    @property
+    def unlabelled(self) -> int:
+        """How many rows of the table have no label."""
+
+    @property
+    def raw(self) -> pa.Table | None:
+        """The rows as they came, all columns of them, where they are in memory."""
+
+    def part(self, name: str, kind: str) -> Part:
+        """Return how a column of that kind is encoded."""
+
+    def encoded(self, coding: Coding, groups: Sequence[str]) -> RowSource:
+        """Return the rows as numbers; their groups and numbers can be read besides."""
+
+    def labels(self, classes: bool) -> LabelFacts:
+        """Return what is known of the labels."""
+
+
+class TableInMemory:
+    """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self.names, self.rows = table, table.column_names, table.num_rows
+        self.steps = steps_of(table)
+
+    def look(
+        self, names: Sequence[str], codes: set[str], groups: Sequence[str]
+    ) -> tuple[dict[str, Facts], dict[str, int | None]]:
+        """Return the facts of some columns, and how many different values each group column has."""
+        facts = {n: look_at(self.table.column(n), as_codes=n in codes) for n in names}
+        sizes: dict[str, int | None] = {}
+        for name in groups:
+            try:
+                sizes[name] = len(pc.unique(self.table.column(name)))
+            except pa.ArrowNotImplementedError:
+                raise InputError(
+                    f"Column {shown(name)} cannot be grouped by: it is nested."
+                ) from None
+        return facts, sizes
+
+    def complete(self, plan: ColumnPlan) -> CompleteTableInMemory:
+        """Return the rows that are used as planned."""
+        unlabelled = _gaps(self.table.column(plan.target))
+        incomplete = unlabelled.copy()
+        for name in plan.features if plan.missing == "drop" else ():
+            incomplete |= _gaps(self.table.column(name))
+        rows = np.flatnonzero(~incomplete)
+        raw = self.table if len(rows) == self.rows else self.table.take(pa.array(rows))
+        return CompleteTableInMemory(raw, rows, int(unlabelled.sum()), plan)
+
+
+class CompleteTableInMemory:
+    """The rows of a table in memory that are used, with their numbers in it."""
+
+    def __init__(
+        self, raw: pa.Table, row_index: np.ndarray, unlabelled: int, plan: ColumnPlan
+    ) -> None:
+        self.raw, self.rows, self.unlabelled = raw, raw.num_rows, unlabelled
+        self._row_index, self._plan = row_index, plan
+
+    def part(self, name: str, kind: str) -> Part:
+        """Return how a column of that kind is encoded."""
+        return Part.of(name, self.raw.column(name), kind)
+
+    def encoded(self, coding: Coding, groups: Sequence[str]) -> RecordsInMemory:
+        """Return the rows as numbers, one chunk of them."""
+        _check_size(self.rows, coding)
+        place = self.raw.column_names.index(coding.target)
+        table = self.raw.set_column(place, coding.target, _target(self.raw, self._plan))
+        batches = table.select(list(coding.columns)).to_batches()
+        chunk = coding.encode([Piece(batch, "", 0) for batch in batches], 0, (), by_rows=True)
+        beside = {g: labels_of(self.raw.column(g), missing="(missing)") for g in groups}
+        beside[ROW] = self._row_index
+        self._y = chunk.y
+        return RecordsInMemory(chunk.X, coding.names(), chunk.y, None, beside)
+
+    def labels(self, classes: bool) -> LabelFacts:
+        """Return what is known of the labels."""
+        return LabelFacts.of(self._y, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,64 +154,50 @@ class Encoded:
 
     Parameters
     ----------
-    X
-        The features, (n, d), float64, row by row in memory.
-    names
-        The name of every feature: the column's, or ``column=level`` for a level of a category.
-    y
-        The target, (n,): floats for ``numeric`` and ``count``; int64 or text (as objects) for
-        classes. False and true are 0 and 1.
-    target_kind
-        What the target is: ``numeric``, ``count``, ``binary`` or ``multiclass``.
-    attributes
-        For every column that is used, the names of its features.
-    kinds
-        For every column that is used: ``numeric``, ``boolean`` or ``categorical``.
-    units
-        How much of its column's own unit one unit of every feature is, (d,): the standard deviation
-        of a scaled column, otherwise 1.
-    spread
-        The standard deviation of every column in its own units; of a category, the root of the
-        total variance of its one-hot code, ``√(1 − Σ p²)``.
-    groups
-        For every grouping column, the label of each record as text (``(missing)`` where it has
+    source
+        The records: features, labels, numbers in the table and groups (text, ``(missing)`` for
         none).
-    row_index
-        The row of the table each record was in, (n,).
+    coding
+        How columns became features.
+    attributes
+        Every column that is used, with its features. Its spread is the standard deviation in its
+        own units; of a category, the root of the total variance of its one-hot code, ``√(1 − Σ
+        p²)``.
+    target, target_kind, labels
+        The target's name, ``numeric``, ``count``, ``binary`` or ``multiclass``, and its facts.
+        Labels are floats for ``numeric`` and ``count``, whole numbers or text for classes; false
+        and true are 0 and 1.
+    groups, sensitive
+        The columns to compare groups by, and those that are sensitive, all among the attributes.
     steps
         What was done to the data, one sentence each.
     raw
-        The records as they came, all columns of them.
-    drop_first
-        Whether the first level of every category was left out, as a model with an intercept needs.
-    target, sensitive
-        The target's name, and the sensitive columns, all of which are in ``attributes``.
+        The records as they came, all columns of them, where they are in memory.
     """
 
-    X: Array
-    names: tuple[str, ...]
-    y: Array
+    source: RowSource
+    coding: Coding
+    attributes: tuple[Attribute, ...]
+    target: str
     target_kind: str
-    attributes: dict[str, tuple[str, ...]]
-    kinds: dict[str, str]
-    units: Array
-    spread: dict[str, float]
-    groups: dict[str, Array]
-    row_index: Array
+    labels: LabelFacts
+    groups: tuple[str, ...]
+    sensitive: tuple[str, ...]
     steps: tuple[str, ...]
-    raw: pa.Table
-    drop_first: bool = True
-    target: str = "target"
-    sensitive: tuple[str, ...] = ()
+    raw: pa.Table | None
 
-    def positions(self) -> dict[str, tuple[int, ...]]:
-        """Return, for every column that is used, where its features stand in ``X``."""
-        where = {name: j for j, name in enumerate(self.names)}
-        return {column: tuple(where[n] for n in names) for column, names in self.attributes.items()}
+    def values(self) -> dict[str, list[str]]:
+        """Return the caller's cells as text."""
+        if self.raw is None:
+            raise InputError("The values of data that are read in chunks are not kept.")
+        return {
+            name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
+            for k, name in enumerate(self.raw.column_names)
+        }
 
 
 def encode(
-    table: pa.Table, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
+    table: TableToAudit, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
 ) -> Encoded:
     """Encode a table as planned.
 
@@ -108,41 +215,50 @@ def encode(
     ------
     InputError
         When no two rows are left, the target or a sensitive column is left with one value, or the
-        encoded table would take more than 8 GB.
+        encoded table would take more than 8 GB of memory.
     """
     steps = list(plan.steps)
-    rows = kept_rows(table, plan, steps)
-    raw = table if rows is None else table.take(pa.array(rows))
-    row_index = np.arange(table.num_rows) if rows is None else rows
-    parts = _parts(raw, plan, steps)
-    X, names, attributes, units = _fill(raw, parts, scale, drop_first)
-    steps.extend(told_steps(parts, scale, drop_first))
+    used = table.complete(plan)
+    _tell_lost(table.rows, used, steps)
+    parts = _usable_parts([used.part(n, plan.kinds[n]) for n in plan.features], plan, steps)
+    coding = Coding(tuple(parts), plan.target, None, scale, drop_first)
+    source = used.encoded(coding, plan.groups)
+    steps.extend(_told_steps(parts, scale, drop_first))
+    if used.raw is None:
+        steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return Encoded(
-        X=X,
-        names=names,
-        y=_target(raw.column(plan.target), plan),
+        source=source,
+        coding=coding,
+        attributes=_attributes(coding),
         target=plan.target,
         target_kind=plan.target_kind,
-        attributes=attributes,
-        kinds={part.name: part.kind for part in parts},
-        units=units,
-        spread={part.name: part.spread for part in parts},
-        groups={name: _group_labels(raw.column(name)) for name in plan.groups},
+        labels=used.labels(classes=plan.target_kind in ("binary", "multiclass")),
+        groups=plan.groups,
         sensitive=plan.sensitive,
-        row_index=row_index,
         steps=tuple(steps),
-        raw=raw,
-        drop_first=drop_first,
+        raw=used.raw,
     )
 
 
-def _parts(raw: pa.Table, plan: ColumnPlan, steps: list[str]) -> list[Part]:
-    """Describe how every column is encoded, leaving out those that are constant by now."""
-    parts = [Part.of(name, raw.column(name), plan.kinds[name]) for name in plan.features]
-    return usable_parts(parts, plan, steps)
+def _tell_lost(before: int, used: CompleteTable, steps: list[str]) -> None:
+    """Say which rows go; a missing target is never filled: such a row trains nothing."""
+    lost, gone = used.unlabelled, before - used.rows
+    if used.rows < 2:
+        raise InputError(
+            f"{counted(used.rows, 'row is', 'rows are')} left of {before:,} once those with "
+            "missing values are dropped, and an audit needs two or more; drop the columns with the "
+            "most gaps, or use --missing impute."
+        )
+    if lost:
+        steps.append(f"{counted(lost, 'row')} dropped for a missing target.")
+    if gone > lost:
+        steps.append(
+            f"{counted(gone - lost, 'row')} dropped for a missing value in a feature, of "
+            f"{before:,}."
+        )
 
 
-def usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> list[Part]:
+def _usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> list[Part]:
     """Return the columns that vary, and write down what was filled and what is left out."""
     for part in parts:
         if part.filled:
@@ -166,35 +282,19 @@ def usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> l
     return [part for part in parts if not part.constant]
 
 
-def _fill(
-    raw: pa.Table, parts: list[Part], scale: bool, drop_first: bool
-) -> tuple[Array, tuple[str, ...], dict[str, tuple[str, ...]], Array]:
-    widths = [part.width(drop_first) for part in parts]
-    n, d = raw.num_rows, sum(widths)
-    if 8 * n * d > MOST_BYTES:
-        widest = max(zip(widths, parts, strict=True), key=lambda pair: pair[0])
-        raise InputError(
-            f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
-            f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
-            f"columns come from {shown(widest[1].name)} ({widest[0]:,}): drop it, put "
-            "levels together, or audit a sample of the rows."
-        )
-    X = np.zeros((n, d))
-    units = np.ones(d)
-    titles = unique(title for part in parts for title in part.titles(drop_first))
-    attributes = {}
-    start = 0
-    for part, width in zip(parts, widths, strict=True):
-        stop = start + width
-        encode_column(part, raw.column(part.name), X[:, start:stop], scale, drop_first)
-        if scale and part.kind == "numeric":
-            units[start] = part.spread
-        attributes[part.name] = tuple(titles[start:stop])
-        start = stop
-    return X, tuple(titles), attributes, units
+def _attributes(coding: Coding) -> tuple[Attribute, ...]:
+    """Return every column with its features, and how far they move for one unit of it."""
+    found, start = [], 0
+    for part in coding.parts:
+        width = part.width(coding.drop_first)
+        unit = part.spread if coding.scale and part.kind == "numeric" else 1.0
+        columns = tuple(range(start, start + width))
+        found.append(Attribute(part.name, part.kind, columns, np.eye(width) / unit, part.spread))
+        start += width
+    return tuple(found)
 
 
-def told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[str]:
+def _told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[str]:
     """Return how the columns were encoded, one sentence each."""
     steps = []
     numeric = [part.name for part in parts if part.kind == "numeric"]
@@ -217,24 +317,41 @@ def told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[str
     return steps
 
 
-def _target(column: pa.ChunkedArray, plan: ColumnPlan) -> Array:
+def _check_size(n: int, coding: Coding) -> None:
+    widths = [part.width(coding.drop_first) for part in coding.parts]
+    d = sum(widths)
+    if 8 * n * d > MOST_BYTES:
+        widest = max(zip(widths, coding.parts, strict=True), key=lambda pair: pair[0])
+        raise InputError(
+            f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
+            f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
+            f"columns come from {shown(widest[1].name)} ({widest[0]:,}): drop it, put "
+            "levels together, or audit a sample of the rows."
+        )
+
+
+def _target(table: pa.Table, plan: ColumnPlan) -> pa.Array | pa.ChunkedArray:
+    """Return the labels: floats, or classes as whole numbers or text."""
+    column = table.column(plan.target)
     if plan.target_kind in ("numeric", "count"):
-        y = column.cast(pa.float64(), safe=False).to_numpy()
-        return np.array(y, dtype=np.float64)
-    classes = len(pc.unique(plain_numbers(column)))
-    if classes < 2:
+        return column.cast(pa.float64(), safe=False)
+    if len(pc.unique(plain_numbers(column))) < 2:
         raise InputError(
             f"The target {shown(plan.target)} has one value only in the rows that are left."
         )
     if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int64())
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return labels_of(column)
-    try:
-        return np.array(column.cast(pa.int64()).to_numpy(), dtype=np.int64)
-    except pa.ArrowInvalid:  # numbers with decimals, named as codes of classes
-        return labels_of(column)
+        return column.cast(pa.int64())
+    if not is_text(column.type):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:  # numbers with decimals, named as codes of classes
+            pass
+    return pa.array(labels_of(column), pa.string())
 
 
-def _group_labels(column: pa.ChunkedArray) -> Array:
-    return labels_of(column, missing="(missing)")
+def _gaps(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    if is_number(column.type):
+        column = plain_numbers(column)
+    if column.null_count == 0:
+        return np.zeros(len(column), dtype=bool)
+    return np.asarray(pc.is_null(column).to_numpy())

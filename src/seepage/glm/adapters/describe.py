@@ -20,9 +20,8 @@ from seepage.glm.estimators.inputs import (
     read_weights,
 )
 from seepage.glm.estimators.regressors import GLMRegressor
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical, class_targets
-from seepage.glm.losses.families import Family
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical, Family, class_targets
 from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard

@@ -27,9 +27,15 @@ from seepage.glm.estimators.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical, class_targets
-from seepage.glm.losses.families import Family, bernoulli, gaussian, poisson
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import (
+    Categorical,
+    Family,
+    bernoulli,
+    class_targets,
+    gaussian,
+    poisson,
+)
 from seepage.tables.frames import Table, as_numpy, place_like
 
 Array = Any  # any array of the array API standard

@@ -8,7 +8,7 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.estimators.inputs import check_column_count, read_response, read_weights
-from seepage.glm.fitting.fitted import FittedGLM
+from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Family, bernoulli, gaussian, poisson
 from seepage.tables.frames import Table, as_numpy
 

@@ -9,14 +9,12 @@ from array_api_compat import array_namespace, device
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from seepage.glm.estimators.inputs import read_features, read_penalty
+from seepage.glm.estimators.inputs import as_source, is_streamed, read_features, read_penalty
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import Family
-from seepage.streams.dispatch import as_source, is_streamed
+from seepage.glm.losses.families import Categorical, Family
 from seepage.tables.frames import Table, place_like
 from seepage.tables.source import RowSource
 

@@ -12,8 +12,7 @@ from sklearn.metrics import accuracy_score
 from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_classes, read_weights
-from seepage.glm.losses.categorical import Categorical, class_targets
-from seepage.glm.losses.families import Family, bernoulli
+from seepage.glm.losses.families import Categorical, Family, bernoulli, class_targets
 from seepage.tables.frames import Table, as_numpy, place_like
 from seepage.tables.source import RowSource
 

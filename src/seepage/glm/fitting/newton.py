@@ -11,10 +11,9 @@ from array_api_compat import array_namespace, device
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
-from seepage.glm.fitting.existence import check_columns, check_counts, check_drift, check_overlap
-from seepage.glm.fitting.factorisations import CholeskyFactor, cholesky_factor, damped_factor
-from seepage.glm.fitting.objective import norm
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.minimiser import check_columns, check_counts, check_drift, check_overlap
+from seepage.glm.fitting.objective import CholeskyFactor, cholesky_factor, damped_factor, norm
+from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import as_numpy
 
 if TYPE_CHECKING:

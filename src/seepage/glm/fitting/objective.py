@@ -4,27 +4,112 @@ A minimiser asks an objective a few questions: what is at some parameters (:clas
 what is along a step from there (:class:`NewtonLine`), and what the columns are like. For a table in
 memory they are answered here; over a source by sums over its chunks
 (:class:`~seepage.glm.fitting.streamed.StreamedObjective`).
+
+Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
+written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
+only, close to half the price of a general product. Factorisations are computed where the arrays
+live.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from array_api_compat import array_namespace, device
+import scipy.linalg
+from array_api_compat import array_namespace, device, is_numpy_array
 
-from seepage.glm.fitting.curvature import gauge_fixed, hessian, row_chunks
-from seepage.glm.fitting.factorisations import stacked_r
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.losses.categorical import Categorical
-from seepage.glm.losses.families import Family
+from seepage.glm.losses.families import Categorical, Family
+from seepage.support.chunks import row_slices
+from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard
 
 _SETTLED = 1e-6  # a Newton step this small beside the margins is followed by one far smaller
+_CHUNK_ELEMENTS = 1 << 20
+_CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class FittedGLM:
+    """A generalized linear model and the objective its coefficients are meant to minimise.
+
+    The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
+
+        Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²        (the intercept w₀ is not penalised)
+
+    Parameters
+    ----------
+    family
+        The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them.
+    coef
+        ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In float64, in the library
+        and on the device of the table.
+    intercept
+        ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
+    ridge
+        ``nλ``, with n the number of rows.
+    sample_weight
+        ``ω``, (n,), class weights included; ``None`` when all are one.
+    target
+        The labels as numbers: (n,), 0 and 1 for two classes whatever they were called; one-hot,
+        (n, K), for :class:`Categorical`.
+    feature_names
+        One per column.
+    """
+
+    family: Family | Categorical
+    coef: Array
+    intercept: Array | None
+    ridge: float
+    sample_weight: Array | None
+    target: Array
+    feature_names: tuple[str, ...]
+
+    @classmethod
+    def on(
+        cls,
+        table: Table,
+        family: Family | Categorical,
+        target: Array,
+        weights: Array | None,
+        *,
+        coef: Any,
+        intercept: Any,
+        ridge: float,
+    ) -> FittedGLM:
+        """Return a description with everything placed where the table lives.
+
+        Of ``Categorical`` the coefficients are (K, d), as in scikit-learn; of others (d,) or
+        (1, d).
+        """
+        w = place_like(coef, table.values)
+        free = None if intercept is None else place_like(intercept, table.values)
+        if isinstance(family, Categorical):
+            w = w.T
+        else:
+            family.check_labels(target)
+            xp = array_namespace(w)
+            w = xp.reshape(w, (-1,))
+            free = None if free is None else xp.reshape(free, ())
+        return cls(family, w, free, float(ridge), weights, target, table.names)
+
+    def margins(self, X: Array) -> Array:
+        """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""
+        M = X @ self.coef
+        return M if self.intercept is None else M + self.intercept
+
+    @property
+    def parameters(self) -> Array:
+        """The released parameters in one array, intercept last: (D,), or (D, K)."""
+        if self.intercept is None:
+            return self.coef
+        xp = array_namespace(self.coef)
+        last = xp.reshape(self.intercept, (1, *self.coef.shape[1:]))
+        return xp.concat([self.coef, last], axis=0)
 
 
 @dataclass(frozen=True)
@@ -296,3 +381,171 @@ def parameter_shape(
 def norm(values: Array) -> float:
     """Return the Euclidean norm of an array of any shape."""
     return math.sqrt(float(array_namespace(values).sum(values * values)))
+
+
+# Hessians ---------------------------------------------------------------------------------------
+
+
+def row_chunks(n: int, d: int) -> Iterator[slice]:
+    """Cut n rows of d entries into slices over which to sum d×d matrices.
+
+    Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
+    thousand rows amortise; narrow tables take more rows, to spare the interpreter.
+    """
+    return row_slices(n, d, chunk=max(_CHUNK_ROWS * d, _CHUNK_ELEMENTS))
+
+
+def weighted_gram(X: Array, weights: Array) -> Array:
+    """Return ``Σᵢ weightᵢ xᵢ xᵢᵀ``, (d, d), for weights of any sign."""
+    xp = array_namespace(X)
+    n, d = X.shape
+    total = xp.zeros((d, d), dtype=X.dtype, device=device(X))
+    one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
+    factors = xp.sqrt(one_sign * weights) if one_sign else weights
+    for rows in row_chunks(n, d):
+        scaled = X[rows, :] * factors[rows, None]
+        total += scaled.T @ (scaled if one_sign else X[rows, :])
+    return -total if one_sign < 0 else total
+
+
+def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
+    """Return the weighted Gram matrix of ``[X, 1]``, or of ``X`` without an intercept."""
+    gram = weighted_gram(X, weights)
+    if not intercept:
+        return gram
+    xp = array_namespace(X)
+    border = X.T @ weights
+    top = xp.concat([gram, border[:, None]], axis=1)
+    bottom = xp.concat([border, xp.reshape(xp.sum(weights), (1,))])
+    return xp.concat([top, bottom[None, :]], axis=0)
+
+
+def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Array:
+    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
+
+    For softmax it is singular along the gauge directions (one and the same vector added to the
+    parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
+
+    Parameters
+    ----------
+    X
+        The table, (n, d).
+    curvature
+        ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
+        softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
+    ridge
+        ``nλ``, the coefficient of ``½‖w‖²`` in the objective.
+    intercept
+        Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
+
+    Returns
+    -------
+    Array
+        (P, P), P = D or DK, with D = d, or d + 1 with an intercept; the feature is the slow index,
+        the class the fast one.
+    """
+    if len(curvature.shape) == 1:
+        return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
+    xp = array_namespace(X)
+    classes = curvature.shape[1]
+    D = X.shape[1] + intercept
+    blocks = xp.zeros((D, classes, D, classes), dtype=X.dtype, device=device(X))
+    for j in range(classes):
+        for k in range(j, classes):
+            block = bordered_gram(X, curvature[:, j, k], intercept)
+            blocks[:, j, :, k] = block
+            blocks[:, k, :, j] = block
+    return penalised(
+        xp.reshape(blocks, (D * classes, D * classes)), ridge, classes if intercept else 0
+    )
+
+
+def penalised(H: Array, ridge: float, free: int) -> Array:
+    """Return ``H + ridge·I``, but for the last ``free`` parameters: the intercepts."""
+    if not ridge:
+        return H
+    xp = array_namespace(H)
+    penalty = xp.full((H.shape[0],), ridge, dtype=H.dtype, device=device(H))
+    penalty[H.shape[0] - free :] = 0.0
+    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
+
+
+def gauge_fixed(H: Array, classes: int) -> Array:
+    """Return ``H + c·(I ⊗ 11ᵀ/K)``, definite along the gauge directions of softmax as well.
+
+    The loss does not change when one vector is added to the parameters of every class, so its
+    gradients, and the derivatives of its gradients by the data, sum to zero over the classes. For
+    such right-hand sides the solution of the system is the same for every ``c > 0``; the mean of
+    the diagonal of ``H`` keeps the condition number where it was.
+    """
+    xp = array_namespace(H)
+    size = H.shape[0]
+    scale = xp.sum(xp.linalg.diagonal(H)) / size
+    blocks = xp.reshape(xp.asarray(H, copy=True), (size // classes, classes, -1, classes))
+    for feature in range(size // classes):
+        blocks[feature, :, feature, :] += scale / classes
+    return xp.reshape(blocks, (size, size))
+
+
+# Factorisations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """The lower triangular ``L`` of ``H = LLᵀ``."""
+
+    lower: Array
+
+    def solve(self, right: Array) -> Array:
+        """Return ``H⁻¹ right`` for a vector or for the columns of a matrix."""
+        L = self.lower
+        if is_numpy_array(L):
+            return scipy.linalg.cho_solve((L, True), right, check_finite=False)
+        xp = array_namespace(L)
+        columns = right if len(right.shape) == 2 else right[:, None]
+        # The standard has no triangular solve, but torch's namespace carries one.
+        half = xp.linalg.solve_triangular(L, columns, upper=False)
+        full = xp.linalg.solve_triangular(L.T, half, upper=True)
+        return full if len(right.shape) == 2 else full[:, 0]
+
+
+def cholesky_factor(H: Array) -> CholeskyFactor | None:
+    """Return the Cholesky factor of ``H``, or ``None`` where ``H`` is not positive definite."""
+    xp = array_namespace(H)
+    try:
+        lower = xp.linalg.cholesky(H)
+    except (ValueError, RuntimeError) as error:
+        # NumPy's LinAlgError is a ValueError and torch's a RuntimeError; nothing else is meant.
+        if type(error).__name__.strip("_") != "LinAlgError":
+            raise
+        return None
+    # A NaN passes through some factorisations without complaint.
+    return CholeskyFactor(lower) if bool(xp.all(xp.isfinite(xp.sum(lower)))) else None
+
+
+def damped_factor(H: Array) -> CholeskyFactor:
+    """Return the factor of ``H``, or of ``H + τI`` for the first τ tried that makes it definite."""
+    xp = array_namespace(H)
+    mean = max(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0], 1e-300)
+    identity = xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
+    damping = 0.0
+    for _ in range(20):
+        factor = cholesky_factor(H + damping * identity if damping else H)
+        if factor is not None:
+            return factor
+        damping = 10.0 * damping if damping else 1e-14 * mean
+    raise FloatingPointError("the Hessian holds values that are not finite")
+
+
+def stacked_r(blocks: Iterable[Array]) -> Array:
+    """Return the R of the QR factorisation of the blocks stacked on one another.
+
+    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
+    Hoemmen and Langou, 2012), which is as stable as one QR of the whole and holds one block only.
+    """
+    R: Array = None
+    for block in blocks:
+        xp = array_namespace(block)
+        stack = block if R is None else xp.concat([R, block], axis=0)
+        R = xp.linalg.qr(stack, mode="reduced")[1]
+    return R

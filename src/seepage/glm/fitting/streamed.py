@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.fitting.curvature import gauge_fixed, penalised
-from seepage.glm.fitting.factorisations import stacked_r
-from seepage.glm.fitting.objective import NewtonLine, NewtonPoint, Objective, norm, parameter_shape
-from seepage.glm.losses.categorical import Categorical, class_positions, class_targets
-from seepage.glm.losses.families import Family
+from seepage.glm.fitting.objective import (
+    NewtonLine,
+    NewtonPoint,
+    Objective,
+    gauge_fixed,
+    norm,
+    parameter_shape,
+    penalised,
+    stacked_r,
+)
+from seepage.glm.losses.families import Categorical, Family, class_positions, class_targets
 
 if TYPE_CHECKING:
     from seepage.tables.source import Chunk, RowSource

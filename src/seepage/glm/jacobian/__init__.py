@@ -1,4 +1,4 @@
-"""The Jacobian of a GLM's release: closed forms for one output, the operator for several, refits.
+"""The Jacobian of a GLM's release, the equations it is solved by, and refits with a record changed.
 
-It starts from a fitted model's description and its data (``release``); fitting is not done here.
+All of it starts from derivatives and a Hessian at hand; what model they are of is not known here.
 """

@@ -26,7 +26,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.support.chunks import by_rows
 
 if TYPE_CHECKING:
-    from seepage.glm.jacobian.closed_form import SingleOutputJacobian
+    from seepage.glm.jacobian.operator import SingleOutputJacobian
 
 Array = Any
 
@@ -75,7 +75,7 @@ class SharedTerms(NamedTuple):
     beyond: Array  # (P, P): x̃ ↦ the part of A x̃ that no unknown reaches
 
 
-class _RowTerms(NamedTuple):
+class _InverseTerms(NamedTuple):
     """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) − yy·y yᵀ``."""
 
     y: Array
@@ -108,7 +108,7 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
 
 def _row_terms(
     jacobian: SingleOutputJacobian, unknowns: Unknowns, shared: SharedTerms, rows: slice
-) -> _RowTerms:
+) -> _InverseTerms:
     xp = array_namespace(jacobian.X)
     r, a = jacobian.r[rows], jacobian.a[rows]
     if unknowns.columns is None and unknowns.basis is None:
@@ -127,7 +127,7 @@ def _row_terms(
     eps = float(xp.finfo(D.dtype).eps)
     regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
     scale = xp.where(regular, 1 / xp.where(regular, D, xp.ones_like(D)), xp.zeros_like(D))
-    return _RowTerms(
+    return _InverseTerms(
         y,
         vv=a * a * kappa * scale,
         vy=a * (r + along) * scale,

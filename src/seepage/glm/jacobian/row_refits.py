@@ -20,13 +20,11 @@ import numpy as np
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.fitting.factorisations import cholesky_factor
-from seepage.glm.fitting.fitted import FittedGLM
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.jacobian.release import one_row_jacobian
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.leakage import one_row_jacobian
+from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import row_slices
 from seepage.tables.frames import as_numpy
 
@@ -48,8 +46,10 @@ class RowRefits:
         The table, (n, d), float64.
     """
 
+    rounding = 1e-14
+
     def __init__(self, fit: FittedGLM, X: np.ndarray) -> None:
-        self.fit, self.X = fit, X
+        self.fit, self.X, self.target = fit, X, fit.target
         self.objective = Objective.of(fit, X)
         self.theta = np.asarray(fit.parameters)
         margins = self.objective.margins(self.theta)

@@ -16,8 +16,7 @@ from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_weights
-from seepage.glm.jacobian.release import release_of
-from seepage.glm.leakage import leakage
+from seepage.glm.leakage import leakage, release_of
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
 from seepage.glm.reweighting.whole_procedure import procedure_leakage
 from seepage.tables.frames import MemorySource, Table, as_numpy, build_frame, place_like, read_table

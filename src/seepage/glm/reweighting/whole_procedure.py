@@ -35,10 +35,9 @@ from seepage.core.noise import Noise
 from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.fitting.curvature import hessian
-from seepage.glm.fitting.fitted import FittedGLM
-from seepage.glm.jacobian.release import whitened_inverse
-from seepage.glm.losses.categorical import Categorical
+from seepage.glm.fitting.objective import FittedGLM, hessian
+from seepage.glm.leakage import whitened_inverse
+from seepage.glm.losses.families import Categorical
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
 from seepage.tables.frames import as_numpy
