@@ -140,6 +140,11 @@ class GLMRelease(Release):
     problem: PenalisedLoss | None
     template: GLMJacobian
 
+    @property
+    def model(self) -> FittedGLM:
+        """The fitted model."""
+        return self.fit
+
     def jacobian(self, chunk: Chunk) -> GLMJacobian:
         """Return the Jacobian about the rows of a chunk, exact for each of them."""
         if self.problem is None:
