@@ -15,8 +15,8 @@ from people import TARGETS, encoded_people, people
 from typer.testing import CliRunner
 
 import seepage.auditing.measures as measures
+import seepage.core.order_statistics as order_statistics
 import seepage.streams.disk.source as reading
-import seepage.streams.order_statistics as order_statistics
 from seepage.auditing.command import Question, answer
 from seepage.auditing.findings import NUMBERS, SHARES
 from seepage.auditing.report import summarise, write_report

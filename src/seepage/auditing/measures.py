@@ -35,10 +35,10 @@ from seepage.auditing.findings import (
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
 from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.noise import Gaussian
+from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.leakage import release_of
-from seepage.streams.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.support.files import Writer
 from seepage.tables.encoded import labels_of
 from seepage.tables.source import Chunk, RowSource
@@ -455,11 +455,11 @@ def worst_record(trained: TrainedModel) -> float:
 def _questions(trained: TrainedModel) -> RecordQuestions:
     return RecordQuestions(
         release=release_of(trained.model, trained.source, Gaussian(1.0), "raise"),
-        attributes=trained.attributes,
+        attributes=trained.table.attributes,
         basis=trained.basis(),
-        label_step=trained.labels.step,
-        groups=trained.groups,
-        sensitive=trained.sensitive,
+        label_step=trained.table.labels.step,
+        groups=trained.table.groups,
+        sensitive=trained.table.sensitive,
         rows=len(trained.source),
         keep=trained.source.in_memory,
     )

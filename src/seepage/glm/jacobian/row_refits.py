@@ -46,6 +46,8 @@ class RowRefits:
         The table, (n, d), float64.
     """
 
+    rounding = 1e-14
+
     def __init__(self, fit: FittedGLM, X: np.ndarray) -> None:
         self.fit, self.X, self.target = fit, X, fit.target
         self.objective = Objective.of(fit, X)

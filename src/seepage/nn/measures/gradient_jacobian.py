@@ -282,10 +282,9 @@ class GradientMoves:
         The Jacobian at the records as they are.
     """
 
-    fit = None
-
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
+        self.rounding = 64 * torch.finfo(jacobian.X.dtype).eps
         self.X = as_numpy(jacobian.X).astype(float)
         self.target = as_numpy(jacobian.target)
         self.theta = self._flat(jacobian.inputs, jacobian.target)

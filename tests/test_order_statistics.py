@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-import seepage.streams.order_statistics as order_statistics
-from seepage.streams.order_statistics import bin_numbers, look_into, select
+import seepage.core.order_statistics as order_statistics
+from seepage.core.order_statistics import bin_numbers, look_into, select
 
 SHARES = (0, 0.1, 0.25, 0.5, 0.9, 0.99, 1)
 
