@@ -1,4 +1,4 @@
-"""The same table of views and oracle cases over every source, and over an operator of products only.
+"""The same table of views and oracle cases over every source, and over products alone.
 
 A table in memory is a source with one chunk; here Parquet and Dask cut it into chunks of seven
 records. The last door is a Jacobian that offers ``forward`` and ``adjoint`` and nothing else.

@@ -90,7 +90,7 @@ def _streamed(question: Question, client: Any) -> Batches | None:
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
         return None
-    from seepage.streams.disk.opening import open_batches
+    from seepage.streams.disk.files import open_batches
 
     if not path.exists():
         return None

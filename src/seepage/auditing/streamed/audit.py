@@ -48,8 +48,8 @@ from seepage.errors import InputError
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.leakage import describe_on, release_of
 from seepage.glm.losses.families import Categorical, bernoulli
-from seepage.streams.disk.coding import Coding
 from seepage.streams.disk.column_scan import ColumnSums
+from seepage.streams.disk.encoding import Coding
 from seepage.streams.disk.files import Batches
 from seepage.streams.disk.source import ParquetRows, scan_columns
 from seepage.tables.encoded import Part

@@ -16,9 +16,8 @@ import numpy as np
 from seepage.auditing.intake.recipe import Recipe
 from seepage.auditing.measures.tradeoff import HELD_OUT, TESTED, losses, noisy_margins
 from seepage.errors import InputError
-from seepage.streams.answers import Answers
 from seepage.streams.disk.column_scan import ColumnSums
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Answers, Chunk, RowSource
 
 Answer = TypeVar("Answer")
 

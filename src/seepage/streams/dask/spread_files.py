@@ -19,14 +19,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.answers import Answers
-from seepage.streams.dask.tree import fetch, named, tree_sum
-from seepage.streams.dask.worker_files import fill_folder
-from seepage.streams.disk.coding import Coding
+from seepage.streams.dask.tasks import fetch, fill_folder, named, tree_sum
+from seepage.streams.disk.encoding import Coding
 from seepage.streams.disk.files import Batches, ParquetFiles, Piece
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.support.chunks import usable_cores
-from seepage.tables.source import Chunk
+from seepage.tables.source import Answers, Chunk
 from seepage.tables.table_file import write_tables
 
 Answer = TypeVar("Answer")
