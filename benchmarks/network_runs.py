@@ -94,7 +94,7 @@ def run(benchmark: str, about: str, parts: dict[str, Measure]) -> int:
     good = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snn.FallbackWarning)
-        for name in options.only or usual:
+        for name in options.only or [name for name in usual if name in parts]:
             results[name] = parts[name](device, options.small, options.repeats)
             good &= judged(results[name]["claims"])
             path.write_text(json.dumps(results, indent=2) + "\n")

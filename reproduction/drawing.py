@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from seepage.auditing.report.canvas import house_style
+from seepage.auditing.report.figures import house_style
 
 _DOTS_PER_INCH = 150
 _COLOURS = 256  # of a PNG: lines and text need no more, and the file is a third as large

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reproduction.drawing import Figure
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.words import number
 from seepage.errors import InputError
 
 

@@ -217,14 +217,13 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
 def test_a_given_model_is_audited(run, people, tmp_path):
     import numpy as np
 
-    from seepage.auditing.intake.columns import plan_columns
-    from seepage.auditing.intake.encoding import encode
-    from seepage.auditing.intake.read_file import read_file
+    from seepage.auditing.intake.files import read_file
+    from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
     from seepage.glm import LogisticRegression
 
-    table = read_file(Path(people))
+    table = TableInMemory(read_file(Path(people)))
     encoded = encode(table, plan_columns(table, "ill"), scale=False)
-    model = LogisticRegression(l2=0.02, fit_intercept=True).fit(encoded.X, encoded.y)
+    model = LogisticRegression(l2=0.02, fit_intercept=True).fit(encoded.source.X, encoded.source.y)
     path = tmp_path / "model.json"
 
     def write(factor):
@@ -236,7 +235,7 @@ def test_a_given_model_is_audited(run, people, tmp_path):
                     "intercept": float(model.intercept_[0]),
                     "l2": 0.02,
                     "classes": ["no", "yes"],
-                    "features": list(encoded.names),
+                    "features": list(encoded.source.names),
                 }
             )
         )
@@ -285,7 +284,7 @@ def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("seepage.auditing.command.assess", interrupted)
+    monkeypatch.setattr("seepage.auditing.command.audit_table", interrupted)
     result = run("audit", people, *AUDIT, "--out", str(tmp_path / "report"))
     assert result.exit_code == 130
     assert not (tmp_path / "report").exists()

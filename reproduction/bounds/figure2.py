@@ -9,8 +9,8 @@ import numpy as np
 from reproduction.bounds.pixel_models import DATA, L2, Bounds, bounds, model, problem
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, INK, VERMILLION
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import BLUE, INK, VERMILLION
+from seepage.auditing.report.words import number
 from seepage.bounds import from_privacy, from_renyi
 from seepage.core.noise import Gaussian
 from seepage.glm.leakage import leakage

@@ -19,8 +19,8 @@ from reproduction.bounds.pixel_models import (
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
 from seepage.attacks import InformedAdversary, ReconstructionErrors
-from seepage.auditing.report.canvas import BLUE, INK, PAPER, VERMILLION
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import BLUE, INK, PAPER, VERMILLION
+from seepage.auditing.report.words import number
 from seepage.core.noise import Gaussian
 from seepage.privacy import epsilon_printed_in_paper_004
 

@@ -11,8 +11,8 @@ from reproduction.bounds.pixel_models import DATA, SIDE, Vector, bounds, model, 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.outcome import Outcome, Quantity
 from seepage.attacks import InformedAdversary, psnr, ssim
-from seepage.auditing.report.canvas import MUTED
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import MUTED
+from seepage.auditing.report.words import number
 from seepage.core.noise import Gaussian
 
 SHOWN = 8

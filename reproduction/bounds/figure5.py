@@ -16,7 +16,7 @@ from reproduction.private_sgd.results import (
     points,
     runs_in_words,
 )
-from seepage.auditing.report.canvas import BLUE, GREEN, INK, ORANGE, VERMILLION
+from seepage.auditing.report.figures import BLUE, GREEN, INK, ORANGE, VERMILLION
 from seepage.errors import InputError
 
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}

@@ -11,8 +11,8 @@ from reproduction.fil.image_models import load_images
 from reproduction.outcome import Outcome, Quantity
 from reproduction.private_sgd.results import FAILURE, load_results, runs_in_words
 from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS
-from seepage.auditing.report.canvas import MUTED
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import MUTED
+from seepage.auditing.report.words import number
 from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 

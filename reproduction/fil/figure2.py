@@ -17,7 +17,7 @@ from reproduction.fil.image_models import (
     image_models,
 )
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, VERMILLION
+from seepage.auditing.report.figures import BLUE, VERMILLION
 
 _BINS = 60
 

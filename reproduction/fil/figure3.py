@@ -17,8 +17,8 @@ from reproduction.fil.image_models import (
     load_images,
 )
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import MUTED
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import MUTED
+from seepage.auditing.report.words import number
 
 SHOWN = 8
 Found = tuple[ImageModel, Vector, NDArray[np.intp]]

@@ -9,7 +9,7 @@ import numpy as np
 from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.image_models import CLASSES, Vector, image_model
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, VERMILLION
+from seepage.auditing.report.figures import BLUE, VERMILLION
 
 SHOWN = 2_000
 _TENTH = 0.1

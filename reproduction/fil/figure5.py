@@ -10,8 +10,8 @@ from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.fil.image_models import SETTING, data_names, image_models
 from reproduction.outcome import Outcome, Quantity
 from seepage import glm
-from seepage.auditing.report.canvas import BLUE, VERMILLION
-from seepage.auditing.report.wording import counted
+from seepage.auditing.report.figures import BLUE, VERMILLION
+from seepage.tables.names import counted
 
 ROUNDS = 15
 _TOLD = (0, 1, 2, 5, 10, 15)

@@ -19,7 +19,7 @@ from reproduction.drawing import RAMP, Figure, draw_figure, power, power_ticks
 from reproduction.fil.attribute_problems import AttributeProblem, warfarin
 from reproduction.outcome import Outcome, Quantity
 from seepage import attacks, glm
-from seepage.auditing.report.canvas import MUTED, word_ticks
+from seepage.auditing.report.figures import MUTED, word_ticks
 from seepage.core.noise import Gaussian
 from seepage.glm.leakage import leakage
 from seepage.support.chunks import progress

@@ -18,7 +18,7 @@ from reproduction.fil.attribute_problems import AttributeProblem, census, warfar
 from reproduction.outcome import Outcome, Quantity
 from seepage import attacks, glm
 from seepage.attacks import Accuracy, InversionResult
-from seepage.auditing.report.canvas import BLUE, MUTED, ORANGE, VERMILLION
+from seepage.auditing.report.figures import BLUE, MUTED, ORANGE, VERMILLION
 from seepage.core.noise import Gaussian
 from seepage.support.chunks import progress
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.image_models import SETTING, Vector, data_names, image_model
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, MUTED, ORANGE, VERMILLION, word_ticks
+from seepage.auditing.report.figures import BLUE, MUTED, ORANGE, VERMILLION, word_ticks
 
 TOP = 100
 PRINTED = {"MNIST": "24", "CIFAR-10": "34"}

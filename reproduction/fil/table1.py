@@ -11,7 +11,7 @@ from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.image_models import SETTING, ImageModel, data_names, image_models
 from reproduction.outcome import Outcome, Quantity
 from seepage import glm
-from seepage.auditing.report.canvas import BLUE, INK, MUTED, VERMILLION
+from seepage.auditing.report.figures import BLUE, INK, MUTED, VERMILLION
 
 ROUNDS = 15
 # The mean and the standard deviation of η, and the test accuracy in percent, as printed.

@@ -17,7 +17,7 @@ from reproduction.fil.attribute_problems import warfarin
 from reproduction.fil.image_models import MODELS, Vector, image_model
 from reproduction.outcome import Outcome, Quantity
 from seepage import glm
-from seepage.auditing.report.canvas import BLUE, MUTED, VERMILLION
+from seepage.auditing.report.figures import BLUE, MUTED, VERMILLION
 from seepage.core.noise import Gaussian
 from seepage.glm.leakage import leakage
 

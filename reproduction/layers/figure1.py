@@ -18,7 +18,7 @@ from reproduction.layers.runs import (
     written,
 )
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, MUTED, ORANGE
+from seepage.auditing.report.figures import BLUE, MUTED, ORANGE
 
 TASK, PROPERTY = "Gender", "Glasses"
 # What the paper prints: accuracy on LFW in percent, and the layer with the highest risk (for

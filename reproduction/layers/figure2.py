@@ -16,7 +16,7 @@ from reproduction.layers.runs import (
     written,
 )
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, MUTED
+from seepage.auditing.report.figures import BLUE, MUTED
 
 NETWORK, TASK = "VGG11Net", "Glasses"
 PROPERTIES = ("Age", "Gender", "Hair")

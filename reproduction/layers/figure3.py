@@ -7,7 +7,7 @@ from typing import Any
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import LayerCurve, Runs, first_full, kept_runs, ordinal, plot_curve
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, GREEN, VERMILLION
+from seepage.auditing.report.figures import BLUE, GREEN, VERMILLION
 
 TASKS = {"Gender": (VERMILLION, "o"), "Glasses": (BLUE, "s"), "Hair": (GREEN, "D")}
 NETWORKS = {"AlexNet": "4", "VGG11Net": "9"}  # with the printed highest layer

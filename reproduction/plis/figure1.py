@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.canvas import BLUE, INK, VERMILLION
+from seepage.auditing.report.figures import BLUE, INK, VERMILLION
 from seepage.privacy.gaussian_mechanism import gaussian_mu
 
 Numbers = NDArray[np.float64]

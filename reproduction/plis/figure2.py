@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from reproduction.drawing import Figure, draw_figure
 from reproduction.outcome import Outcome, Quantity
 from seepage.attacks.outliers import OutlierDetection, out_of_distribution
-from seepage.auditing.report.canvas import BLUE, GREEN, MUTED, VERMILLION
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import BLUE, GREEN, MUTED, VERMILLION
+from seepage.auditing.report.words import number
 from seepage.data import load_mnist, load_pneumoniamnist
 from seepage.privacy.gaussian_mechanism import gaussian_mu
 from seepage.support.chunks import progress

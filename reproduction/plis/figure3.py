@@ -17,7 +17,7 @@ from reproduction.plis.chest import (
     chest_study,
     mean_of,
 )
-from seepage.auditing.report.canvas import MUTED
+from seepage.auditing.report.figures import MUTED
 
 _BRIGHT = 0.1  # share of the pixels with the largest PLIS
 _SLIGHT = 0.1  # a correlation that explains a hundredth of the spread

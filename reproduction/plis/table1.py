@@ -12,8 +12,8 @@ import numpy as np
 from reproduction.drawing import Figure, draw_figure, power_ticks
 from reproduction.outcome import Outcome, Quantity
 from reproduction.plis.chest import SETTING, Correlation, Study, chest_study, rank_correlation
-from seepage.auditing.report.canvas import BLUE, INK, VERMILLION
-from seepage.auditing.report.wording import number
+from seepage.auditing.report.figures import BLUE, INK, VERMILLION
+from seepage.auditing.report.words import number
 
 PRINTED = {
     ("SSIM", "low"): "0.8536",

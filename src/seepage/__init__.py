@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
-    from seepage.auditing.measures.pipeline import audit
+    from seepage.auditing.pipeline import audit
     from seepage.bounds.guarantees import Guarantees, guarantees
     from seepage.core.calibration import calibrate
     from seepage.core.composition import compose

@@ -167,38 +167,33 @@ def audit(
 
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
     """
-    from seepage.auditing.command import Question, audit_table
+    from seepage.auditing.command import Limits, Question, run_audit
 
     if sigma is not None and target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
     question = Question(
-        table,
-        target,
-        model,
-        l2,
-        sigma,
-        target_eta,
-        sensitive or (),
-        group or (),
-        drop or (),
-        categorical or (),
-        missing,
-        not no_scale,
-        not no_header,
-        names,
-        model_file,
-        show_values,
-        dask,
-        workers,
+        table=table,
+        target=target,
+        model=model,
+        l2=l2,
+        sigma=sigma,
+        target_eta=target_eta,
+        sensitive=sensitive or (),
+        group=group or (),
+        drop=drop or (),
+        categorical=categorical or (),
+        missing=missing,
+        scale=not no_scale,
+        header=not no_header,
+        names=names,
+        model_file=model_file,
+        show_values=show_values,
+        dask=dask,
+        workers=workers,
     )
-    passed = audit_table(
-        question,
-        out=out or (None if as_json else Path("seepage-audit")),
-        as_json=as_json,
-        max_eta=max_eta,
-        min_mse=min_mse,
-        max_group_ratio=max_group_ratio,
-    )
+    limits = Limits(max_eta=max_eta, min_mse=min_mse, max_group_ratio=max_group_ratio)
+    folder = out or (None if as_json else Path("seepage-audit"))
+    passed = run_audit(question, limits, out=folder, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
 
@@ -220,26 +215,23 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
-    from seepage.auditing.command import Question, calibrate_table
+    from seepage.auditing.command import Question, run_calibration
 
     question = Question(
-        table,
-        target,
-        model,
-        l2,
-        None,
-        target_eta,
-        (),
-        (),
-        drop or (),
-        categorical or (),
-        missing,
-        not no_scale,
-        not no_header,
-        names,
-        model_file,
+        table=table,
+        target=target,
+        model=model,
+        l2=l2,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        missing=missing,
+        scale=not no_scale,
+        header=not no_header,
+        names=names,
+        model_file=model_file,
     )
-    calibrate_table(question, as_json=as_json)
+    run_calibration(question, as_json=as_json)
 
 
 def _reproduction(module: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import encode
+from seepage.auditing.intake import table as intake
+from seepage.auditing.intake.table import TableInMemory
 
 
 def people(n=60, seed=0):
@@ -37,7 +37,50 @@ def encoded_people(model, *, n=60, scale=True, sensitive=(), groups=()):
     table, target = people(n), TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]
     plan = plan_columns(table, target, drop=others, sensitive=sensitive, groups=groups)
-    return encode(table, plan, scale=scale)
+    return intake.encode(TableInMemory(table), plan, scale=scale)
+
+
+def plan_columns(table, target, **options):
+    """Plan the columns of an Arrow table."""
+    return intake.plan_columns(TableInMemory(table), target, **options)
+
+
+def encode(table, plan, **options):
+    """Encode an Arrow table, and read back what was made of it."""
+    return ReadBack(intake.encode(TableInMemory(table), plan, **options))
+
+
+class ReadBack:
+    """An encoded table by its features and columns."""
+
+    def __init__(self, encoded):
+        source, self.steps, self.raw = encoded.source, encoded.steps, encoded.raw
+        self.X, self.y, self.names, self.groups = source.X, source.y, source.names, source.beside
+        self.row_index, self.target_kind = source.row_index, encoded.target_kind
+        self._columns = encoded.attributes
+        self.attributes = {
+            a.name: tuple(self.names[j] for j in a.columns) for a in encoded.attributes
+        }
+        self.units, self.spread = units(encoded), spread(encoded)
+
+    def positions(self):
+        """Where the features of every column stand."""
+        return {attribute.name: attribute.columns for attribute in self._columns}
+
+
+def positions(encoded):
+    """Where the features of every column stand."""
+    return {attribute.name: attribute.columns for attribute in encoded.attributes}
+
+
+def units(encoded):
+    """How much of its column's own unit one unit of every feature is."""
+    return np.concatenate([1 / np.diag(a.directions) for a in encoded.attributes])
+
+
+def spread(encoded):
+    """The standard deviation of every column in its own units."""
+    return {attribute.name: attribute.spread for attribute in encoded.attributes}
 
 
 def by_refits(fit, X, label, row, steps, label_step=None, h=1e-4):

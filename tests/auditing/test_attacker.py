@@ -11,9 +11,9 @@ loose).
 
 import numpy as np
 import pytest
-from people import encoded_people
+from people import encoded_people, positions, units
 
-from seepage.auditing.measures.assess import assess
+from seepage.auditing.audit import audit_table
 from seepage.glm import LogisticRegression
 
 RELEASES = 4000
@@ -51,29 +51,29 @@ def _agrees(estimates, truth, bound):
 
 
 def _in_years(encoded, values, row):
-    column = encoded.positions()["age"][0]
-    unit = encoded.units[column]
+    column = positions(encoded)["age"][0]
+    unit = units(encoded)[column]
     truth = encoded.raw.column("age")[row].as_py()
-    mean = truth - encoded.X[row, column] * unit
+    mean = truth - encoded.source.X[row, column] * unit
     return column, truth, mean, (values - mean) / unit
 
 
 @pytest.mark.parametrize("rank", [0, 20, 40])
 def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
     encoded = encoded_people("linear", n=60, sensitive=["age"])
-    audit = assess(encoded, source="people", l2=L2, sigma=1.0, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, remedies=False)
     row = int(np.argsort(audit.cell_errors["age"])[rank])
     # The bound grows with the noise: have it at half a year.
     sigma = 0.5 / audit.cell_errors["age"][row]
-    audit = assess(encoded, source="people", l2=L2, sigma=sigma, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, remedies=False)
     bound = audit.cell_errors["age"][row]
     assert bound == pytest.approx(0.5)
     column, truth, mean, _ = _in_years(encoded, 0.0, row)
 
     def train(years):
-        X = np.repeat(encoded.X[None], len(years), axis=0)
+        X = np.repeat(encoded.source.X[None], len(years), axis=0)
         X[:, row, column] = _in_years(encoded, years, row)[3]
-        return _train_linear(X, encoded.y)
+        return _train_linear(X, encoded.source.y)
 
     noise = sigma * np.random.default_rng(rank).standard_normal((RELEASES, audit.released))
     released = train(np.array([truth])) + noise
@@ -82,17 +82,17 @@ def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
 
 def test_the_best_attack_on_a_logistic_model_meets_the_bound():
     encoded = encoded_people("logistic", n=60, sensitive=["age"])
-    audit = assess(encoded, source="people", l2=L2, sigma=1.0, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, remedies=False)
     row = int(np.argmin(audit.cell_errors["age"]))
     sigma = 0.25 / audit.cell_errors["age"][row]
-    audit = assess(encoded, source="people", l2=L2, sigma=sigma, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, remedies=False)
     bound = audit.cell_errors["age"][row]
     column, truth, _, _ = _in_years(encoded, 0.0, row)
 
     def train_once(years):
-        X = encoded.X.copy()
+        X = encoded.source.X.copy()
         X[row, column] = _in_years(encoded, years, row)[3]
-        model = LogisticRegression(l2=L2, fit_intercept=True).fit(X, encoded.y)
+        model = LogisticRegression(l2=L2, fit_intercept=True).fit(X, encoded.source.y)
         return np.append(model.coef_, model.intercept_)
 
     # Training is slow here, so the attacker tabulates it over all ages first.

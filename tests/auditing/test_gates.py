@@ -6,35 +6,38 @@ import numpy as np
 import pytest
 from people import encoded_people
 
-from seepage.auditing.measures.assess import assess
-from seepage.auditing.measures.gates import check
+from seepage.auditing.audit import audit_table
+from seepage.auditing.command import Limits
+from seepage.auditing.findings import RecordLeakage
 from seepage.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def audit():
     encoded = encoded_people("logistic", groups=["town"])
-    found = assess(encoded, source="people", remedies=False)
+    found = audit_table(encoded, name="people", remedies=False)
     # Row numbers of the caller's table, which are not positions among the records.
-    return replace(found, row_index=found.row_index + 1000)
+    every = found.records.every
+    records = RecordLeakage(every.row + 1000, every.numbers, every.errors)
+    return replace(found, records=records)
 
 
 def test_without_limits_there_is_no_gate(audit):
-    assert check(audit) == ()
+    assert Limits().gates(audit) == ()
 
 
 def test_calibrated_noise_meets_its_own_target(audit):
-    (gate,) = check(audit, max_eta=1.0)
+    (gate,) = Limits(max_eta=1.0).gates(audit)
     assert gate.passed
     assert gate.measured == pytest.approx(1.0)
-    (gate,) = check(audit, min_mse=1.0)
+    (gate,) = Limits(min_mse=1.0).gates(audit)
     assert gate.passed
     assert gate.measured == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("max_eta", 0.5), ("min_mse", 4.0)])
 def test_offenders_are_named_by_row_worst_first(audit, name, limit):
-    (gate,) = check(audit, **{name: limit})
+    (gate,) = Limits(**{name: limit}).gates(audit)
     over = int(np.sum(audit.eta > 0.5))
     assert not gate.passed
     assert over > 10
@@ -46,13 +49,16 @@ def test_offenders_are_named_by_row_worst_first(audit, name, limit):
 
 def test_one_offender_is_one(audit):
     limit = float(np.mean(np.sort(audit.eta)[-2:]))
-    (gate,) = check(audit, max_eta=limit)
+    (gate,) = Limits(max_eta=limit).gates(audit)
     assert gate.text.startswith(f"1 record (row {audit.row_index[np.argmax(audit.eta)]}) leaks")
 
 
 def test_groups(audit):
     ratio = audit.groupings[0].ratio
-    within, over = check(audit, max_group_ratio=ratio), check(audit, max_group_ratio=ratio * 0.999)
+    within, over = (
+        Limits(max_group_ratio=ratio).gates(audit),
+        Limits(max_group_ratio=ratio * 0.999).gates(audit),
+    )
     assert within[0].passed
     assert not over[0].passed
     assert over[0].measured == ratio
@@ -61,7 +67,7 @@ def test_groups(audit):
 
 
 def test_gates_come_together(audit):
-    gates = check(audit, max_eta=2, min_mse=0.1, max_group_ratio=1000)
+    gates = Limits(max_eta=2, min_mse=0.1, max_group_ratio=1000).gates(audit)
     assert [g.name for g in gates] == ["--max-eta", "--min-mse", "--max-group-ratio"]
     assert all(g.passed for g in gates)
 
@@ -71,9 +77,9 @@ def test_gates_come_together(audit):
 )
 def test_limits_that_mean_nothing_are_refused(audit, limits):
     with pytest.raises(InputError, match="must be"):
-        check(audit, **limits)
+        Limits(**limits).gates(audit)
 
 
 def test_a_group_ratio_needs_groups(audit):
     with pytest.raises(InputError, match="--group"):
-        check(replace(audit, groupings=()), max_group_ratio=2)
+        Limits(max_group_ratio=2).gates(replace(audit, groupings=()))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import seepage as sp
 from seepage.attacks import LinearisedAdversary
 from seepage.bounds import GaussianPrior, van_trees_rows
-from seepage.bounds.refitting import refits_of
 
 FAMILIES = {
     "LinearRegression": lambda rng, m: m + rng.standard_normal(len(m)),
@@ -46,7 +45,7 @@ def test_no_prior_helps_below_van_trees(seed, kind, intercept, sigma, spread):
     bound = van_trees_rows(leak, prior, [row], draws=200, seed=1)
     adversary = LinearisedAdversary(prior).fit(leak, row)
     records = prior.draw(600, X.shape[1], rng)
-    fits = refits_of(leak)[0].parameters(row, records).reshape(600, -1)
+    fits = leak.refits().parameters(row, records).reshape(600, -1)
     guesses = adversary.reconstruct(fits + sigma * rng.standard_normal(fits.shape))
     errors = np.mean((guesses - records) ** 2, axis=1)
     # Four standard errors of the attack's average, and what 200 draws leave open of the bound.
@@ -89,6 +88,6 @@ def test_a_gaussian_prior_on_a_linear_release_attains_van_trees(seed, sigma):
     labels = prior.draw(trials, 1, rng)
     adversary = LinearisedAdversary(prior).fit(leak, row, columns=[], label=True)
     same = np.repeat(X[row][None, :], trials, axis=0)
-    fits = refits_of(leak)[0].parameters(row, same, labels[:, 0])
+    fits = leak.refits().parameters(row, same, labels[:, 0])
     guesses = adversary.reconstruct(fits + sigma * rng.standard_normal(fits.shape))
     assert np.mean((guesses - labels) ** 2) == pytest.approx(bound, rel=5 * np.sqrt(2 / trials))

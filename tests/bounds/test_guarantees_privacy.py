@@ -14,7 +14,6 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import seepage as sp
-from seepage.bounds.refitting import refits_of
 from seepage.privacy import (
     DifferentialPrivacy,
     GaussianDP,
@@ -235,7 +234,7 @@ def test_no_replacement_moves_a_fit_further_than_its_sensitivity(seed, kind, l2,
     leak = sp.leakage(model, X, labels, noise=sp.Gaussian(1.0), sample_weight=weight)
     found = output_sensitivity(leak, row_norm=1.0, label_bound=2.0)
     assert found.guarantee
-    refits = refits_of(leak)[0]
+    refits = leak.refits()
     Z = rng.standard_normal((40, 3))
     Z /= np.linalg.norm(Z, axis=1, keepdims=True)
     ends = {
@@ -257,7 +256,7 @@ def test_softmax_moves_no_further_either():
     assert found.lipschitz == pytest.approx(math.sqrt(2))
     Z = clip_rows(rng.standard_normal((20, 3)) * 9, 1.0)
     labels = np.eye(3)[rng.integers(0, 3, 20)]
-    refits = refits_of(leak)[0]
+    refits = leak.refits()
     moved = refits.parameters(0, Z, labels) - refits.theta
     assert np.linalg.norm(moved.reshape(20, -1), axis=1).max() <= found.value
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seepage.nn.gradients.plain_kernels import differentiable_backends
+from seepage.nn.gradients.watching import differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import NetworkProblem, per_record
 from seepage.nn.problem.views import View

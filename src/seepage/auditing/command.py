@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import Encoded, encode
-from seepage.auditing.intake.read_file import read_file
-from seepage.auditing.measures.assess import Tell, assess
-from seepage.auditing.measures.findings import Findings
-from seepage.auditing.measures.gates import check, check_limits
-from seepage.auditing.report.exposure import error_at, most_exposed
-from seepage.auditing.report.verdict import judge
+from seepage.auditing.audit import Tell, audit_table
+from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.report import to_json, write_report
+from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.streams.dask.connection import on_cluster
 from seepage.tables.names import shown
 
 if TYPE_CHECKING:
+    from seepage.auditing.intake.table import TableToAudit
     from seepage.streams.disk.files import Batches
 
-_STAGES = 9
+_STAGES = 6
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
-_SHOWN = 8
+_SHOWN = 8  # columns that are printed
+_NAMED = 10  # records over a limit that are named
+_ROUNDING = 1e-9  # noise calibrated to a limit meets it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
-    """A table, what to fit on it, and the noise: what both commands are asked about."""
+    """A table, what to fit on it, and the noise: what both commands are asked about.
+
+    Parameters
+    ----------
+    table, header, names
+        The file or folder; of a CSV file, whether it has a header, and names separated by commas.
+    target, drop, categorical, sensitive, group, missing
+        What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
+    model, l2, model_file, scale
+        What is fitted, or the file of a model that was; whether columns are standardised.
+    sigma, target_eta
+        The noise, or the most that a record may leak.
+    show_values
+        Whether the report shows the records' own values.
+    dask, workers
+        A cluster that audits Parquet files: the address of a running one, or how many processes to
+        start here.
+    """
 
     table: Path
     target: str
@@ -57,7 +75,56 @@ class Question:
     workers: int | None = None
 
 
-def answer(question: Question, *, remedies: bool = True, client: Any = None) -> Findings:
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits that a caller sets; a release over one of them does not pass.
+
+    Parameters
+    ----------
+    max_eta
+        The most that any record may leak.
+    min_mse
+        The least mean squared error, in squared standard deviations of the columns, that an
+        unbiased attack on a number of any record must have: ``1/η²``.
+    max_group_ratio
+        The most by which the mean leakage of one group may exceed that of another.
+    """
+
+    max_eta: float | None = None
+    min_mse: float | None = None
+    max_group_ratio: float | None = None
+
+    def check(self, grouped: bool) -> float | None:
+        """Refuse limits that mean nothing, and return the leakage of a record that meets them all.
+
+        Called before any work is done; ``grouped`` says whether there are groups to compare.
+        """
+        etas = []
+        if self.max_eta is not None:
+            etas.append(_positive(self.max_eta, "--max-eta"))
+        if self.min_mse is not None:
+            etas.append(_positive(self.min_mse, "--min-mse") ** -0.5)
+        ratio = self.max_group_ratio
+        if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
+            raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
+        if ratio is not None and not grouped:
+            raise InputError("--max-group-ratio compares groups: name a column with --group.")
+        return min(etas) if etas else None
+
+    def gates(self, audit: Audit) -> tuple[Gate, ...]:
+        """Return one gate per limit; offenders are named by their row, never by their values."""
+        self.check(bool(audit.groupings))
+        gates = []
+        if self.max_eta is not None:
+            gates.append(_max_eta(audit, self.max_eta))
+        if self.min_mse is not None:
+            gates.append(_min_mse(audit, self.min_mse))
+        if self.max_group_ratio is not None:
+            gates.append(_group_ratio(audit, self.max_group_ratio))
+        return tuple(gates)
+
+
+def answer(question: Question, *, remedies: bool = True, client: Any = None) -> Audit:
     """Read, encode, fit and measure; on the cluster of a client, where one is given.
 
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
@@ -65,13 +132,31 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
     """
     with _progress() as tell:
         tell("reading")
-        batches = _streamed(question, client)
-        if batches is not None:
-            return _answer_streamed(question, batches, remedies, tell)
-        fitted, encoded = _read(question)
-        return assess(
+        table = _open(question, client)
+        plan = plan_columns(
+            table,
+            question.target,
+            drop=question.drop,
+            sensitive=question.sensitive,
+            groups=question.group,
+            categorical=question.categorical,
+            missing=question.missing,
+        )
+        fitted = _given_model(question)
+        # A model's coefficients belong to the table as it stands.
+        encoded = encode(
+            table,
+            plan,
+            scale=question.scale and fitted is None,
+            drop_first=fitted is None or bool(fitted.fit_intercept),
+        )
+        if fitted is not None:
+            from seepage.auditing.intake.model_file import match_features
+
+            match_features(fitted, encoded.source.names)
+        return audit_table(
             encoded,
-            source=question.table.name,
+            name=question.table.name,
             model=question.model,
             l2=question.l2,
             sigma=question.sigma,
@@ -83,9 +168,26 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
         )
 
 
-def _streamed(question: Question, client: Any) -> Batches | None:
+def _open(question: Question, client: Any) -> TableToAudit:
+    """Return the table: in memory, or where it is a folder or too large Parquet in chunks."""
+    batches = _batches(question.table, client)
+    if batches is None:
+        names = None if question.names is None else [n.strip() for n in question.names.split(",")]
+        return TableInMemory(read_file(question.table, header=question.header, names=names))
+    from seepage.auditing.intake.parquet import TableInChunks
+
+    for given, option in (
+        (question.show_values, "--show-values"),
+        (not question.header, "--no-header"),
+        (question.names, "--names"),
+    ):
+        if given:
+            raise InputError(f"{option} cannot be used with data that are read in chunks.")
+    return TableInChunks.of(batches)
+
+
+def _batches(path: Path, client: Any) -> Batches | None:
     """Return the table as data to be read in chunks: a folder, or Parquet too large for memory."""
-    path = question.table
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
@@ -103,58 +205,15 @@ def _streamed(question: Question, client: Any) -> Batches | None:
     return batches if path.is_dir() or size > STREAMED_FROM else None
 
 
-def _answer_streamed(question: Question, batches: Batches, remedies: bool, tell: Tell) -> Findings:
-    from seepage.auditing.streamed.audit import assess_streamed
-
-    for given, option in (
-        (question.show_values, "--show-values"),
-        (not question.header, "--no-header"),
-        (question.names, "--names"),
-    ):
-        if given:
-            raise InputError(f"{option} cannot be used with data that are read in chunks.")
-    return assess_streamed(
-        batches,
-        source=question.table.name,
-        target=question.target,
-        model=question.model,
-        l2=question.l2,
-        sigma=question.sigma,
-        target_eta=question.target_eta,
-        choices={
-            "drop": question.drop,
-            "sensitive": question.sensitive,
-            "groups": question.group,
-            "categorical": question.categorical,
-            "missing": question.missing,
-        },
-        scale=question.scale,
-        fitted=_given_model(question),
-        remedies=remedies,
-        tell=tell,
-    )
-
-
-def audit_table(
-    question: Question,
-    *,
-    out: Path | None,
-    as_json: bool,
-    max_eta: float | None,
-    min_mse: float | None,
-    max_group_ratio: float | None,
-) -> bool:
+def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
     """Audit, write the report, tell; return whether every gate was passed."""
-    from seepage.auditing.report import to_json, write_report
-
-    wanted = check_limits(max_eta, min_mse, max_group_ratio, bool(question.group))
+    wanted = limits.check(bool(question.group))
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
-    limits = {"max_eta": max_eta, "min_mse": min_mse, "max_group_ratio": max_group_ratio}
-    with on_cluster(question.dask, question.workers) as client:
+    with _cluster(question) as client:
         audit = answer(question, client=client)
-        audit = replace(audit, gates=check(audit, **limits))
+        audit = replace(audit, gates=limits.gates(audit))
         page = write_report(audit, out) if out is not None else None
         if as_json:
             typer.echo(to_json(audit), nl=False)
@@ -170,9 +229,64 @@ def audit_table(
     return not failed
 
 
-def calibrate_table(question: Question, *, as_json: bool) -> None:
+def _max_eta(audit: Audit, limit: float) -> Gate:
+    measured = audit.records.largest("eta")
+    over = audit.records.over(limit * (1 + _ROUNDING))
+    if not over:
+        text = f"The most leaked record has η = {measured:.4g}, within the limit of {limit:g}."
+    else:
+        text = (
+            f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
+            f"σ = {audit.sigma * measured / limit:.4g} would be enough."
+        )
+    return Gate("--max-eta", limit, measured, not over, text)
+
+
+def _min_mse(audit: Audit, limit: float) -> Gate:
+    worst = audit.records.largest("eta")
+    measured = worst**-2.0 if worst > 0 else math.inf
+    over = audit.records.over(math.sqrt((1 + _ROUNDING) / limit))
+    if not over:
+        text = (
+            f"No unbiased attack has a mean squared error below {measured:.4g} on any record, "
+            f"within the limit of {limit:g}."
+        )
+    else:
+        text = (
+            f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
+            f" {limit:g} (as low as {measured:.4g}); "
+            f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
+        )
+    return Gate("--min-mse", limit, measured, not over, text)
+
+
+def _group_ratio(audit: Audit, limit: float) -> Gate:
+    worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
+    passed = worst.ratio <= limit * (1 + _ROUNDING)
+    text = (
+        f"Between the groups of column {worst.column!r} the mean leakage differs by a factor of "
+        f"{worst.ratio:.4g}, {'within' if passed else 'over'} the limit of {limit:g}."
+    )
+    return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
+
+
+def _records(audit: Audit, count: int) -> str:
+    rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
+    more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
+    if count == 1:
+        return f"1 record (row {rows}) leaks"
+    return f"{count:,} records (rows {rows}{more}) leak"
+
+
+def _positive(limit: float, name: str) -> float:
+    if not (math.isfinite(limit) and limit > 0):
+        raise InputError(f"{name} must be a finite number above zero, not {limit:g}.")
+    return limit
+
+
+def run_calibration(question: Question, *, as_json: bool) -> None:
     """Print the noise that meets the target, and what it costs."""
-    with on_cluster(question.dask, question.workers) as client:
+    with _cluster(question) as client:
         audit = answer(question, remedies=False, client=client)
     curve, error = audit.curve, error_at(audit, audit.sigma)
     if as_json:
@@ -196,7 +310,7 @@ def calibrate_table(question: Question, *, as_json: bool) -> None:
     )
 
 
-def tell_people(audit: Findings, page: Path | None) -> None:
+def tell_people(audit: Audit, page: Path | None) -> None:
     """Print what matters on a screen or less; the report has the rest."""
     verdict = judge(audit)
     say = typer.echo
@@ -236,35 +350,20 @@ def tell_people(audit: Findings, page: Path | None) -> None:
     say(NOTICE)
 
 
-def _read(question: Question) -> tuple[Any, Encoded]:
-    """Return the given model, if any, and the table as numbers."""
-    names = None if question.names is None else [n.strip() for n in question.names.split(",")]
-    table = read_file(question.table, header=question.header, names=names)
-    plan = plan_columns(
-        table,
-        question.target,
-        drop=question.drop,
-        sensitive=question.sensitive,
-        groups=question.group,
-        categorical=question.categorical,
-        missing=question.missing,
-    )
-    fitted = _given_model(question)
-    if fitted is None:
-        return None, encode(table, plan, scale=question.scale)
-    from seepage.auditing.intake.modelfile import match_features
+def _cluster(question: Question) -> AbstractContextManager[Any]:
+    """Give a client of the cluster that was asked for, or ``None``."""
+    if question.dask is None and question.workers is None:
+        return nullcontext()
+    from seepage.streams.dask.connection import on_cluster
 
-    # A model's coefficients belong to the table as it stands.
-    encoded = encode(table, plan, scale=False, drop_first=bool(fitted.fit_intercept))
-    match_features(fitted, encoded.names)
-    return fitted, encoded
+    return on_cluster(question.dask, question.workers)
 
 
 def _given_model(question: Question) -> Any:
     """Return the model in the given file, or ``None`` where there is none."""
     if question.model_file is None:
         return None
-    from seepage.auditing.intake.modelfile import load_model
+    from seepage.auditing.intake.model_file import load_model
 
     if question.model is not None or question.l2 is not None:
         raise InputError("A model file says its family and penalty: leave --model and --l2 out.")

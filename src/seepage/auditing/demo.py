@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.audit import audit_table
 from seepage.auditing.command import tell_people
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import encode
-from seepage.auditing.measures.assess import assess
-from seepage.auditing.measures.findings import Audit
+from seepage.auditing.findings import Audit
+from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import write_report
 from seepage.data import load_bundled
 
@@ -30,6 +29,6 @@ def measure() -> Audit:
     patients = load_bundled("breast_cancer")
     columns = {name: patients.X[:, j] for j, name in enumerate(patients.names)}
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")
-    table = pa.table({**columns, "diagnosis": diagnosis})
+    table = TableInMemory(pa.table({**columns, "diagnosis": diagnosis}))
     plan = plan_columns(table, "diagnosis", sensitive=["worst area"], groups=["diagnosis"])
-    return assess(encode(table, plan), source="breast_cancer", l2=L2, sigma=SIGMA)
+    return audit_table(encode(table, plan), name="breast_cancer", l2=L2, sigma=SIGMA)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.frames import as_numpy
+from seepage.tables.source import Chunk
 
 Array = Any
 
 _BIASED = "The adversary's estimate has the stated bias."
-_BLOCK_LIMIT = 5000  # unknowns in a block whose information is written out
+_BLOCK_LIMIT = 5000  # unknowns in a block, or released numbers, whose matrix is written out
 
 
 def cramer_rao_rows(
@@ -55,7 +58,7 @@ def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRe
 
 
 def cramer_rao(
-    leak: Leakage,
+    leak: Leakage[Any],
     rows: int | Sequence[int],
     columns: Columns = None,
     label: bool = False,
@@ -78,19 +81,24 @@ def cramer_rao(
     """
     if rest not in ("known", "unknown"):
         raise InputError(f"rest must be 'known' or 'unknown', not {rest!r}.")
-    jacobian = leak.jacobian
     unknowns, about = leak.unknowns(columns, label)
-    positions = leak.row_positions(rows)
-    size = jacobian.unknown_count(unknowns) * positions.shape[0]
+    positions = as_numpy(leak.row_positions(rows))
+    size = leak.release.template.unknown_count(unknowns) * len(positions)
     if size > _BLOCK_LIMIT:
         raise InputError(
             f"The block has {size} unknowns, more than the {_BLOCK_LIMIT} that can be inverted; "
             "ask about fewer rows or columns."
         )
-    J = _dense(leak, unknowns, positions)
-    assumptions = UNBIASED
+    if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
+        raise InputError(
+            f"More than {_BLOCK_LIMIT} numbers are released, too many to tell which of their "
+            "changes the rest of the table explains; ask with rest='known'."
+        )
+    ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
+    block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
+    J, assumptions = block.J, UNBIASED
     if rest == "unknown":
-        J = _out_of_reach_of_rest(leak, unknowns, positions) @ J
+        J = block.out_of_reach_of_rest()
         assumptions = (UNBIASED[0], "Nothing outside the block is known.", *UNBIASED[2:])
     xp = array_namespace(J)
     value = xp.sum(inverse_diagonal((J.T @ J)[None, :, :])) / size
@@ -101,7 +109,7 @@ def cramer_rao(
         kind="bound",
         about=about,
         assumptions=assumptions,
-        library=leak.table.library,
+        library=leak.source.library,
         noise=leak.noise,
     )
 
@@ -160,7 +168,7 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     Parameters
     ----------
     result
-        ``leak.rows()``, ``leak.rows(measure="dfil")``, or another view.
+        ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
         γ: one number, or one for each unknown of a record. 1 is unbiased up to a constant, 0
         ignores the release.
@@ -172,8 +180,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     >>> import numpy as np, seepage as sp
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(np.eye(3), np.arange(3.0))
     >>> leak = sp.leakage(model, np.eye(3), np.arange(3.0), noise=sp.Gaussian(1.0))
-    >>> halved = sp.bounds.biased_leakage(leak.rows(), slope=0.5)
-    >>> float(halved[2] / leak.rows().mse_bound()[2])
+    >>> halved = sp.bounds.biased_leakage(leak.records(), slope=0.5)
+    >>> float(halved[2] / leak.records().mse_bound()[2])
     0.25
     """
     unbiased = result.mse_bound()
@@ -196,36 +204,72 @@ def square(matrix: Any, what: str) -> np.ndarray:
     return out
 
 
-def _dense(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:
-    """Return the whitened Jacobian of a block, ``(P, unknowns)``, from products with it."""
-    jacobian = leak.jacobian
-    xp = array_namespace(jacobian.X)
-    units = xp.eye(jacobian.size, dtype=jacobian.X.dtype, device=jacobian.X.device)
-    lines = [xp.reshape(jacobian.adjoint(unit, unknowns, rows), (-1,)) for unit in units]
-    return xp.stack(lines)
+@dataclass(frozen=True, eq=False)
+class BlockAndRest:
+    """The whitened Jacobian of a block, and the reach of all else; those of two chunks add up.
+
+    Parameters
+    ----------
+    J
+        The block's columns, ``(P, unknowns)``.
+    reach
+        ``J Jᵀ`` of everything outside the block, ``(P, P)``, where it was asked for.
+    """
+
+    J: Array
+    reach: Array
+
+    def __add__(self, other: BlockAndRest) -> BlockAndRest:
+        J = array_namespace(self.J).concat([self.J, other.J], axis=1)
+        return BlockAndRest(J, self.reach + other.reach)
+
+    def out_of_reach_of_rest(self) -> Array:
+        """Return ``J`` in those directions of the release that the rest cannot explain."""
+        xp = array_namespace(self.reach)
+        values, vectors = xp.linalg.eigh(self.reach)
+        rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)
+        J = vectors[:, values <= rounding * float(values[-1])].T @ self.J
+        # What rounding leaves of a column that lies within reach is no information.
+        left, before = (xp.sum(part * part, axis=0) for part in (J, self.J))
+        return xp.where(left > rounding**2 * before, J, xp.zeros_like(J))
 
 
-def _out_of_reach_of_rest(leak: Leakage, unknowns: Unknowns, rows: Array) -> Array:
-    """Return an orthonormal basis of the release's directions that the rest cannot explain."""
-    jacobian = leak.jacobian
-    xp = array_namespace(jacobian.X)
-    inside = set(range(jacobian.features)) if unknowns.columns is None else set(unknowns.columns)
-    beside = tuple(j for j in range(jacobian.features) if j not in inside)
-    mask = np.ones(jacobian.rows, dtype=bool)
-    mask[as_numpy(rows)] = False
-    others = xp.asarray(np.flatnonzero(mask), device=jacobian.X.device)
-    reach = xp.zeros(
-        (jacobian.size, jacobian.size), dtype=jacobian.X.dtype, device=jacobian.X.device
-    )
-    same_rows = Unknowns(beside, not unknowns.label)
+def _write_out(
+    chunk: Chunk, release: Release, unknowns: Unknowns, positions: np.ndarray, rest: bool
+) -> BlockAndRest:
+    """Return a chunk's part of the block at these positions of the table, from products."""
+    jacobian = release.jacobian(chunk)
+    xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
+    first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
+    inside = positions[first:last] - chunk.start
+    rows = xp.asarray(inside, device=jacobian.X.device)
+    J = _columns_of(jacobian, unknowns, rows) if len(inside) else jacobian.zeros(size, 0)
+    if not rest:
+        return BlockAndRest(J, 0.0)
+    reach, units = jacobian.zeros(size, size), _units(jacobian, size)
+    known = range(d) if unknowns.columns is None else unknowns.columns
+    same_rows = Unknowns(tuple(j for j in range(d) if j not in known), not unknowns.label)
+    others = np.setdiff1d(np.arange(len(chunk)), inside)
+    others = xp.asarray(others, device=jacobian.X.device)
     for block, where in ((same_rows, rows), (Unknowns(None, True), others)):
         if where.shape[0] == 0 or jacobian.unknown_count(block) == 0:
             continue
-        for k in range(jacobian.size):
-            unit = xp.zeros_like(reach[0, :])
-            unit[k] = 1.0
+        for k, unit in enumerate(units):
             change = jacobian.adjoint(unit, block, where)
             reach[k, :] += jacobian.forward(change, block, where)
-    values, vectors = xp.linalg.eigh(reach)
-    tolerance = 64 * jacobian.size * float(xp.finfo(values.dtype).eps) * float(values[-1])
-    return vectors[:, values <= tolerance].T
+    return BlockAndRest(J, reach)
+
+
+def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
+    """Return ``J`` of a block, ``(P, unknowns)``, from the side that takes fewer products."""
+    xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
+    if jacobian.size <= count * rows.shape[0]:
+        lines = [jacobian.adjoint(v, unknowns, rows) for v in _units(jacobian, jacobian.size)]
+        return xp.stack([xp.reshape(line, (-1,)) for line in lines])
+    changes = xp.reshape(_units(jacobian, count * rows.shape[0]), (-1, rows.shape[0], count))
+    return xp.stack([jacobian.forward(z, unknowns, rows) for z in changes], axis=1)
+
+
+def _units(jacobian: ReleaseJacobian, size: int) -> Array:
+    xp = array_namespace(jacobian.X)
+    return xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)

@@ -13,6 +13,7 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,15 @@ import numpy as np
 from seepage.bounds.cramer_rao import cramer_rao_rows
 from seepage.bounds.from_privacy import from_privacy, membership_advantage, two_point
 from seepage.bounds.hammersley import hammersley_chapman_robbins
-from seepage.bounds.priors import BoundedPrior, Domain, GaussianPrior
+from seepage.bounds.priors import BoundedPrior, ColumnSpread, Domain, GaussianPrior
 from seepage.bounds.van_trees import van_trees_rows
 from seepage.core.leakage import Columns, Leakage
+from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.frames import build_frame
+from seepage.tables.source import Chunk
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"
@@ -40,7 +43,7 @@ _NOTHING = 1e-30  # a bound below it says nothing, whatever the units
 
 
 def guarantees(
-    leak: Leakage,
+    leak: Leakage[Any],
     *,
     domain: Any = None,
     dp: Any = None,
@@ -55,7 +58,7 @@ def guarantees(
     Parameters
     ----------
     leak
-        The leakage of one release.
+        The leakage of one release, about records in memory or read in chunks.
     domain
         Where records may lie: ``(lower, upper)``, each one number or one per column, or a mapping
         from column names to such pairs. Where not given, the columns' ranges in the data; what
@@ -85,31 +88,32 @@ def guarantees(
     'Cramér–Rao'
     """
     unknowns, about = leak.unknowns(columns, False)
-    everything = range(leak.jacobian.features)
-    which = list(everything if unknowns.columns is None else unknowns.columns)
-    diagonal = leak.rows(columns=columns, label=False, measure="dfil")
-    position = int(np.argmax(np.asarray(diagonal))) if row is None else _position(leak, row)
-    limits = Domain.of(domain, leak.table)
+    names = leak.source.names
+    which = list(range(len(names)) if unknowns.columns is None else unknowns.columns)
+    position = _most_exposed(leak, columns) if row is None else int(leak.row_positions([row])[0])
+    spread = ColumnSpread.of(leak.source)
+    limits = Domain.within(domain, names, spread)
     promise, no_promise = _promise(leak, limits, dp)
     promised = (promise, no_promise, limits, which)
+    sampling = {"draws": draws, "seed": seed}
     rows = [
-        *_unbiased(leak, columns, position, diagonal),
+        *_unbiased(leak, columns, position),
         _promised("Rényi differential privacy", UNBIASED_ADVERSARY, from_privacy, *promised),
-        *_van_trees(leak, prior, limits, which, position, {"draws": draws, "seed": seed}),
+        *_van_trees(leak, prior, spread, limits, which, position, sampling),
         _promised("two points", EVERY_ADVERSARY, two_point, *promised),
         *_cell(leak, limits, which, position),
         _membership(promise, no_promise),
     ]
-    values = as_numpy(leak.table.values)[:, which]
+    index = leak.source.index
     return Guarantees(
         rows=tuple(rows),
         row=position,
-        label=str(diagonal.labels()[position]),
+        label=str(position if index is None else index[position]),
         chosen=row is not None,
-        records=len(leak.table),
+        records=len(leak.source),
         about=about,
         numbers=len(which),
-        guessing=float(np.mean(values.var(axis=0))),
+        guessing=float(np.mean(spread.variance[which])),
     )
 
 
@@ -298,24 +302,41 @@ class Guarantees:
         )
 
 
-def _position(leak: Leakage, row: int) -> int:
-    return int(leak.row_positions([row])[0])
+def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
+    """Return the position of the record with the largest dFIL."""
+    unknowns, about = leak.unknowns(columns, False)
+    found = leak.per_record("dfil", unknowns, "rows", about)
+    if leak.source.in_memory:
+        return int(np.argmax(np.asarray(found)))
+    return int(found.top(1).labels()[0])
 
 
-def _unbiased(
-    leak: Leakage, columns: Columns, position: int, diagonal: Result
-) -> Iterator[Guarantee]:
+def _at(found: Result | RecordStream, position: int) -> np.ndarray:
+    """Return what was found about one record."""
+    if isinstance(found, Result):
+        return np.asarray(np.asarray(found)[position])
+    pick = partial(_pick, function=found.function, row=position)
+    return np.asarray(found.source.total(pick, "one record")[0])
+
+
+def _pick(chunk: Chunk, function: Callable[[Chunk], np.ndarray], row: int) -> list[np.ndarray]:
+    here = row - chunk.start
+    return [function(chunk)[here]] if 0 <= here < len(chunk) else []
+
+
+def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[Guarantee]:
+    unknowns, about = leak.unknowns(columns, False)
     bounds = {
-        "FIL, 1/η²": leak.rows(columns=columns, label=False).mse_bound(),
-        "dFIL, 1/η̄²": diagonal.mse_bound(),
+        "FIL, 1/η²": leak.per_record("fil", unknowns, "rows", about).mse_bound(),
+        "dFIL, 1/η̄²": leak.per_record("dfil", unknowns, "rows", about).mse_bound(),
         "Cramér–Rao": cramer_rao_rows(leak, columns=columns),
     }
     for name, bound in bounds.items():
-        value = float(np.asarray(bound)[position])
+        value = float(_at(bound, position))
         yield Guarantee(name, value, UNBIASED_ADVERSARY, (*UNBIASED, _REGULAR))
 
 
-def _promise(leak: Leakage, limits: Domain, dp: Any) -> tuple[PrivacyStatement | None, str]:
+def _promise(leak: Leakage[Any], limits: Domain, dp: Any) -> tuple[PrivacyStatement | None, str]:
     """Return what the release promises, or why nothing is known."""
     if isinstance(dp, PrivacyStatement):
         return dp, ""
@@ -354,8 +375,9 @@ def _about(promise: PrivacyStatement) -> tuple[str, ...]:
 
 
 def _van_trees(
-    leak: Leakage,
+    leak: Leakage[Any],
     prior: GaussianPrior | BoundedPrior | None,
+    spread: ColumnSpread,
     limits: Domain,
     which: list[int],
     position: int,
@@ -364,15 +386,14 @@ def _van_trees(
     if prior is not None:
         yield _averaged("van Trees", leak, prior, which, position, 1.0, sampling)
         return
-    values = as_numpy(leak.table.values)
     # A column that cannot vary is known, and cannot be missed.
-    spread = values.std(axis=0)
-    sought = [j for j in which if spread[j] > 0]
+    std = np.sqrt(spread.variance)
+    sought = [j for j in which if std[j] > 0]
     share = len(sought) / len(which)
-    gaussian = GaussianPrior(spread[sought], values.mean(axis=0)[sought])
+    gaussian = GaussianPrior(std[sought], spread.mean[sought])
     name = "van Trees, spread as the data"
     found = _averaged(name, leak, gaussian, sought, position, share, sampling)
-    yield replace(found, assumptions=(*found.assumptions, _FROM_DATA), guarantee=False)
+    yield _resting_on(found, _FROM_DATA, guarantee=False)
     if not limits.stated:
         # Over the ranges of the data records would be spread far more widely than they are.
         return
@@ -381,12 +402,18 @@ def _van_trees(
     bounded = BoundedPrior(limits.lower[sought], limits.upper[sought])
     name = "van Trees, within the domain"
     found = _averaged(name, leak, bounded, sought, position, share, sampling)
-    yield replace(found, assumptions=(*found.assumptions, limits.words))
+    yield _resting_on(found, limits.words, guarantee=True)
+
+
+def _resting_on(line: Guarantee, assumption: str, guarantee: bool) -> Guarantee:
+    if not line.applies:
+        return line
+    return replace(line, assumptions=(*line.assumptions, assumption), guarantee=guarantee)
 
 
 def _averaged(
     name: str,
-    leak: Leakage,
+    leak: Leakage[Any],
     prior: GaussianPrior | BoundedPrior,
     sought: list[int],
     position: int,
@@ -405,12 +432,15 @@ def _averaged(
     return Guarantee(name, value, EVERY_ADVERSARY, found.assumptions)
 
 
-def _cell(leak: Leakage, limits: Domain, which: list[int], position: int) -> Iterator[Guarantee]:
-    cells = np.asarray(leak.cells(columns=which).mse_bound())[position]
+def _cell(
+    leak: Leakage[Any], limits: Domain, which: list[int], position: int
+) -> Iterator[Guarantee]:
+    """Yield the bounds on the cell that leaks most, all else known."""
+    unknowns, about = leak.unknowns(which, False)
+    cells = _at(leak.per_record("cells", unknowns, "cells", about).mse_bound(), position)
     j = which[int(np.argmin(cells))]
-    column = leak.table.names[j]
-    at = f"Cramér–Rao, {column}"
-    yield Guarantee(at, float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
+    column = leak.source.names[j]
+    yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
     name = f"Hammersley–Chapman–Robbins, {column}"
     try:
         found = hammersley_chapman_robbins(leak, position, j, domain=limits)

@@ -1,13 +1,15 @@
 """The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes of it.
 
-Let ``w*(Δ)`` be the minimiser if one cell were larger by Δ. An estimate that is unbiased at both
-values has (paper 004, theorem A.1)::
+Let ``w(Δ)`` be what would be released if one cell were larger by Δ. An estimate that is unbiased at
+both values has (paper 004, theorem A.1)::
 
-    variance  ≥  Δ² / χ²,     χ² = exp(‖w*(Δ) − w*‖²/σ²) − 1
+    variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-and this holds for every Δ that the cell's domain allows; as Δ → 0 it is the Cramér–Rao bound. The
-refits are exact. Over an unbounded domain the bound is infinite: no record can move the model
-without limit, so no finite variance allows an unbiased estimate of every number there is.
+and this holds for every Δ that the cell's domain allows; as Δ → 0 it is the Cramér–Rao bound. How
+far the release moves is a question to its operator: a linear model is fitted again, exactly, and of
+a gradient the record's own part is computed again. Over an unbounded domain the bound of a linear
+model is infinite: no record can move it without limit, so no finite variance allows an unbiased
+estimate of every number there is.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from seepage.bounds.priors import Domain
-from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.result import UNBIASED, Result
@@ -29,7 +30,6 @@ from seepage.errors import InputError
 _POINTS = 40  # changes tried on either side
 # Of the way to the limit: below it the refits' rounding shows, and Cramér–Rao is all but reached.
 _SMALLEST = 1e-3
-_ROUNDING = 1e-14  # of a refit, beside its largest parameter
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FiniteChangeBound:
 
 
 def hammersley_chapman_robbins(
-    leak: Leakage, row: int, column: str | int, *, domain: Any = None
+    leak: Leakage[Any], row: int, column: str | int, *, domain: Any = None
 ) -> FiniteChangeBound:
     """Return the Hammersley–Chapman–Robbins bound on one cell, everything else known.
 
@@ -82,24 +82,24 @@ def hammersley_chapman_robbins(
     >>> float(found) >= found.cramer_rao
     True
     """
-    refits, noise = refits_of(leak)
+    refits, noise = leak.refits(), leak.noise[0]
     unknowns, about = leak.unknowns(column, False)
     assert unknowns.columns is not None  # noqa: S101 - told to the type checker
     if len(unknowns.columns) != 1:
         raise InputError("Name a single column: the bound is about one cell.")
     (j,) = unknowns.columns
     position = int(leak.row_positions([row])[0])
-    limits = Domain.of_column(domain, leak.table, j)
-    cramer_rao = float(leak.cells(columns=[j]).mse_bound()[position, 0])
+    limits = Domain.of_column(domain, leak.source, j)
+    cells = leak.per_record("cells", unknowns, "cells", about)
+    cramer_rao = float(cells.mse_bound()[position, 0])
     here = refits.X[position]
-    base = refits.theta.reshape(-1)
-    rounding = _ROUNDING * float(np.max(np.abs(base)))
+    rounding = refits.rounding * float(np.max(np.abs(refits.theta)))
 
     def logarithms(changes: np.ndarray) -> np.ndarray:
         """Return the logarithm of the bound at each change; −∞ where the model has no refit."""
         features = np.repeat(here[None, :], len(changes), axis=0)
         features[:, j] += changes
-        moved = refits.parameters(position, features).reshape(len(changes), -1) - base
+        moved = refits.moves(position, features)
         # Rounded away from zero: a move lost to rounding must not pass for none.
         divergence = renyi_of_shift(moved + np.copysign(rounding, moved), noise)
         found = 2 * np.log(np.abs(changes)) - _log_expm1(divergence)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from seepage.errors import InputError, nearest
-from seepage.tables.frames import Table, as_numpy
+from seepage.tables.frames import MemorySource, Table, as_numpy
+from seepage.tables.source import Chunk, RowSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,85 +52,132 @@ class Domain:
         )
 
     @classmethod
-    def of(cls, domain: Any, table: Table) -> Domain:
-        """Read what callers write for the table's domain.
+    def of(cls, domain: Any, data: RowSource | Table) -> Domain:
+        """Read what callers write for the domain of some data.
 
         A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
         name to such a pair; or ``None``: the columns' ranges.
         """
-        if isinstance(domain, Domain):
-            return _checked(domain, table)
-        xp = array_namespace(table.values)
-        if domain is None:
-            low, high = xp.min(table.values, axis=0), xp.max(table.values, axis=0)
-            return cls(as_numpy(low).astype(float), as_numpy(high).astype(float), False)
-        d = len(table.names)
-        if isinstance(domain, Mapping):
-            pairs = _by_name(domain, table)
-            lower, upper = pairs[:, 0], pairs[:, 1]
-        else:
-            try:
-                lower, upper = (
-                    np.array(np.broadcast_to(np.asarray(side, dtype=float), (d,)))
-                    for side in domain
-                )
-            except (TypeError, ValueError):
-                raise InputError(
-                    f"domain must be (lower, upper), each one number or one for each of the {d} "
-                    "columns, or a mapping from column names to such pairs."
-                ) from None
-        return _checked(cls(lower, upper, True), table)
+        return cls.within(domain, data.names, ColumnSpread.of(data))
 
     @classmethod
-    def of_column(cls, domain: Any, table: Table, column: int) -> Domain:
+    def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
         """Read the domain of a single column: its own limits, or its share of all columns'."""
-        name = table.names[column]
-        alone = Table(table.values[:, column : column + 1], (name,), table.index, table.library)
+        name = data.names[column]
         if isinstance(domain, Domain):
             one = slice(column, column + 1)
-            return _checked(cls(domain.lower[one], domain.upper[one], domain.stated), alone)
-        if isinstance(domain, Mapping):
+            domain = cls(domain.lower[one], domain.upper[one], domain.stated)
+        elif isinstance(domain, Mapping):
             domain = {key: pair for key, pair in domain.items() if key == name} or domain
         elif domain is not None:
             domain = [side if np.ndim(side) == 0 else np.asarray(side)[column] for side in domain]
-        return cls.of(domain, alone)
+        return cls.within(domain, (name,), ColumnSpread.of(data).of_column(column))
+
+    @classmethod
+    def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
+        """Read the domain of columns whose records are known to be spread like this."""
+        if domain is None:
+            return cls(spread.least, spread.most, False)
+        if isinstance(domain, Domain):
+            limits = domain
+        else:
+            lower, upper = _read_limits(domain, names)
+            limits = cls(lower, upper, True)
+        _check_limits(limits, names, spread)
+        return limits
 
 
-def _by_name(domain: Mapping[Any, Any], table: Table) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class ColumnSpread:
+    """What the records at hand say of every column; that of two chunks adds up."""
+
+    count: int
+    least: np.ndarray
+    most: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray  # the sum of (x − mean)²
+
+    @classmethod
+    def of(cls, data: RowSource | Table) -> ColumnSpread:
+        """Go through the records once."""
+        source = MemorySource(data) if isinstance(data, Table) else data
+        return source.total(_spread_of_chunk, "ranges of the columns")
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The variance of every column."""
+        return self.squares / self.count
+
+    def of_column(self, column: int) -> ColumnSpread:
+        """Return what is known of one column."""
+        parts = (self.least, self.most, self.mean, self.squares)
+        return ColumnSpread(self.count, *(part[column : column + 1] for part in parts))
+
+    def __add__(self, other: ColumnSpread) -> ColumnSpread:
+        count, gap = self.count + other.count, other.mean - self.mean
+        share = other.count / count
+        return ColumnSpread(
+            count,
+            np.minimum(self.least, other.least),
+            np.maximum(self.most, other.most),
+            self.mean + share * gap,
+            self.squares + other.squares + self.count * share * gap**2,
+        )
+
+
+def _spread_of_chunk(chunk: Chunk) -> ColumnSpread:
+    X = as_numpy(chunk.X).astype(float, copy=False)
+    mean = X.mean(axis=0)
+    squares = X.var(axis=0) * len(X)
+    return ColumnSpread(len(X), X.min(axis=0), X.max(axis=0), mean, squares)
+
+
+def _read_limits(domain: Any, names: tuple[str, ...]) -> list[np.ndarray]:
+    d = len(names)
+    if isinstance(domain, Mapping):
+        return list(_by_name(domain, names).T)
+    try:
+        lower, upper = domain
+        sides = [np.asarray(side, dtype=float) for side in (lower, upper)]
+        return [np.array(np.broadcast_to(side, (d,))) for side in sides]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"domain must be (lower, upper), each one number or one for each of the {d} "
+            "columns, or a mapping from column names to such pairs."
+        ) from None
+
+
+def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
     for name in domain:
-        if name not in table.names:
-            raise InputError(f"There is no column {name!r}{nearest(name, table.names)}.")
-    missing = [name for name in table.names if name not in domain]
+        if name not in names:
+            raise InputError(f"There is no column {name!r}{nearest(name, names)}.")
+    missing = [name for name in names if name not in domain]
     if missing:
         raise InputError(
             f"The domain says nothing about the column {missing[0]!r}; state the limits of every "
             "column, or none to take the ranges in the data."
         )
     try:
-        return np.array([[float(end) for end in domain[name]] for name in table.names]).reshape(
-            len(table.names), 2
-        )
+        pairs = [[float(end) for end in domain[name]] for name in names]
+        return np.array(pairs).reshape(len(names), 2)
     except (TypeError, ValueError):
         raise InputError("domain must map every column to its limits (lower, upper).") from None
 
 
-def _checked(domain: Domain, table: Table) -> Domain:
-    if domain.lower.shape != (len(table.names),) or domain.upper.shape != domain.lower.shape:
-        raise InputError(f"The domain must have limits for {len(table.names)} columns.")
-    for j, name in enumerate(table.names):
+def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) -> None:
+    if domain.lower.shape != (len(names),) or domain.upper.shape != domain.lower.shape:
+        raise InputError(f"The domain must have limits for {len(names)} columns.")
+    for j, name in enumerate(names):
         low, high = float(domain.lower[j]), float(domain.upper[j])
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise InputError(f"The limits of column {name!r} must be finite and in order.")
-    xp = array_namespace(table.values)
-    least, most = as_numpy(xp.min(table.values, axis=0)), as_numpy(xp.max(table.values, axis=0))
-    outside = np.flatnonzero((least < domain.lower) | (most > domain.upper))
+    outside = np.flatnonzero((spread.least < domain.lower) | (spread.most > domain.upper))
     if outside.size:
         j = int(outside[0])
         raise InputError(
-            f"Column {table.names[j]!r} runs from {least[j]:.4g} to {most[j]:.4g}, outside the "
-            f"stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
+            f"Column {names[j]!r} runs from {spread.least[j]:.4g} to {spread.most[j]:.4g}, outside "
+            f"the stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
         )
-    return domain
 
 
 @dataclass(frozen=True, eq=False)

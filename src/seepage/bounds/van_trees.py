@@ -4,9 +4,9 @@ On average over the prior (Gill and Levit 1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
-The expectation is over the prior: the information at draws from it, each with the model refitted as
-if the record had been that draw. The information at the true record alone would be a different
-number, and no bound.
+The expectation is over the prior: the information at draws from it, each with the release made
+again as if the record had been that draw. The information at the true record alone would be a
+different number, and no bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 from seepage.bounds.cramer_rao import square
 from seepage.bounds.priors import BoundedPrior, EmpiricalPrior, GaussianPrior
-from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
@@ -94,9 +93,10 @@ def van_trees_rows(
     _check_prior(prior)
     if draws < 2:
         raise InputError(f"At least two draws are needed to average over a prior, not {draws}.")
-    refits, noise = refits_of(leak)
+    refits, noise = leak.refits(), leak.noise[0]
     unknowns, about = leak.unknowns(columns, False)
-    which = list(range(leak.jacobian.features)) if unknowns.columns is None else unknowns.columns
+    everything = range(len(leak.source.names))
+    which = list(everything if unknowns.columns is None else unknowns.columns)
     size = len(which)
     drawn = prior.draw(draws, size, np.random.default_rng(seed))
     positions = as_numpy(leak.row_positions(rows))
@@ -110,12 +110,12 @@ def van_trees_rows(
                 f"The model has no minimiser for some records that the prior allows in row {row}; "
                 "set a penalty, or take a narrower prior."
             )
-        label = refits.fit.target[row, ...]
+        label = refits.target[row, ...]
+        each = (
+            refits.jacobian(row, z, label, w, noise) for z, w in zip(features, theta, strict=True)
+        )
         information = np.stack(
-            [
-                refits.jacobian(row, z, label, w, noise).row_information(unknowns)(slice(0, 1))[0]
-                for z, w in zip(features, theta, strict=True)
-            ]
+            [as_numpy(at.row_information(unknowns)(slice(0, 1))[0]).astype(float) for at in each]
         )
         inverse = _inverse(information.mean(axis=0), prior)
         values.append(np.trace(inverse) / size)
@@ -127,7 +127,7 @@ def van_trees_rows(
         f"The expectation over the prior was taken over {draws} draws, each refitted; they leave "
         f"the bound uncertain by {off:.1%} (one standard error)."
     )
-    index = None if leak.table.index is None else leak.table.index[positions]
+    index = None if leak.source.index is None else leak.source.index[positions]
     return Result(
         np.asarray(values),
         "rows",
@@ -136,7 +136,7 @@ def van_trees_rows(
         about=about,
         index=positions if index is None else index,
         assumptions=(*_assumptions(prior), sampled),
-        library=leak.table.library,
+        library=leak.source.library,
         noise=leak.noise,
     )
 

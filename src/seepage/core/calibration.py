@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
-from seepage.core.record_stream import RecordStream
+from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
+from seepage.core.record_stream import Measure, RecordStream
 from seepage.core.result import Result
 from seepage.errors import InputError
+from seepage.tables.source import Chunk
 
 
 def calibrate(
@@ -40,7 +43,7 @@ def calibrate(
         between 0 and 1 (0.99: all but the most leaked hundredth meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
-        A result of ``leak`` to calibrate, such as ``leak.columns()``, ``leak.rows(measure="dfil")``
+        A result of ``leak`` to calibrate, such as ``leak.columns()``, ``leak.records(measure="dfil")``
         or the bound ``sp.bounds.cramer_rao_rows(leak)``; the records' FIL when not given.
 
     Examples
@@ -50,7 +53,7 @@ def calibrate(
     >>> leak = sp.leakage(sp.glm.LinearRegression(l2=1.0).fit(X, y), X, y, noise=sp.Gaussian(1.0))
     >>> noise = sp.calibrate(leak, eta=0.01)
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
-    >>> float(np.max(sp.leakage(model, X, y, noise=noise).rows()).round(12))
+    >>> float(np.max(sp.leakage(model, X, y, noise=noise).records()).round(12))
     0.01
     """
     if (eta is None) == (mse is None):
@@ -60,37 +63,88 @@ def calibrate(
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
-    result = leak.rows() if view is None else view
-    if over == "max" and isinstance(result, RecordStream):
-        result = result.top(1)  # all that is needed of it, without holding the rest
+    result = leak.records(measure="fil") if view is None else view
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from this very leak.")
-    values = _as_leakage(result)
     if mse is not None and over == "mean":
-        if not np.all(values > 0):
-            raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
         # The mean of 1/η² grows as σ².
-        return leak.noise[0].scaled(math.sqrt(mse / float(np.mean(values**-2.0))))
-    now = _summary(values, over)
+        return leak.noise[0].scaled(math.sqrt(mse / _mean(result, -2.0)))
+    now = _summary(result, over)
     if now == 0:
         raise InputError("Nothing leaks in this view, so no noise is needed to meet the target.")
     wanted = eta if eta is not None else target**-0.5
     return leak.noise[0].scaled(now / wanted)
 
 
-def _as_leakage(result: Result | RecordStream) -> np.ndarray:
-    """Return leakage as it is and bounds as the leakage that would imply them."""
-    values = np.asarray(result, dtype=float)
-    if result.measure == "mse":
-        return np.asarray(values**-0.5)
-    return np.asarray(values**-1.0) if result.measure == "std" else values
-
-
-def _summary(values: np.ndarray, over: str | float) -> float:
+def _summary(result: Result | RecordStream, over: str | float) -> float:
+    """Return the largest leakage of a view, their mean or a quantile of them."""
     if over == "max":
-        return float(np.max(values))
+        # The largest leakage is the smallest bound; of a stream the rest is not held.
+        top = result.top(1) if isinstance(result, RecordStream) else result
+        return float(np.max(_as_leakage(top)))
     if over == "mean":
-        return float(np.mean(values))
-    if isinstance(over, int | float) and 0 <= over <= 1:
-        return float(np.quantile(values, over))
-    raise InputError(f"over must be 'max', 'mean' or a quantile between 0 and 1, not {over!r}.")
+        return _mean(result, 1.0)
+    if not (isinstance(over, int | float) and 0 <= over <= 1):
+        raise InputError(f"over must be 'max', 'mean' or a quantile between 0 and 1, not {over!r}.")
+    if isinstance(result, RecordStream):
+        return _quantile(result, float(over))
+    return float(np.quantile(_as_leakage(result), over))
+
+
+def _as_leakage(result: Result) -> np.ndarray:
+    return _implied(np.asarray(result, dtype=float), result.measure)
+
+
+def _implied(values: np.ndarray, measure: str) -> np.ndarray:
+    """Return leakage as it is and bounds as the leakage that would imply them."""
+    power = {"mse": -0.5, "std": -1.0}.get(measure, 1.0)
+    return values if power == 1.0 else np.asarray(values**power)
+
+
+def _mean(result: Result | RecordStream, power: float) -> float:
+    """Return the mean of a power of the leakage."""
+    if isinstance(result, RecordStream):
+        ask = partial(_powers, function=result.function, measure=result.measure, power=power)
+        total, count = result.source.total(ask, result.view)
+    else:
+        total, count = _sum_of_powers(_as_leakage(result), power)
+    return float(total / count)
+
+
+def _powers(chunk: Chunk, function: Measure, measure: str, power: float) -> np.ndarray:
+    return _sum_of_powers(_implied(np.asarray(function(chunk)), measure), power)
+
+
+def _sum_of_powers(leakage: np.ndarray, power: float) -> np.ndarray:
+    """Return the sum, and how many there are."""
+    if power < 0 and not np.all(leakage > 0):
+        raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
+    return np.array([np.sum(leakage**power), leakage.size])
+
+
+def _quantile(stream: RecordStream, share: float) -> float:
+    """Return a quantile of a stream's leakage, in a few passes that keep none of the numbers."""
+    ask = partial(_in_one_column, function=stream.function, measure=stream.measure)
+    bins = stream.source.total(partial(_count, numbers=ask), stream.view)
+    place = share * (int(bins.counts.sum()) - 1)
+    ranks = [(0, math.floor(place)), (0, math.ceil(place))]
+    low, high = select(
+        bins,
+        ranks,
+        lambda intervals: stream.source.total(
+            partial(_look, numbers=ask, intervals=intervals), stream.view
+        ),
+    )
+    return low + (place - math.floor(place)) * (high - low)
+
+
+def _in_one_column(chunk: Chunk, function: Measure, measure: str) -> np.ndarray:
+    return _implied(np.asarray(function(chunk)), measure).reshape(-1, 1)
+
+
+def _count(chunk: Chunk, numbers: Measure) -> Bins:
+    return bin_numbers(numbers(chunk))
+
+
+def _look(chunk: Chunk, numbers: Measure, intervals: tuple[Interval, ...]) -> Inside:
+    return look_into(intervals, [0], numbers(chunk))

@@ -249,6 +249,16 @@ class Release(ABC):
         """The single releases that it is made of."""
         return [self]
 
+    @property
+    def model(self) -> Any:
+        """The fitted linear model whose parameters are released, where that is what is released."""
+        return None
+
+    @property
+    def sensitivity(self) -> float | None:
+        """How far replacing one record can move the release, where that holds whatever the data."""
+        return None
+
     @abstractmethod
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of a chunk, exact for each of them."""
@@ -263,15 +273,18 @@ class Refits(Protocol):
 
     Attributes
     ----------
-    X, fit
-        The records, ``(n, d)``, and the fitted model, both in NumPy's float64.
+    X, target
+        The records, ``(n, d)``, and their labels as numbers, in NumPy.
     theta
         The released numbers as they are.
+    rounding
+        How far off rounding may leave a released number, beside the largest of them.
     """
 
     X: np.ndarray
-    fit: Any
+    target: np.ndarray
     theta: np.ndarray
+    rounding: float
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the releases for some replacements of a row, ``(K, …)``; NaN where there is none.

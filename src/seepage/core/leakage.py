@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import SUMS_HELD, Release, ReleaseJacobian
+from seepage.core.jacobian import SUMS_HELD, Refits, Release, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import Result
@@ -99,6 +99,20 @@ class Leakage(Generic[PerRecord]):
         """The table, where it is in memory."""
         self._check_in_memory("the whole table")
         return cast(MemorySource, self.source).table
+
+    def refits(self) -> Refits:
+        """Return how a single release moves when a record changes by a finite amount."""
+        if len(self.noise) != 1:
+            raise InputError(
+                "How far releases move when a record changes is asked of one at a time; take the "
+                "releases one by one."
+            )
+        if not self.source.in_memory:
+            raise InputError(
+                "What a changed record would do to the release is found by making it again, which "
+                "needs all records in memory; these are read in chunks."
+            )
+        return self.release.template.refits()
 
     # Views ------------------------------------------------------------------------------------
 

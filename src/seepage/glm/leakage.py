@@ -111,7 +111,7 @@ def leakage(
     >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
     >>> model = sp.glm.LinearRegression().fit(X, y)
     >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
-    >>> leak.rows().shape
+    >>> leak.records().shape
     (100,)
     """
     if not isinstance(noise, Noise):
@@ -139,6 +139,11 @@ class GLMRelease(Release):
     fit: FittedGLM
     problem: PenalisedLoss | None
     template: GLMJacobian
+
+    @property
+    def model(self) -> FittedGLM:
+        """The fitted model."""
+        return self.fit
 
     def jacobian(self, chunk: Chunk) -> GLMJacobian:
         """Return the Jacobian about the rows of a chunk, exact for each of them."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,11 @@ from seepage.glm.losses.families import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
 from seepage.tables.frames import as_numpy, read_table
+from seepage.tables.source import Chunk
 
 Array = Any
 
+_LABELLED = ("gaussian", "poisson")  # families whose slope grows with the label
 _FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guarantee for other data."
 
 
@@ -62,7 +65,7 @@ class Sensitivity:
 
 
 def output_sensitivity(
-    leak: Leakage,
+    leak: Leakage[Any],
     *,
     row_norm: float | None = None,
     label_bound: float | None = None,
@@ -73,7 +76,8 @@ def output_sensitivity(
     Parameters
     ----------
     leak
-        The leakage of one release; its model must have a penalty and no intercept.
+        The leakage of one release, about records in memory or read in chunks; its model must have
+        a penalty and no intercept.
     row_norm
         What no record's norm ``‖x‖`` exceeds: a promise about all records, kept for instance by
         :func:`clip_rows`. Where not given, the largest in the data, and no guarantee.
@@ -94,23 +98,26 @@ def output_sensitivity(
     0.2
     """
     fit = _penalised_fit(leak)
-    weight = 1.0 if fit.sample_weight is None else float(np.max(as_numpy(fit.sample_weight)))
     assumptions: tuple[str, ...]
     if lipschitz is not None:
         check_positive(lipschitz, "lipschitz")
         L, assumptions, stated = lipschitz, (f"Every loss is {lipschitz:g}-Lipschitz.",), True
     else:
-        B, stated_rows, about_rows = _row_norm(leak.jacobian.X, row_norm)
-        slope, stated_labels, about_labels = _slope(fit, B, label_bound)
-        L, stated = weight * slope * B, stated_rows and stated_labels
+        for value, name in ((row_norm, "row_norm"), (label_bound, "label_bound")):
+            if value is not None:
+                check_positive(value, name)
+        seen = leak.source.total(partial(_largest_in, fit=fit), "largest records")
+        B, stated_rows, about_rows = _row_norm(seen, row_norm)
+        slope, stated_labels, about_labels = _slope(fit, seen, B, label_bound)
+        L, stated = seen.weight * slope * B, stated_rows and stated_labels
         assumptions = (*about_rows, *about_labels)
-    if fit.sample_weight is not None:
+    if fit.sample_weight is not None or leak.source.weighted:
         assumptions = (*assumptions, "The sample weights do not depend on the data.")
     return Sensitivity(2 * L / fit.ridge, L, stated, assumptions)
 
 
 def output_perturbation(
-    leak: Leakage,
+    leak: Leakage[Any],
     *,
     row_norm: float | None = None,
     label_bound: float | None = None,
@@ -126,7 +133,7 @@ def output_perturbation(
         leak, row_norm=row_norm, label_bound=label_bound, lipschitz=lipschitz
     )
     (noise,) = leak.noise
-    size = leak.jacobian.size
+    size = leak.release.template.size
     assumptions = ("Only the noisy parameters leave.", *found.assumptions)
     if isinstance(noise, Gaussian):
         information = np.asarray(noise.information(size))
@@ -164,10 +171,13 @@ def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
     return 2 / (n * l2 * sigma)
 
 
-def _penalised_fit(leak: Leakage) -> FittedGLM:
-    fit: FittedGLM | None = leak.jacobian.fit
+def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
+    fit: FittedGLM | None = leak.release.model
     if fit is None or len(leak.noise) != 1:
-        raise InputError("The sensitivity is that of one release of one linear model.")
+        raise InputError(
+            "The sensitivity is that of one release of one linear model; of another release, state "
+            "what it promises."
+        )
     if fit.ridge == 0:
         raise InputError("Without a penalty nothing bounds how far one record moves the model.")
     if fit.intercept is not None:
@@ -178,45 +188,79 @@ def _penalised_fit(leak: Leakage) -> FittedGLM:
     return fit
 
 
-def _row_norm(X: Array, stated: float | None) -> tuple[float, bool, tuple[str, ...]]:
-    xp = array_namespace(X)
-    lengths = xp.sqrt(xp.sum(X * X, axis=1))
-    longest = float(xp.max(lengths))
+@dataclass(frozen=True)
+class LargestSeen:
+    """The largest record, label and weight of some records, and the sum of their weights."""
+
+    norm: float
+    row: int
+    label: float
+    weight: float
+    total: float
+
+    def __add__(self, other: LargestSeen) -> LargestSeen:
+        longer = self if self.norm >= other.norm else other
+        return LargestSeen(
+            longer.norm,
+            longer.row,
+            max(self.label, other.label),
+            max(self.weight, other.weight),
+            self.total + other.total,
+        )
+
+
+def _largest_in(chunk: Chunk, fit: FittedGLM) -> LargestSeen:
+    xp = array_namespace(chunk.X)
+    lengths = xp.sqrt(xp.sum(chunk.X * chunk.X, axis=1))
+    row = int(xp.argmax(lengths))
+    # The labels and weights of a table in memory are the model's own; a chunk brings its own.
+    weight = chunk.weight if fit.sample_weight is None else fit.sample_weight
+    label = 0.0
+    if fit.family.name in _LABELLED:
+        target = fit.target if fit.target.shape[0] else chunk.y
+        label = float(np.max(np.abs(as_numpy(target))))
+    return LargestSeen(
+        float(lengths[row]),
+        chunk.start + row,
+        label,
+        1.0 if weight is None else float(np.max(as_numpy(weight))),
+        float(len(chunk)) if weight is None else float(as_numpy(weight).sum()),
+    )
+
+
+def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tuple[str, ...]]:
     if stated is None:
-        return longest, False, (_FROM_THE_DATA.format(f"‖x‖, {longest:.4g},"),)
-    check_positive(stated, "row_norm")
-    if longest > stated:
+        return seen.norm, False, (_FROM_THE_DATA.format(f"‖x‖, {seen.norm:.4g},"),)
+    if seen.norm > stated:
         raise InputError(
-            f"Row {int(xp.argmax(lengths))} has norm {longest:.4g}, above the stated row_norm "
-            f"{stated:g}; fit on sp.privacy.clip_rows(X, {stated:g}), or state a larger one."
+            f"Row {seen.row} has norm {seen.norm:.4g}, above the stated row_norm {stated:g}; fit "
+            f"on sp.privacy.clip_rows(X, {stated:g}), or state a larger one."
         )
     return float(stated), True, (f"No record's norm exceeds {stated:g}.",)
 
 
 def _slope(
-    fit: FittedGLM, row_norm: float, label_bound: float | None
+    fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
     """Return the largest size of ``∂ℓ/∂m`` at any minimiser, and what that rests on."""
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":
         return 1.0, True, ()
-    if fit.family.name not in ("gaussian", "poisson"):
+    if fit.family.name not in _LABELLED:
         raise InputError(
             f"No Lipschitz constant is known for the family {fit.family.name!r}; pass lipschitz=."
         )
-    largest = float(np.max(np.abs(as_numpy(fit.target))))
     if label_bound is None:
-        Y, stated, about = largest, False, _FROM_THE_DATA.format(f"|y|, {largest:.4g},")
+        Y, stated, about = seen.label, False, _FROM_THE_DATA.format(f"|y|, {seen.label:.4g},")
     else:
-        check_positive(label_bound, "label_bound")
-        if largest > label_bound:
+        if seen.label > label_bound:
             raise InputError(
-                f"A label has size {largest:.4g}, above the stated label_bound {label_bound:g}; "
-                "clip the labels and fit again, or state a larger one."
+                f"A label has size {seen.label:.4g}, above the stated label_bound "
+                f"{label_bound:g}; clip the labels and fit again, or state a larger one."
             )
         Y, stated, about = float(label_bound), True, f"No label's size exceeds {label_bound:g}."
-    n = len(fit.target) if fit.sample_weight is None else float(as_numpy(fit.sample_weight).sum())
+    n = seen.total
     if fit.family.name == "gaussian":
         return Y + row_norm * Y * math.sqrt(n / fit.ridge), stated, (about,)
     # F(0) = Σω, and e^m − y m ≥ y − y log y, which is least at one end of 0 ≤ y ≤ Y.

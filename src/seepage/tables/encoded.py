@@ -75,6 +75,8 @@ class Part:
         counts = pc.value_counts(column.drop_null())
         order = pc.sort_indices(counts.field("values"))
         levels, number = counts.field("values").take(order), counts.field("counts").take(order)
+        if pa.types.is_large_string(levels.type):
+            levels = levels.cast(pa.string())
         sizes = number.to_numpy().astype(float)
         filled = column.null_count
         fill = None

@@ -92,6 +92,15 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """Return a column with its values written out where it holds positions in a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string_view(column.type) or pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    return column
+
+
 def plain_numbers(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a column of numbers with nothing in place of NaN, one zero, and decimals as floats.
 

@@ -121,12 +121,12 @@ class RowSource(ABC):
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerIfAny:
     """The answer on some rows, or none where there was no row; two add up to one."""
 
     given: tuple[Any, ...]
 
-    def __add__(self, other: Answers) -> Answers:
+    def __add__(self, other: AnswerIfAny) -> AnswerIfAny:
         if not (self.given and other.given):
-            return Answers(self.given + other.given)
-        return Answers((self.given[0] + other.given[0],))
+            return AnswerIfAny(self.given + other.given)
+        return AnswerIfAny((self.given[0] + other.given[0],))

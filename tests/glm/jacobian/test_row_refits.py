@@ -11,7 +11,6 @@ import seepage as sp
 from cases import BY_NAME, CASES, audit, estimator
 from oracle import jacobian_of, problem_of
 from recipes import Case
-from seepage.bounds.refitting import refits_of
 from seepage.glm.jacobian.row_refits import RowRefits
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
@@ -39,7 +38,7 @@ def fitted(case: Case) -> np.ndarray | None:
 
 
 def refits(case: Case) -> RowRefits:
-    return refits_of(audit(case))[0]
+    return audit(case).refits()
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
@@ -102,7 +101,7 @@ def test_without_a_minimiser_there_are_no_parameters() -> None:
     y = np.array([0, 0, 1, 1, 1])
     model = sp.glm.LogisticRegression(l2=0.0).fit(X, y)
     leak = sp.leakage(model, X, y, noise=sp.Gaussian(1.0))
-    found = refits_of(leak)[0].parameters(4, [[1.5], [-1.0]])
+    found = leak.refits().parameters(4, [[1.5], [-1.0]])
     assert np.isnan(found[0, 0])
     assert np.isfinite(found[1, 0])
 
@@ -110,4 +109,4 @@ def test_without_a_minimiser_there_are_no_parameters() -> None:
 def test_composed_releases_are_refused() -> None:
     leaks: list[Any] = [audit(BY_NAME["linear"]), audit(BY_NAME["linear-l2"])]
     with pytest.raises(sp.InputError, match="one by one"):
-        refits_of(sp.compose(*leaks))
+        sp.compose(*leaks).refits()

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from seepage.auditing.measures import LEAST, MOST
 from seepage.auditing.report import writing
-from seepage.auditing.streamed.record_summary import LEAST, MOST
 from seepage.cli import app
 from seepage.streams.dask import spread_files
 from seepage.streams.disk import files as parquet_files

@@ -20,7 +20,6 @@ import numpy as np
 
 from seepage.attacks.noisy_releases import parameters_of
 from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
-from seepage.bounds.refitting import refits_of
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
@@ -80,7 +79,7 @@ class LinearisedAdversary:
         label
             Whether the label is sought too, as the last unknown (models with one output).
         """
-        refits, noise = refits_of(leak)
+        refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
         if label and refits.theta.ndim > 1:
@@ -89,8 +88,8 @@ class LinearisedAdversary:
         which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns
         position = int(leak.row_positions([row])[0])
         size = len(which) + label
-        self.centre_ = self._centre(refits.X, refits.fit.target, position, list(which), label, size)
-        features, target = refits.X[position].copy(), refits.fit.target[position, ...]
+        self.centre_ = self._centre(refits.X, refits.target, position, list(which), label, size)
+        features, target = refits.X[position].copy(), refits.target[position, ...]
         features[list(which)] = self.centre_[: len(which)]
         if label:
             target = self.centre_[-1]

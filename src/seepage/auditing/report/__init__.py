@@ -1,6 +1,11 @@
-"""The report: a self-contained page, the numbers beside it, and a paragraph for a model card."""
+"""The report: what an audit found, written for people and for machines.
 
-from seepage.auditing.report.summary import SCHEMA, summarise, to_json
-from seepage.auditing.report.writing import write_report
+What is here turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a page that
+needs nothing else, a summary, a table of records and a paragraph for a model card. Nothing here
+measures anything.
+"""
+
+from seepage.auditing.findings import SCHEMA
+from seepage.auditing.report.writing import summarise, to_json, write_report
 
 __all__ = ["SCHEMA", "summarise", "to_json", "write_report"]

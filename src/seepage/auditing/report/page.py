@@ -4,63 +4,57 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from seepage.auditing.measures.findings import (
+from seepage.auditing.findings import (
+    NUMBERS,
+    SCHEMA,
     AttributeFinding,
-    Findings,
+    Audit,
     GroupFinding,
     GroupingFinding,
+    SomeRecords,
 )
-from seepage.auditing.measures.records import SomeRecords
-from seepage.auditing.report.assurance import list_guarantees
-from seepage.auditing.report.canvas import Drawing
-from seepage.auditing.report.exposure import (
+from seepage.auditing.report.figures import Drawing
+from seepage.auditing.report.words import (
+    count,
     count_over,
     error_at,
     find_limit,
+    judge,
     most_exposed,
+    number,
+    plain,
     protection,
     relative_error,
+    sentence,
+    short,
 )
-from seepage.auditing.report.figures import (
-    SHOWN_GROUPINGS,
-    draw_attributes,
-    draw_curve,
-    draw_grouping,
-    draw_histogram,
-)
-from seepage.auditing.report.records import EMBEDDED_CELLS, pack
-from seepage.auditing.report.summary import SCHEMA
-from seepage.auditing.report.verdict import judge
-from seepage.auditing.report.wording import count, counted, number, plain, sentence, short
+from seepage.bounds.guarantees import Guarantee, Guarantees
+from seepage.tables.names import counted
 
+EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only
+EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 SHOWN_RECORDS = 8
 SHOWN_VALUES = 30  # columns of values beside a record
 LISTED_ATTRIBUTES = 200
 LISTED_GROUPS = 40
 
 
-def draw_figures(audit: Findings) -> tuple[Drawing, ...]:
-    """Return the figures of an audit, those of the groupings numbered from 1."""
-    drawn = [draw_histogram(audit), draw_attributes(audit)]
-    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:SHOWN_GROUPINGS], 1)]
-    drawn.append(draw_curve(audit))
-    return tuple(figure for figure in drawn if figure is not None)
-
-
-def render_page(audit: Findings, figures: tuple[Drawing, ...]) -> str:
+def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
     """Return the page of an audit."""
     ranked = most_exposed(audit.attributes)
     script = _read("records.js")
     return (
         _environment()
-        .get_template("report.html.j2")
+        .from_string(_read("report.html.j2"))
         .render(
             audit=audit,
             verdict=judge(audit),
@@ -71,7 +65,7 @@ def render_page(audit: Findings, figures: tuple[Drawing, ...]) -> str:
             least=_list_records(audit, audit.records.least(SHOWN_RECORDS)),
             shown_values=_choose_values(audit),
             attributes=ranked[:LISTED_ATTRIBUTES],
-            guarantees=list_guarantees(audit.guarantees),
+            guarantees=_list_guarantees(audit.guarantees),
             groupings=[
                 (grouping, _choose_groups(grouping), _find(figures, f"groups-{place}"))
                 for place, grouping in enumerate(audit.groupings, 1)
@@ -91,7 +85,6 @@ def render_page(audit: Findings, figures: tuple[Drawing, ...]) -> str:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("seepage.auditing.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -123,7 +116,7 @@ def _find(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
     return next((figure for figure in figures if figure.name == name), None)
 
 
-def _pick_facts(audit: Findings) -> list[dict[str, str]]:
+def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     """Return the numbers worth a large print: what they are, the number, and what it means."""
     row, worst = audit.records.worst()
     facts = [
@@ -154,7 +147,7 @@ def _pick_facts(audit: Findings) -> list[dict[str, str]]:
     return facts
 
 
-def _pick_attribute(audit: Findings) -> tuple[AttributeFinding, ...]:
+def _pick_attribute(audit: Audit) -> tuple[AttributeFinding, ...]:
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     return most_exposed(sensitive or audit.attributes)[:1]
 
@@ -172,7 +165,7 @@ def _attribute_fact(attribute: AttributeFinding) -> dict[str, str]:
     }
 
 
-def _list_records(audit: Findings, some: SomeRecords) -> list[dict[str, Any]]:
+def _list_records(audit: Audit, some: SomeRecords) -> list[dict[str, Any]]:
     longest = audit.records.largest("eta") or 1.0
     eta = some.numbers["eta"]
     return [
@@ -188,7 +181,7 @@ def _list_records(audit: Findings, some: SomeRecords) -> list[dict[str, Any]]:
     ]
 
 
-def _choose_values(audit: Findings) -> list[str]:
+def _choose_values(audit: Audit) -> list[str]:
     """Return the columns whose values are shown, the sensitive ones first."""
     if audit.values is None:
         return []
@@ -200,3 +193,91 @@ def _choose_groups(grouping: GroupingFinding) -> list[GroupFinding]:
     ranked = sorted(grouping.groups, key=lambda group: -group.mean_eta)
     half = LISTED_GROUPS // 2
     return ranked if len(ranked) <= LISTED_GROUPS else ranked[:half] + ranked[-half:]
+
+
+def _list_guarantees(found: Guarantees | None) -> dict[str, Any] | None:
+    """Return the bounds by adversary, with their assumptions numbered; nothing for none."""
+    if found is None or not any(line.applies for line in found.rows):
+        return None
+    texts = list(dict.fromkeys(text for line in found.rows for text in line.assumptions))
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in found.rows:
+        note = " ".join(f"[{texts.index(text) + 1}]" for text in line.assumptions)
+        groups.setdefault(line.adversary, []).append(
+            {
+                "name": line.name,
+                "said": _say(line),
+                "note": note if line.applies else f"does not apply: {line.reason}",
+                "tightest": _is_tightest(line, found),
+            }
+        )
+    return {
+        "row": found.label,
+        "guessing": f"±{number(math.sqrt(found.guessing))}",
+        "groups": list(groups.items()),
+        "assumptions": texts,
+        "indications": any(line.applies and not line.guarantee for line in found.rows),
+    }
+
+
+def _say(line: Guarantee) -> str:
+    if line.value is None:
+        return "–"
+    said = f"±{number(math.sqrt(line.value))}" if line.unit == "mse" else number(line.value)
+    return said if line.guarantee else f"{said} *"
+
+
+def _is_tightest(line: Guarantee, found: Guarantees) -> bool:
+    rivals = [r for r in found.rows if r.adversary == line.adversary and r.applies]
+    return len(rivals) > 1 and line.unit == "mse" and line is found.tightest(line.adversary)
+
+
+@dataclass(frozen=True)
+class PageColumn:
+    """One column of the page's table: its heading, the full heading, and which order is natural."""
+
+    label: str
+    title: str
+    descending: bool
+    values: np.ndarray
+
+
+def build_columns(records: SomeRecords) -> tuple[PageColumn, ...]:
+    """Return what the page shows of every record."""
+    eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
+    columns = [
+        PageColumn("row", "number of the record in the table, 0 for the first", False, records.row),
+        PageColumn("leakage η", "about the whole record with its label", True, eta),
+        PageColumn("η of columns", "about the record without its label", True, features),
+        PageColumn("η of label", "about the label alone", True, label),
+        PageColumn(
+            "error on all columns",
+            "least error of an attack on all its columns at once, in standard deviations",
+            False,
+            exact,
+        ),
+    ]
+    for name, errors in list(records.errors.items())[:EMBEDDED_CELLS]:
+        title = f"least error of an attack on {plain(name)}, in its own units"
+        columns.append(PageColumn(f"± on {short(name, 24)}", title, False, errors))
+    return tuple(columns)
+
+
+def pack(audit: Audit) -> dict[str, Any]:
+    """Return the records as JSON values: little-endian numbers in base64, one text per column."""
+    kept = audit.records.most(EMBEDDED_ROWS)
+    columns = build_columns(kept.at(np.argsort(kept.place)))
+    return {
+        "count": len(kept),
+        "limit": find_limit(audit).eta,
+        "columns": [
+            {"label": c.label, "title": c.title, "descending": c.descending} for c in columns
+        ],
+        "rows": _encode(columns[0].values, "<f8"),
+        "numbers": [_encode(column.values, "<f4") for column in columns[1:]],
+    }
+
+
+def _encode(values: np.ndarray, kind: str) -> str:
+    with np.errstate(over="ignore"):  # beyond single precision is infinite for a reader
+        return base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode("ascii")

@@ -1,25 +1,52 @@
-"""Writes the report: everything is made first, then each file appears whole or not at all."""
+"""Writes the report: everything is made first, then each file appears whole or not at all.
+
+Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
+records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
+model card or a data-protection impact assessment. The card may leave the house, so it names no
+record and rounds what depends on the data.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
+from itertools import count as counting
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from seepage.auditing.measures.findings import Findings
-from seepage.auditing.report.card import write_card
-from seepage.auditing.report.page import draw_figures, render_page
-from seepage.auditing.report.records import record_table
-from seepage.auditing.report.summary import to_json
+import numpy as np
+import pyarrow as pa
+
+from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, RecordLeakage, SomeRecords
+from seepage.auditing.report.figures import draw_figures
+from seepage.auditing.report.page import render_page
+from seepage.auditing.report.words import (
+    count,
+    count_over,
+    error_at,
+    find_limit,
+    judge,
+    markdown,
+    most_exposed,
+    number,
+    plain,
+    protection,
+)
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import Writer, write_private_together
+from seepage.tables.names import counted
+
+_SHOWN = 5  # columns on the card
 
 
-def write_report(audit: Findings, out: Path) -> Path:
+def write_report(audit: Audit, out: Path) -> Path:
     """Write an audit into the folder ``out`` and return the path of its page.
 
     ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
@@ -90,3 +117,216 @@ def _make_private(out: Path) -> None:
     if not out.exists():
         out.mkdir(parents=True)
         out.chmod(0o700)
+
+
+def record_table(records: SomeRecords) -> pa.Table:
+    """Return one row per record; ``error of <column>`` for every sensitive attribute."""
+    columns = {"row": np.asarray(records.row, np.int64)}
+    columns |= {name: np.asarray(values, float) for name, values in records.numbers.items()}
+    for name, errors in records.errors.items():
+        columns[_unused(f"error of {plain(name)}", columns)] = np.asarray(errors, float)
+    return pa.table(columns).replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """Return the name, numbered where another column prints the same."""
+    candidates = (name if k == 1 else f"{name} ({k})" for k in counting(1))
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+def summarise(audit: Audit) -> dict[str, Any]:
+    """Return the summary of an audit as plain JSON values; ``docs/report.md`` has the schema.
+
+    An infinite error (no unbiased attack exists) and a number that is not known are ``None``.
+    """
+    verdict, limit, records = judge(audit), find_limit(audit), audit.records
+    summary = {
+        "schema": SCHEMA,
+        "notice": NOTICE,
+        "source": audit.source,
+        "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+        "model": {
+            "kind": audit.model,
+            "target": audit.target,
+            "l2": audit.l2,
+            "intercept": audit.intercept,
+            "classes": list(audit.classes),
+        },
+        "release": {
+            "numbers": audit.released,
+            "noise": "gaussian",
+            "sigma": audit.sigma,
+            "sigma_reason": audit.sigma_reason,
+            "test_error": error_at(audit, audit.sigma),
+        },
+        "target": {"eta": audit.target_eta, "sigma": audit.calibrated_sigma},
+        "steps": list(audit.steps),
+        "records": {
+            "count": records.count,
+            "limit": limit.eta,
+            "over_limit": count_over(audit),
+            "worst_row": records.worst()[0],
+            **{name: _quantiles(records, name) for name in NUMBERS},
+        },
+        "attributes": [asdict(a) | {"protection": protection(a)} for a in audit.attributes],
+        "groupings": [asdict(grouping) for grouping in audit.groupings],
+        "dataset_eta": audit.dataset_eta,
+        "curve": asdict(audit.curve),
+        "remedies": [asdict(remedy) for remedy in audit.remedies],
+        "guarantees": _guarantees(audit),
+        "gates": [asdict(gate) for gate in audit.gates],
+        "passed": all(gate.passed for gate in audit.gates),
+        "versions": dict(audit.versions),
+    }
+    plain: dict[str, Any] = _to_plain(summary)
+    return plain
+
+
+def to_json(audit: Audit) -> str:
+    """Return the summary as JSON text that ends in a newline."""
+    return json.dumps(summarise(audit), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _guarantees(audit: Audit) -> list[dict[str, Any]]:
+    """Return the bounds on the most exposed record, without saying which record that is."""
+    lines = () if audit.guarantees is None else audit.guarantees.rows
+    return [
+        {
+            "bound": line.name,
+            "adversary": line.adversary,
+            "unit": line.unit,
+            "value": line.value,
+            "guarantee": line.guarantee,
+            "assumptions": list(line.assumptions),
+            "reason": line.reason,
+        }
+        for line in lines
+    ]
+
+
+def _quantiles(records: RecordLeakage, name: str) -> dict[str, float]:
+    found = records.quantiles(name, SHARES)
+    return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_card(audit: Audit) -> str:
+    """Return the page as Markdown."""
+    return "\n".join(
+        [
+            "# Privacy of the training data",
+            "",
+            "<!-- Before you publish: the numbers below are rounded, but they were computed from",
+            "the training data without noise. Leave out those your reviewer does not need. -->",
+            "",
+            _what(audit),
+            "",
+            _protection(audit),
+            "",
+            *_card_attributes(audit),
+            *_groups(audit),
+            *_gates(audit),
+            *_usefulness(audit),
+            "**What this does and does not cover.** The bounds hold for an attacker who sees the "
+            "released numbers once, knows the model family, the penalty and the noise, and every "
+            "other record, and whose estimates are unbiased. They do not cover attackers who trade "
+            "bias for precision or bring knowledge about similar people, nor membership inference, "
+            "nor anything else that leaves (predictions, logs, further releases: leakages of "
+            "several releases add up). They are not a differential-privacy guarantee.",
+            "",
+            f"*Measured with {_versions(audit)}; Fisher information loss (Hannun, Guo and van "
+            "der Maaten, 2021).*",
+            "",
+        ]
+    )
+
+
+def _what(audit: Audit) -> str:
+    article = {"linear": "A linear", "poisson": "A Poisson"}.get(audit.model, f"A {audit.model}")
+    return (
+        f"**Release.** {article} regression of “{markdown(audit.target)}”, fitted to "
+        f"{counted(audit.records.count, 'record')} of “{markdown(audit.source)}” with L2 penalty "
+        f"λ = {number(audit.l2)}; {counted(audit.released, 'number')} released, each with "
+        f"independent Gaussian noise of standard deviation σ = {_round(audit.sigma)}."
+    )
+
+
+def _protection(audit: Audit) -> str:
+    over, limit = count_over(audit), find_limit(audit)
+    worst, median = audit.records.largest("eta"), audit.records.median()
+    told = (
+        f"**Protection.** Fisher information loss η of a record: at most {_round(worst)}, "
+        f"median {_round(median)}. "
+    )
+    if over:
+        return told + (
+            f"{count(over)} of {counted(audit.records.count, 'record')} exceed {limit.words} of "
+            f"η = {number(limit.eta)}."
+        )
+    return told + f"No record exceeds {limit.words} of η = {number(limit.eta)}."
+
+
+def _card_attributes(audit: Audit) -> list[str]:
+    sensitive = tuple(a for a in audit.attributes if a.sensitive)
+    ranked = most_exposed(sensitive or audit.attributes)[:_SHOWN]
+    if not ranked:
+        return []
+    lines = ["| column | no unbiased attack errs by less than | spread of the column |", "|-|-|-|"]
+    for a in ranked:
+        error, spread = f"±{_round(a.smallest_error)}", f"±{_round(a.spread)}"
+        if a.kind != "numeric":
+            error, spread = f"{error} of a level", "a whole level"
+        lines.append(f"| {markdown(a.name)} | {error} | {spread} |")
+    return [*lines, ""]
+
+
+def _groups(audit: Audit) -> list[str]:
+    if not audit.groupings:
+        return []
+    ratios = "; ".join(
+        f"by “{markdown(g.column)}” {_round(g.ratio)} (most for “{markdown(g.least_protected)}”, "
+        f"least for “{markdown(g.most_protected)}”)"
+        for g in audit.groupings
+    )
+    return [f"**Groups.** Largest over smallest mean leakage of a group: {ratios}.", ""]
+
+
+def _gates(audit: Audit) -> list[str]:
+    if not audit.gates:
+        return []
+    told = "; ".join(
+        f"{gate.name} {number(gate.limit)}: {'met' if gate.passed else 'not met'}"
+        for gate in audit.gates
+    )
+    return [f"**Limits set beforehand.** {told}.", ""]
+
+
+def _usefulness(audit: Audit) -> list[str]:
+    error, curve = error_at(audit, audit.sigma), audit.curve
+    if error is None:
+        return []
+    return [
+        f"**Usefulness.** Held-out {markdown(curve.error_name)}: "
+        f"{_round(curve.noiseless_error)} without noise, {_round(error)} as "
+        f"released, {_round(curve.trivial_error)} for always giving the same answer.",
+        "",
+    ]
+
+
+def _versions(audit: Audit) -> str:
+    named = [f"{name} {version}" for name, version in audit.versions.items()]
+    return markdown(named[0]) if named else "seepage"
+
+
+def _round(value: float) -> str:
+    """Write two digits: enough for a reader, less than an attacker would like."""
+    return number(float(f"{value:.2g}"))

@@ -51,7 +51,7 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
     theta = -factor.solve(point.gradient / sizes) / sizes
     if objective.rereads and pivot >= _NO_REFINEMENT:
         return theta
-    return theta - factor.solve(objective.gradient_at(theta) / sizes) / sizes
+    return theta - factor.solve(objective.at(theta, hessian=False).gradient / sizes) / sizes
 
 
 def _by_qr(objective: AnyObjective) -> Array:
@@ -64,7 +64,7 @@ def _by_qr(objective: AnyObjective) -> Array:
         R = stacked_r([R, objective.ridge**0.5 * penalty])
     upper = R[:size, :size]
     theta = xp.linalg.solve(upper, R[:size, size][:, None])[:, 0]
-    g = objective.gradient_at(theta)
+    g = objective.at(theta, hessian=False).gradient
     return theta - xp.linalg.solve(upper, xp.linalg.solve(upper.T, g[:, None]))[:, 0]
 
 

@@ -32,7 +32,7 @@ from seepage.glm.fitting.objective import (
 from seepage.glm.losses.families import Categorical
 
 if TYPE_CHECKING:
-    from seepage.glm.fitting.streamed import AnyLine, AnyObjective
+    from seepage.glm.fitting.streamed import AnyObjective
 
 Array = Any  # any array of the array API standard
 
@@ -138,11 +138,14 @@ def check_overlap(objective: AnyObjective, least_gain: float) -> None:
         raise InputError(_divergence(objective.family.name))
 
 
-def check_drift(objective: AnyObjective, line: AnyLine) -> None:
-    """Raise where Newton's step still goes far, and moves no record to a wrong side."""
-    if objective.ridge > 0 or line.reach <= _FAR:
+def check_drift(objective: AnyObjective, step: Array, largest_norm: float) -> None:
+    """Raise where Newton's step still goes far, and moves no record to a wrong side.
+
+    ``largest_norm`` is that of the rows: a step too short to move any margin far needs no look.
+    """
+    if objective.ridge > 0 or norm(step) * largest_norm <= _FAR:
         return
-    least, most = line.gains()
+    least, most = objective.gains(step)
     if most > _FAR and least >= -_TIE * most:
         raise InputError(_divergence(objective.family.name))
 

@@ -46,8 +46,10 @@ class RowRefits:
         The table, (n, d), float64.
     """
 
+    rounding = 1e-14
+
     def __init__(self, fit: FittedGLM, X: np.ndarray) -> None:
-        self.fit, self.X = fit, X
+        self.fit, self.X, self.target = fit, X, fit.target
         self.objective = Objective.of(fit, X)
         self.theta = np.asarray(fit.parameters)
         margins = self.objective.margins(self.theta)

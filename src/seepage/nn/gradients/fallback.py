@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
-from seepage.nn.gradients.plain_kernels import PlainNorms, differentiable_backends
+from seepage.nn.gradients.plain_kernels import PlainNorms
+from seepage.nn.gradients.watching import Call, OnOutput, UnruledModule, differentiable_backends
 
 
 @dataclass(frozen=True)
-class Fallback:
+class Fallback(UnruledModule):
     """A module whose parameters ``names`` get their gradients from ``vmap`` over the module."""
 
     module: nn.Module
@@ -32,8 +33,8 @@ class Fallback:
         self,
         net: nn.Module,
         parameters: Mapping[str, Tensor],
-        on_output: Callable[[Tensor], Tensor],
-        calls: list[Any],
+        on_output: OnOutput,
+        calls: list[Call],
     ) -> Iterator[None]:
         """Show the outputs of the module, and keep its inputs among the calls, while inside."""
         inside = dict(self.module.named_parameters())
@@ -69,8 +70,8 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class ModuleCall:
-    """One run of a module that falls back: what it was given, and where its parameters come from."""
+class ModuleCall(Call):
+    """One run of a module that falls back, with what it was given."""
 
     fallback: Fallback
     run: int

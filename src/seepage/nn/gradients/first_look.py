@@ -31,7 +31,6 @@ from seepage.nn.gradients.watching import (
     Watcher,
 )
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import rows_of
 
 LARGE = SMALL + 1
 
@@ -46,6 +45,8 @@ class _ModuleRun:
 
 
 _Runs = dict[nn.Module, list[_ModuleRun]]
+_Axes = list[int | None]  # of every leaf, that of the records
+_RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, outputs
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
 
 def small_batch(batch: Batch, size: int) -> Batch:
     """Return a batch of that size made of the first records, repeated where there are too few."""
-    rows = torch.arange(size, device=batch.z.device) % len(batch)
-    return Batch(rows_of(batch.x, rows), batch.y[rows.to(batch.y.device)], batch.z[rows])
+    return batch.records(torch.arange(size, device=batch.z.device) % len(batch))
 
 
 def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetwork:
@@ -232,16 +232,20 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
         or (layout.axis is None and not repeat)
         or not a.rule.covers(a.arguments, a.shape, layout)
     ]
-    owners = _owners([a for a, _ in pairs], helpless, small_runs, large_runs)
+    axes = {module: _run_axes(runs, large_runs[module]) for module, runs in small_runs.items()}
+    owners = _owners([a for a, _ in pairs], helpless, axes)
     planned: list[Layout | None] = []
     for k, (a, _) in enumerate(pairs):
         if a.rule is not None:
-            left = k in helpless or any(_inside(a, name, owners) for name in a.names)
+            answered = set().union(*(owners.get(run.module, ()) for run in a.around))
+            left = k in helpless or not answered.isdisjoint(a.names)
             planned.append(None if left else layouts[k])
-    fallbacks = [
-        _fallback(module, names, pairs, helpless, small_runs, large_runs)
-        for module, names in owners.items()
-    ]
+    fallbacks = []
+    for module, names in owners.items():
+        inputs, outputs = axes[module] or ([], [])  # never: it was chosen for having them
+        functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
+        told = tuple(sorted(names)), inputs, outputs, tuple(sorted(functions))
+        fallbacks.append(Fallback(module, *told))
     return Plan(planned, fallbacks, frozenset(small.functions))
 
 
@@ -258,11 +262,9 @@ def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
     return Layout(axis, small[axis] // SMALL)
 
 
-def _axes(
-    small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | None]
-) -> list[int | None] | None:
+def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | None]) -> _Axes | None:
     """Return the records' axis of every leaf, or ``None`` where one cannot be told."""
-    axes: list[int | None] = []
+    axes: _Axes = []
     if len(small) != len(large):
         return None
     for a, b in zip(small, large, strict=True):
@@ -276,14 +278,12 @@ def _axes(
     return axes
 
 
-def _run_axes(
-    module: nn.Module, small: _Runs, large: _Runs
-) -> tuple[list[list[int | None]], list[list[int | None]]] | None:
+def _run_axes(small: list[_ModuleRun], large: list[_ModuleRun]) -> _RunAxes | None:
     """Return the axes of inputs and outputs for all runs of a module that sees its records."""
-    if len(small[module]) != len(large[module]):
+    if len(small) != len(large):
         return None
     inputs, outputs = [], []
-    for a, b in zip(small[module], large[module], strict=True):
+    for a, b in zip(small, large, strict=True):
         given, returned = _axes(a.inputs, b.inputs), _axes(a.outputs, b.outputs)
         if given is None or returned is None:
             return None
@@ -295,14 +295,14 @@ def _run_axes(
 
 
 def _owners(
-    uses: list[_Use], helpless: list[int], small: _Runs, large: _Runs
+    uses: list[_Use], helpless: list[int], axes: dict[nn.Module, _RunAxes | None]
 ) -> dict[nn.Module, set[str]]:
     """Return, for each module that must fall back, the parameters it answers for."""
     owners: dict[nn.Module, set[str]] = {}
     for k in helpless:
         use = uses[k]
         for run in reversed(use.around):
-            if _run_axes(run.module, small, large) is not None:
+            if axes[run.module] is not None:
                 owners.setdefault(run.module, set()).update(use.names)
                 break
         else:
@@ -321,21 +321,3 @@ def _owners(
                     names.update(use.names)
                     grown = True
     return owners
-
-
-def _inside(use: _Use, name: str, owners: dict[nn.Module, set[str]]) -> bool:
-    return any(name in owners.get(run.module, ()) for run in use.around)
-
-
-def _fallback(
-    module: nn.Module,
-    names: set[str],
-    pairs: list[tuple[_Use, _Use]],
-    helpless: list[int],
-    small: _Runs,
-    large: _Runs,
-) -> Fallback:
-    axes = _run_axes(module, small, large)
-    assert axes is not None  # noqa: S101 - it was chosen for that
-    functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
-    return Fallback(module, tuple(sorted(names)), axes[0], axes[1], tuple(sorted(functions)))

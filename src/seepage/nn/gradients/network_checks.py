@@ -16,59 +16,40 @@ from torch.nn import functional
 
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
-from seepage.nn.gradients.norms import norms
-from seepage.nn.gradients.plain_kernels import differentiable_backends
-from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.gradients.norms import norms, weighted_gradient
+from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
 from seepage.nn.problem.views import Inputs, Label, call, leaves, rows_of
 
 _NORMS = nn.modules.batchnorm._BatchNorm
-_KINKED = {
-    functional.relu: "ReLU",
-    torch.relu: "ReLU",
-    torch.relu_: "ReLU",
-    Tensor.relu: "ReLU",
-    Tensor.relu_: "ReLU",
-    torch.rnn_relu: "ReLU",
-    torch.rnn_relu_cell: "ReLU",
-    functional.rrelu: "RReLU",
-    functional.hardswish: "Hardswish",
-    functional.hardsigmoid: "Hardsigmoid",
-    functional.leaky_relu: "LeakyReLU",
-    functional.hardtanh: "Hardtanh",
-    functional.relu6: "ReLU6",
-    functional.prelu: "PReLU",
-    functional.threshold: "Threshold",
-    functional.max_pool1d: "MaxPool",
-    functional.max_pool2d: "MaxPool",
-    functional.max_pool3d: "MaxPool",
-    torch.max_pool1d: "MaxPool",
-    torch.max_pool2d: "MaxPool",
-    torch.max_pool3d: "MaxPool",
-    functional.adaptive_max_pool1d: "AdaptiveMaxPool",
-    functional.adaptive_max_pool2d: "AdaptiveMaxPool",
-    functional.adaptive_max_pool3d: "AdaptiveMaxPool",
+_KINKED: dict[str, set[Any]] = {
+    "AdaptiveMaxPool": {
+        functional.adaptive_max_pool1d,
+        functional.adaptive_max_pool2d,
+        functional.adaptive_max_pool3d,
+    },
+    "Hardsigmoid": {functional.hardsigmoid},
+    "Hardswish": {functional.hardswish},
+    "Hardtanh": {functional.hardtanh},
+    "LeakyReLU": {functional.leaky_relu},
+    "MaxPool": {
+        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
+        *(torch.max_pool1d, torch.max_pool2d, torch.max_pool3d),
+    },
+    "PReLU": {functional.prelu},
+    "ReLU": {
+        *(functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_),
+        *(torch.rnn_relu, torch.rnn_relu_cell),
+    },
+    "ReLU6": {functional.relu6},
+    "RReLU": {functional.rrelu},
+    "Threshold": {functional.threshold},
 }
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
-
-
 _LAYOUT_FREE = {
-    nn.Sequential,
-    nn.Conv2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.MaxPool2d,
-    nn.Flatten,
-    nn.Linear,
-    nn.Identity,
-    nn.Dropout,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.ReLU,
-    nn.GELU,
-    nn.SiLU,
-    nn.ELU,
-    nn.Softplus,
+    *(nn.Sequential, nn.Conv2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.Flatten),
+    *(nn.Linear, nn.Identity, nn.Dropout),
+    *(nn.Tanh, nn.Sigmoid, nn.ReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus),
 }
 
 
@@ -134,7 +115,7 @@ class Validator:
         return network
 
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
-        kinks = sorted({_KINKED[f] for f in network.plan.functions if f in _KINKED})
+        kinks = sorted(name for name, uses in _KINKED.items() if uses & network.plan.functions)
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump, "
@@ -142,12 +123,11 @@ class Validator:
                 f"{_SMOOTH}.",
                 KinkWarning,
             )
-        for fallback in network.plan.fallbacks if rules else ():
+        for unruled in network.plan.unruled if rules else ():
             self._once(
-                f"{type(fallback.module).__name__} has no closed form for the per-record "
-                f"gradients of {', '.join(fallback.names)} (used by "
-                f"{', '.join(fallback.functions)}); torch's vmap takes them for that module alone, "
-                "which is slower.",
+                f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
+                f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); torch's "
+                "vmap takes them for that module alone, which is slower.",
                 FallbackWarning,
             )
 
@@ -305,17 +285,13 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 def _single(batch: Batch, k: int) -> Batch:
-    rows = torch.tensor([k], device=batch.z.device)
-    return Batch(rows_of(batch.x, rows), batch.y[rows.to(batch.y.device)], batch.z[rows])
+    return batch.records(torch.tensor([k], device=batch.z.device))
 
 
 def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
     one = _single(batch, k)
-    parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
-    with torch.enable_grad():
-        loss = problem.losses(parameters, one, one.z).sum()
-        found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-    return torch.stack([g.square().sum() for g in found]).sum().sqrt()
+    _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
+    return torch.stack([g.square().sum() for g in found.values()]).sum().sqrt()
 
 
 def _kind(x: Any) -> Any:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.fallback import ModuleCall
 from seepage.nn.gradients.per_record_gradients import (
     GradientTerm,
     GramMatrices,
@@ -23,14 +22,14 @@ from seepage.nn.gradients.per_record_gradients import (
     value_of,
     weighted_sums,
 )
-from seepage.nn.gradients.watching import LayerCall, WatchedNetwork
+from seepage.nn.gradients.watching import Call, WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The sum of the clipped gradients of a batch, with each record's loss and norm."""
+    """The sum of the clipped gradients of a batch, with each record's norm and loss."""
 
     gradient: dict[str, Tensor]
     norms: Tensor
@@ -152,6 +151,6 @@ class _NormPass:
 class _OpenCall:
     """A call whose output gradients have not all arrived."""
 
-    call: LayerCall | ModuleCall
+    call: Call
     first: int
     deltas: list[Tensor | None]

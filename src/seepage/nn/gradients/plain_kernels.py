@@ -1,49 +1,19 @@
-"""Plain operations in the place of torch's fused ones, which cannot be differentiated twice.
+"""Plain arithmetic in the place of torch's fused layers, which cannot be differentiated twice.
 
-The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient at
-all, fused recurrent layers have no second derivative, and ``jvp(vmap(grad))`` of LayerNorm and
+Fused recurrent layers have no second derivative, and ``jvp(vmap(grad))`` of LayerNorm and
 InstanceNorm is silently wrong (torch 2.13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-
-
-@contextmanager
-def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside.
-
-    Gradients are switched on: where they are off, torch takes formulas for SiLU and GroupNorm that
-    end there.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_without_fast_path())
-        if any(isinstance(module, nn.RNNBase) for module in net.modules()):
-            stack.enter_context(_PlainRecurrence())
-        yield
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
 
 State = tuple[Tensor, ...]
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -81,7 +51,7 @@ CELLS: dict[str, Cell] = {
 }
 
 
-class _PlainRecurrence(TorchFunctionMode):  # type: ignore[misc]
+class PlainRecurrence(TorchFunctionMode):  # type: ignore[misc]
     """Runs recurrent layers step by step."""
 
     def __torch_function__(
@@ -109,7 +79,7 @@ def run_recurrent(
     bidirectional: bool = False,
     batch_first: bool = False,
 ) -> Any:
-    """Run a recurrent layer step by step, by the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
+    """Run a recurrent layer step by step: the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
 
     ``product(x, weight, bias)`` is what stands for ``functional.linear``. Packed sequences, dropout
     between the layers and projected states are not covered (``NotImplemented``).

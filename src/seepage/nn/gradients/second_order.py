@@ -7,7 +7,9 @@ torch's own does; only the way back from the way back is written out by hand.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,93 +99,92 @@ def _pushed(
     return found
 
 
-def gelu(x: Tensor, approximate: str = "none") -> Any:
-    """Return ``functional.gelu`` of something to be differentiated."""
-    return _Gelu.apply(x, approximate) if x.requires_grad else NotImplemented
+@dataclass(frozen=True)
+class _Activation:
+    """An activation ``φ``: ``φ(x)``, ``δφ′(x)`` of δ and x, and ``vδφ″(x)`` of x, v and δ."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    bend: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class _Gelu(Function):  # type: ignore[misc]
+class _Activated(Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, approximate: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, activation: _Activation) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.approximate = approximate
-        return functional.gelu(x, approximate=approximate)
+        ctx.activation = activation
+        return activation.value(x)
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> Any:
-        return _GeluBack.apply(delta, ctx.saved_tensors[0], ctx.approximate), None
+        return _ActivatedBack.apply(delta, ctx.saved_tensors[0], ctx.activation), None
 
 
-class _GeluBack(Function):  # type: ignore[misc]
+class _ActivatedBack(Function):  # type: ignore[misc]
     """``δφ′(x)``; its way back to ``x`` is ``vδφ″(x)``."""
 
     @staticmethod
-    def forward(ctx: Any, delta: Tensor, x: Tensor, approximate: str) -> Tensor:
+    def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:
         ctx.save_for_backward(delta, x)
-        ctx.approximate = approximate
-        out: Tensor = torch.ops.aten.gelu_backward(delta, x, approximate=approximate)
-        return out
+        ctx.activation = activation
+        return activation.slope(delta, x)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         delta, x = ctx.saved_tensors
-        to_delta = torch.ops.aten.gelu_backward(v, x, approximate=ctx.approximate)
-        bend = _gelu_bend(x) if ctx.approximate == "none" else _gelu_tanh_bend(x)
-        return to_delta, bend.mul_(v).mul_(delta), None
+        return ctx.activation.slope(v, x), ctx.activation.bend(x, v, delta), None
 
 
-def _gelu_bend(x: Tensor) -> Tensor:
-    """Return ``φ″(x) = (2 − x²) N(x)``, ``N`` the normal density."""
+def _gelu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
+    """Return ``vδφ″(x)``, ``φ″(x) = (2 − x²) N(x)``, ``N`` the normal density."""
     square = x * x
     density = torch.exp(square * -0.5).mul_(1 / math.sqrt(2 * math.pi))
-    return density.mul_(2 - square)
+    return density.mul_(2 - square).mul_(v).mul_(delta)
 
 
-def _gelu_tanh_bend(x: Tensor) -> Tensor:
-    """Return ``φ″ = (1 − t²)(s + 3cκx² − xts²)``, ``t = tanh(c(x + κx³))``, ``s = c(1 + 3κx²)``."""
+def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
+    """Return ``vδφ″``, ``φ″ = (1 − t²)(s + 3cκx² − xts²)``, ``t = tanh(c(x + κx³))``.
+
+    ``s = c(1 + 3κx²)``, ``c = √(2/π)``, ``κ = 0.044715``.
+    """
     square = x * x
     t = (square * (_SLOPE * _CUBE)).add_(_SLOPE).mul_(x).tanh_()
     s = (square * (3 * _SLOPE * _CUBE)).add_(_SLOPE)
     inside = torch.addcmul(torch.add(s, square, alpha=3 * _SLOPE * _CUBE), x * t, s * s, value=-1)
-    return inside.mul_(1 - t.square_())
+    return inside.mul_(1 - t.square_()).mul_(v).mul_(delta)
+
+
+def _silu_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
+    """Return ``vδφ″(x)``, ``φ″ = (1 − t²)(2 − xt)/4``, ``t = tanh(x/2)``.
+
+    (``s = (1 + t)/2`` is the sigmoid: ``φ′ = s + xs(1 − s)``, ``φ″ = s(1 − s)(2 + x(1 − 2s))``.)
+    """
+    t = (x / 2).tanh_()
+    half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
+    bend = torch.addcmul(half, x, t, value=-0.25).mul_(v).mul_(delta)
+    out: Tensor = torch.ops.aten.tanh_backward(bend, t)
+    return out
+
+
+_GELU = {
+    kind: _Activation(
+        partial(functional.gelu, approximate=kind),
+        partial(torch.ops.aten.gelu_backward, approximate=kind),
+        bend,
+    )
+    for kind, bend in (("none", _gelu_bend), ("tanh", _gelu_tanh_bend))
+}
+_SILU = _Activation(functional.silu, torch.ops.aten.silu_backward, _silu_bend)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Any:
+    """Return ``functional.gelu`` of something to be differentiated."""
+    return _Activated.apply(x, _GELU[approximate]) if x.requires_grad else NotImplemented
 
 
 def silu(input: Tensor, inplace: bool = False) -> Any:
     """Return ``functional.silu`` of something to be differentiated."""
-    return NotImplemented if inplace or not input.requires_grad else _Silu.apply(input)
-
-
-class _Silu(Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return functional.silu(x)
-
-    @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> Any:
-        return _SiluBack.apply(delta, ctx.saved_tensors[0])
-
-
-class _SiluBack(Function):  # type: ignore[misc]
-    """``δφ′(x)``; its way back to ``x`` is ``vδφ″(x)``, ``φ″ = (1 − t²)(2 − xt)/4``, t = tanh(x/2).
-
-    (``s = (1 + t)/2`` is the sigmoid: ``φ′ = s + xs(1 − s)``, ``φ″ = s(1 − s)(2 + x(1 − 2s))``.)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, delta: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(delta, x)
-        out: Tensor = torch.ops.aten.silu_backward(delta, x)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
-        delta, x = ctx.saved_tensors
-        to_delta = torch.ops.aten.silu_backward(v, x)
-        t = (x / 2).tanh_()
-        half = torch.full((), 0.5, dtype=x.dtype, device=x.device)
-        bend = torch.addcmul(half, x, t, value=-0.25).mul_(v).mul_(delta)
-        return to_delta, torch.ops.aten.tanh_backward(bend, t)
+    return NotImplemented if inplace or not input.requires_grad else _Activated.apply(input, _SILU)
 
 
 def cross_entropy(

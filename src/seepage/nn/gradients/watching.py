@@ -2,8 +2,9 @@
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
 gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
-(also inside ``nn.MultiheadAttention``, and for weights used twice); for each of them a :class:`Rule`
-says what its arguments are and which terms it adds to the gradients.
+(also inside ``nn.MultiheadAttention``, and for weights used twice), and a :class:`Rule` says what
+its arguments are and which terms it adds to the gradients. A module with a use that no rule covers
+answers for it itself (:class:`UnruledModule`).
 
 There are three ways to learn the gradients at the outputs, for three purposes: hooks that free each
 layer as soon as it is dealt with (norms); edges of the graph (what is to be differentiated again);
@@ -13,21 +14,22 @@ shifts of zero added to the outputs (inside torch's transformations, for tangent
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError
-from seepage.nn.gradients.fallback import Fallback, ModuleCall
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
-from seepage.nn.gradients.plain_kernels import differentiable_backends
+from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
@@ -111,16 +113,32 @@ class RuleBook:
     composites: Mapping[str, Callable[..., Any]]
 
 
+class Call(ABC):
+    """A use of released parameters, whose terms follow from the gradients at its outputs."""
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs are watched."""
+        return 1
+
+    @abstractmethod
+    def keys(self) -> list[Key]:
+        """Return the parameter of each term to come."""
+
+    @abstractmethod
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return what this call adds to the gradients, given those at its outputs."""
+
+
 @dataclass(frozen=True)
-class LayerCall:
-    """One use of released parameters, as a watcher saw it."""
+class LayerCall(Call):
+    """A call that a rule covers."""
 
     rule: Rule
     arguments: Arguments
     names: Mapping[str, Key]
     layout: Layout
     version: int
-    outputs: int = 1
 
     def keys(self) -> list[Key]:
         """Return the parameter of each term to come."""
@@ -227,8 +245,8 @@ class CallKeeper(Watcher):
     book, names
         As for :class:`Watcher`.
     layouts
-        The layout of each call's output, in order; a call whose entry is ``None`` is left to a
-        fallback.
+        The layout of each call's output, in order; a call whose entry is ``None`` is left to
+        its module.
     on_output
         Called with the output of each call that is kept.
     batch
@@ -252,7 +270,7 @@ class CallKeeper(Watcher):
         super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
         self.layouts, self.on_output, self.batch = layouts, on_output, batch
         self.versions, self.twice = versions, twice
-        self.calls: list[LayerCall | ModuleCall] = []
+        self.calls: list[Call] = []
         self.seen = 0
 
     def known(
@@ -280,12 +298,30 @@ class CallKeeper(Watcher):
         return self.on_output(output)
 
 
+class UnruledModule(ABC):
+    """A module that answers for a use of the parameters ``names`` which no rule covers."""
+
+    module: nn.Module
+    names: tuple[str, ...]
+    functions: tuple[str, ...]  # that use them
+
+    @abstractmethod
+    def watched(
+        self,
+        net: nn.Module,
+        parameters: Mapping[str, Tensor],
+        on_output: OnOutput,
+        calls: list[Call],
+    ) -> AbstractContextManager[None]:
+        """Return a context in which the module's outputs are shown and its calls kept."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How to watch a network: the layout of every call, and the modules without a rule."""
 
     layouts: list[Layout | None]
-    fallbacks: list[Fallback]
+    unruled: Sequence[UnruledModule]
     functions: frozenset[Any]
 
 
@@ -310,7 +346,7 @@ class WatchedRun:
     """The losses of a batch, and the calls that were kept on the way, in their order."""
 
     losses: Tensor
-    calls: list[LayerCall | ModuleCall]
+    calls: list[Call]
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
         """Return the terms, given the gradients at all watched outputs."""
@@ -333,7 +369,7 @@ class WatchedNetwork:
     book
         What is known about operations.
     plan
-        Where the records are, and which modules fall back.
+        Where the records are, and which modules answer for themselves.
     outputs
         The shapes of the watched outputs.
     """
@@ -357,8 +393,8 @@ class WatchedNetwork:
         layouts, net = self.plan.layouts, self.problem.net
         keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice)
         with ExitStack() as stack:
-            for fallback in self.plan.fallbacks:
-                stack.enter_context(fallback.watched(net, parameters, on_output, keeper.calls))
+            for module in self.plan.unruled:
+                stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
             stack.enter_context(keeper)
             losses = self.problem.losses(parameters, batch, z)
         if keeper.seen != len(layouts):
@@ -404,3 +440,30 @@ class WatchedNetwork:
     def zeros(self, batch: Batch) -> list[Tensor]:
         """Return a zero for every watched output, to be added to it."""
         return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]
+
+
+@contextmanager
+def differentiable_backends(net: nn.Module) -> Iterator[None]:
+    """Use plain attention and plain recurrent layers while inside.
+
+    The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
+    at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
+    where they are off, torch takes formulas for SiLU and GroupNorm that end there.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_without_fast_path())
+        if any(isinstance(module, nn.RNNBase) for module in net.modules()):
+            stack.enter_context(PlainRecurrence())
+        yield
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -86,7 +86,8 @@ class Engine:
         :class:`~seepage.nn.problem.clipping.HardClip` (of threshold 1 where none is given),
         ``SmoothClip`` or ``NoClip``; it may be changed between steps.
     view
-        What is unknown of the records: :class:`~seepage.nn.problem.views.Input`, ``Label``, ``Embedding``.
+        What is unknown of the records: :class:`~seepage.nn.problem.views.Input`, ``Label`` or
+        ``Embedding``.
     clip_derivative
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.

@@ -36,9 +36,8 @@ from seepage.nn.gradients.per_record_gradients import (
     sum_of,
     weighted_sums,
 )
-from seepage.nn.gradients.plain_kernels import differentiable_backends
 from seepage.nn.gradients.rules.linear import summed
-from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.jacobian.pullbacks import radial_pull
 from seepage.nn.jacobian.random_directions import Direction, Directions, Draw
 from seepage.nn.problem.clipping import Clip, NoClip

@@ -21,8 +21,7 @@ from seepage.nn.gradients.per_record_gradients import (
     RecordGradients,
     grouped,
 )
-from seepage.nn.gradients.plain_kernels import differentiable_backends
-from seepage.nn.gradients.watching import WatchedNetwork, WatchedRun
+from seepage.nn.gradients.watching import WatchedNetwork, WatchedRun, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 

@@ -92,7 +92,15 @@ class NoClip(Clip):
 
 
 @dataclass(frozen=True)
-class HardClip(Clip):
+class _ThresholdClip(Clip):
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        check_positive(self.max_grad_norm, "max_grad_norm")
+
+
+@dataclass(frozen=True)
+class HardClip(_ThresholdClip):
     """``φ = max(1, n/C)``: the usual clip, which has a kink at ``n = C``.
 
     Parameters
@@ -107,11 +115,6 @@ class HardClip(Clip):
     >>> HardClip(2.0).factor(torch.tensor([1.0, 8.0]))
     tensor([1.0000, 0.2500])
     """
-
-    max_grad_norm: float
-
-    def __post_init__(self) -> None:
-        check_threshold(self.max_grad_norm)
 
     @property
     def sensitivity(self) -> float:
@@ -132,7 +135,7 @@ class HardClip(Clip):
 
 
 @dataclass(frozen=True)
-class SmoothClip(Clip):
+class SmoothClip(_ThresholdClip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of paper 004, section 6.2.
 
     ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the price that
@@ -150,11 +153,6 @@ class SmoothClip(Clip):
     >>> SmoothClip(1.0).factor(torch.tensor([0.0, 1.0, 8.0]))
     tensor([1.1886, 1.0000, 0.1250])
     """
-
-    max_grad_norm: float
-
-    def __post_init__(self) -> None:
-        check_threshold(self.max_grad_norm)
 
     @property
     def sensitivity(self) -> float:
@@ -184,12 +182,6 @@ class SmoothClip(Clip):
 
 def _density(m: Tensor) -> Tensor:
     return torch.exp(-m * m / 2) / math.sqrt(2 * math.pi)
-
-
-def check_threshold(value: float) -> None:
-    """Raise unless a clipping threshold is a finite number above zero."""
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"max_grad_norm must be a finite number above zero, not {value!r}.")
 
 
 _NAMED: dict[str, type[HardClip | SmoothClip]] = {"hard": HardClip, "smooth": SmoothClip}

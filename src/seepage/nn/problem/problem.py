@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 
 from seepage.errors import InputError, nearest
-from seepage.nn.problem.views import Inputs, View
+from seepage.nn.problem.views import Inputs, View, call, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
@@ -37,6 +37,10 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.z.shape[0])
+
+    def records(self, rows: Tensor) -> Batch:
+        """Return some of the records, by their positions."""
+        return Batch(rows_of(self.x, rows), self.y[rows.to(self.y.device)], self.z[rows])
 
 
 @dataclass
@@ -79,8 +83,9 @@ class NetworkProblem:
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
         with self.view.placed(self.net, batch.x, batch.y, z) as (x, y):
-            args, kwargs = _arguments(x)
-            output = functional_call(self.net, dict(parameters), args, kwargs)
+            output = call(
+                lambda *args, **kwargs: functional_call(self.net, dict(parameters), args, kwargs), x
+            )
             losses = self.loss(output, y)
         if losses.shape != (len(batch),):
             raise InputError(
@@ -95,12 +100,6 @@ class NetworkProblem:
         # A copy even where one channel makes both layouts the same: torch looks at the strides.
         out = torch.empty_like(tensor, memory_format=torch.channels_last)
         return out.copy_(tensor)
-
-
-def _arguments(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(x, Mapping):
-        return (), dict(x)
-    return (tuple(x), {}) if isinstance(x, tuple | list) else ((x,), {})
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ A view names a variable ``z`` with one row per record. The leakage about it foll
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from seepage.errors import InputError, nearest
 
+Placed = AbstractContextManager[tuple[Any, Tensor]]  # gives inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
 
 
@@ -38,9 +39,7 @@ class View(ABC):
         """Return the variable's present value, ``(B, …)``."""
 
     @abstractmethod
-    def placed(
-        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
-    ) -> Any:  # a context manager of (x, y)
+    def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Return a context in which the network sees ``z``, giving the inputs to call it with."""
 
     @abstractmethod
@@ -121,12 +120,9 @@ class Input(View):
             )
         return x.detach()
 
-    @contextmanager
-    def placed(
-        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
-    ) -> Iterator[tuple[Inputs, Tensor]]:
+    def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Call the network with ``z``."""
-        yield z, y
+        return nullcontext((z, y))
 
     def describe(self) -> str:
         """Return what the view is about, in words."""
@@ -173,12 +169,9 @@ class Label(View):
             )
         return functional.one_hot(y.long(), classes).to(output.dtype)
 
-    @contextmanager
-    def placed(
-        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
-    ) -> Iterator[tuple[Inputs, Tensor]]:
+    def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Use ``z`` as the target."""
-        yield x, z
+        return nullcontext((x, z))
 
     def describe(self) -> str:
         """Return what the view is about, in words."""
@@ -275,7 +268,7 @@ class _ReachedError(Exception):
         self.output = output
 
 
-def call(net: nn.Module, x: Inputs) -> Any:
+def call(net: Callable[..., Any], x: Inputs) -> Any:
     """Run a network on a tensor, on a tuple of arguments, or on named arguments."""
     if isinstance(x, Mapping):
         return net(**x)

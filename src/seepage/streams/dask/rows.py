@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from seepage.errors import InputError
 from seepage.streams.dask.tasks import fetch, named, tree_sum, write_by_workers
-from seepage.streams.disk.encoding import Coding
+from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Piece
 from seepage.tables.source import Chunk, RowSource
 
@@ -41,7 +41,7 @@ class FrameReader:
         The types of all columns.
     """
 
-    coding: Coding
+    coding: TableEncoding
     schema: pa.Schema
 
     def __call__(self, partition: Any, number: int, start: int, extra: tuple[str, ...]) -> Chunk:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.streams.disk.files import Piece
-from seepage.tables.facts import is_number, is_text, plain_numbers
+from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
 
 MOST_LEVELS = 1000  # different values that are counted; of more only this is known
 _HEAD = 4 * MOST_LEVELS  # rows that show at once that a column has more
@@ -115,15 +115,6 @@ def column_sums(column: pa.Array) -> ColumnSums:
     if is_text(column.type):
         return ColumnSums(len(column), column.null_count, levels=_levels(column))
     return ColumnSums(len(column), column.null_count, levels=None)
-
-
-def decoded(column: pa.Array) -> pa.Array:
-    """Return a column with its values written out where it holds positions in a dictionary."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_string_view(column.type) or pa.types.is_large_string(column.type):
-        return column.cast(pa.string())
-    return column
 
 
 def _numbers(column: pa.Array, as_floats: pa.Array) -> ColumnSums:

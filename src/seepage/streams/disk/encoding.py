@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.errors import InputError, nearest
-from seepage.streams.disk.column_scan import ColumnSums, decoded
+from seepage.streams.disk.column_scan import ColumnSums
 from seepage.streams.disk.files import Piece, plain_type
 from seepage.tables.encoded import Part, encode_column
-from seepage.tables.facts import is_number, is_text
+from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
 from seepage.tables.names import unique
 from seepage.tables.source import Chunk
 
 
 @dataclass(frozen=True)
-class Coding:
+class TableEncoding:
     """How the columns of a table become features, labels and weights.
 
     Parameters
@@ -61,14 +61,17 @@ class Coding:
             start = stop
         return found
 
-    def encode(self, pieces: Sequence[Piece], start: int, extra: Sequence[str]) -> Chunk:
+    def encode(
+        self, pieces: Sequence[Piece], start: int, extra: Sequence[str], by_rows: bool = False
+    ) -> Chunk:
         """Return the rows of some pieces as one chunk.
 
         The features lie column by column in memory, as they came: a matrix product is as fast that
-        way, and nothing is transposed.
+        way, and nothing is transposed. ``by_rows`` has them row by row, for a chunk that is kept.
         """
         rows = sum(piece.batch.num_rows for piece in pieces)
-        columns = np.zeros((sum(p.width(self.drop_first) for p in self.parts), rows))
+        width = sum(p.width(self.drop_first) for p in self.parts)
+        columns = np.zeros((rows, width)).T if by_rows else np.zeros((width, rows))
         labels, weights = [], []
         others: dict[str, list[np.ndarray]] = {name: [] for name in extra}
         at = 0
@@ -218,7 +221,7 @@ def _refuse_nan(numbers: np.ndarray, name: str, piece: Piece) -> None:
 def _refuse_new_levels(column: Any, part: Part, piece: Piece) -> None:
     if part.levels is None or part.fill is not None:
         return
-    known = pc.is_in(column, value_set=part.levels)
+    known = pc.is_in(plain_numbers(column), value_set=part.levels)
     if not pc.all(known).as_py():
         raise InputError(
             f"Column {part.name!r} of {piece.file} holds a value that was not there when the "

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from seepage.errors import InputError
 from seepage.streams.disk.column_scan import Scan, scan
 from seepage.streams.disk.encoding import (
-    Coding,
+    TableEncoding,
     check_column,
     choose_columns,
     class_levels,
@@ -99,7 +99,7 @@ def parquet(
         scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
         for n in wanted
     )
-    return ParquetRows(batches, Coding(parts, target, weight, scale, drop_first))
+    return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
 class ParquetRows(RowSource):
@@ -115,7 +115,7 @@ class ParquetRows(RowSource):
         How many chunks are worked on at a time; one for each core where not given.
     """
 
-    def __init__(self, batches: Batches, coding: Coding, threads: int | None = None) -> None:
+    def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
         self.batches, self.coding, self._threads = batches, coding, threads
         self.names = coding.names()
         self.attributes = coding.attributes()

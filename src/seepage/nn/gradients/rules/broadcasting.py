@@ -48,23 +48,12 @@ class MultiplicationRule(_ElementwiseRule):
         return [_summed(call, role, delta * operands[other[role]]) for role in call.names]
 
 
-class RepetitionRule(Rule):
+class RepetitionRule(AdditionRule):
     """``p.expand(batch, …)``: the gradient is ``δ``, summed to the shape of ``p``."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return the parameter."""
         return None if kwargs else Arguments(None, {"first": args[0]})
-
-    def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
-        """Return whether the new axis holds the records."""
-        parameter = arguments.parameters["first"]
-        if layout.axis is None or layout.multiple != 1 or parameter is None:
-            return False
-        return _flat(parameter, layout.axis - len(shape))
-
-    def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Sum ``δ`` of each record."""
-        return [_summed(call, role, delta) for role in call.names]
 
 
 def _flat(tensor: Tensor, axis: int) -> bool:

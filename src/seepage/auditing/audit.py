@@ -1,0 +1,310 @@
+"""The audit itself: fit, measure, choose the noise, weigh its price, and say what would help.
+
+The same steps run over a table in memory and over one that is read in chunks. What takes refits
+(advice about penalties and weights, the table of all bounds on the most exposed record) is done for
+tables in memory only, and the report says so.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import seepage
+from seepage.auditing.findings import Advice, Audit
+from seepage.auditing.measures import measure
+from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
+from seepage.auditing.trained_model import (
+    EncodedTable,
+    FitSettings,
+    RecordsInMemory,
+    TrainedModel,
+    choose_model,
+    settings_of,
+)
+from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError, nearest
+from seepage.glm.leakage import describe_on, leakage
+from seepage.tables.frames import MemorySource, Table
+
+DEFAULT_L2 = 1e-3
+SEPARABLE_L2 = 1e-2
+DEFAULT_ETA = 1.0
+FEWEST_ROWS = 10
+
+_TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+_DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
+
+Tell = Callable[[str], object]
+
+
+def audit_table(
+    table: EncodedTable,
+    *,
+    name: str,
+    model: str | None = None,
+    l2: float | None = None,
+    sigma: float | None = None,
+    target_eta: float | None = None,
+    sensitive: Sequence[str] | None = None,
+    fitted: Any = None,
+    show_values: bool = False,
+    remedies: bool = True,
+    seed: int = 0,
+    tell: Tell | None = None,
+) -> Audit:
+    """Audit the release of a linear model of an encoded table.
+
+    Parameters
+    ----------
+    table
+        The table as numbers, in memory or read in chunks.
+    name
+        What the table is called.
+    model
+        ``linear``, ``logistic``, ``poisson`` or ``softmax``; by the target where not given.
+    l2
+        The penalty λ; 0.001 where not given, and 0.01 where the classes can be told apart without
+        an error.
+    sigma, target_eta
+        The noise; the leakage that no record should exceed (1 where not given). Without ``sigma``
+        the noise is the one that meets the target.
+    sensitive
+        Columns (the target may be one) for which the error on every record is reported; those of
+        ``table`` where not given.
+    fitted
+        A fitted model to audit, one of ours, instead of fitting one.
+    show_values
+        Whether the audit carries the caller's own values, which a table in memory has.
+    remedies
+        Whether to try out what would help, which takes several more fits.
+    seed
+        Of the held-out rows and of the noise in the privacy–utility curve.
+    tell
+        Called with what is being done.
+    """
+    rows = len(table.source)
+    if rows < FEWEST_ROWS:
+        raise InputError(
+            f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
+        )
+    check_noise(sigma, target_eta)
+    if tell is not None:
+        tell("fitting")
+    if sensitive is not None:
+        table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
+    return audit_model(
+        _train(table, fitted, model, l2),
+        name=name,
+        sigma=sigma,
+        target_eta=target_eta,
+        values=table.values() if show_values else None,
+        remedies=remedies,
+        seed=seed,
+        tell=tell,
+    )
+
+
+def audit_model(
+    trained: TrainedModel,
+    *,
+    name: str,
+    sigma: float | None,
+    target_eta: float | None,
+    values: dict[str, list[str]] | None = None,
+    remedies: bool = True,
+    seed: int = 0,
+    tell: Tell | None = None,
+) -> Audit:
+    """Measure a fitted model and say what was found; the parameters are as for audit_table."""
+    say = tell or (lambda words: None)
+    check_noise(sigma, target_eta)
+    _check_sensitive(trained.table)
+    settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
+    say("leakage of every record")
+    found = measure(trained)
+    worst = found.worst
+    target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
+    say("privacy and utility")
+    trial = try_out(trained, settings, seed)
+    curve = draw_curve(trial, noise, calibrated, float(found.medians[0]), worst)
+    if trial.saw_them:
+        steps.append("No model could be fitted without the held-out records: theirs is of all.")
+    elif trial.settings.l2 != settings.l2:
+        steps.append(
+            f"The privacy–utility curve was drawn with λ = {trial.settings.l2:g}: without a "
+            "penalty the model is not determined on a part of the rows."
+        )
+    if found.exact_is_left_out:
+        steps.append("The exact bound per record was left out: it would take too long here.")
+    advice: tuple[Advice, ...] = ()
+    bounds = None
+    if remedies:
+        say("remedies")
+        advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
+        say("bounds on the most exposed record")
+        bounds = _find_guarantees(trained, noise)
+    target_kind = _kind_for(settings.model, table.target_kind)
+    kind = _COLUMN_KINDS.get(target_kind, "categorical")
+    spread = table.labels.deviation(target_kind)
+    classes = getattr(trained.model, "classes_", None)
+    return Audit(
+        source=name,
+        target=table.target,
+        model=settings.model,
+        l2=settings.l2,
+        intercept=settings.intercept,
+        sigma=noise,
+        sigma_reason=_sigma_reason(sigma, target_eta, noise),
+        released=found.released,
+        steps=tuple(steps),
+        attributes=found.attributes(noise, (table.target, kind, spread)),
+        dataset_eta=found.dataset(noise),
+        curve=curve,
+        records=found.records(noise),
+        groupings=tuple(found.grouping(column, noise) for column in table.groups),
+        classes=() if classes is None else tuple(str(c) for c in classes),
+        target_eta=target,
+        calibrated_sigma=calibrated,
+        remedies=advice,
+        values=values,
+        guarantees=bounds,
+        versions=_versions(),
+    )
+
+
+def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None) -> TrainedModel:
+    """Return the model, given or fitted now; the table's steps then say how."""
+    source, steps = table.source, []
+    if fitted is not None:
+        settings = settings_of(describe_on(fitted, source)[0], len(source))
+        trained = TrainedModel(fitted, settings, table)
+        steps.append(
+            f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
+            f"the minimiser of its objective on these {len(source):,} records."
+        )
+    else:
+        kind = choose_model(model, table.target_kind, table.target)
+        settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2)
+        trained = TrainedModel(settings.fit(source), settings, table)
+        if l2 is None and settings.classifies and tells_apart(trained):
+            trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
+            steps.append(
+                "The classes can be told apart without an error, so the penalty was raised to "
+                f"λ = {SEPARABLE_L2:g}."
+            )
+        steps.append(
+            f"A {kind} model with an intercept and L2 penalty λ = {trained.settings.l2:g} was "
+            f"fitted on {len(source):,} records and {len(source.names):,} features."
+        )
+    return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
+
+
+def _kind_for(model: str, target_kind: str) -> str:
+    """Return what the label is to the model: a count may be given to a linear one as a number."""
+    return {"linear": "numeric", "poisson": "count"}.get(model, target_kind)
+
+
+def _check_sensitive(table: EncodedTable) -> None:
+    """Refuse sensitive columns that the model does not use."""
+    known = [a.name for a in table.attributes] + [table.target]
+    for name in table.sensitive:
+        if name not in known:
+            raise InputError(
+                f"There is no column {name!r} among those the model uses{nearest(name, known)}, so "
+                "its leakage cannot be measured; name another, or do not drop it."
+            )
+
+
+def check_noise(sigma: float | None, target_eta: float | None) -> None:
+    """Refuse a noise or a target that is no positive number."""
+    for name, number in (("sigma", sigma), ("target_eta", target_eta)):
+        if number is not None and not (np.isfinite(number) and number > 0):
+            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+
+
+def _choose_noise(
+    worst: float, sigma: float | None, target_eta: float | None
+) -> tuple[float, float, float]:
+    """Return the target, the noise that meets it, and the noise to speak of.
+
+    ``worst`` is the largest leakage at a noise of one.
+    """
+    if not (np.isfinite(worst) and worst > 0):
+        raise InputError(
+            "The model does not depend on any record (it fits the data without an error), so there "
+            "is no leakage to measure; check the target and the columns."
+        )
+    target = DEFAULT_ETA if target_eta is None else target_eta
+    calibrated = worst / target
+    return target, calibrated, calibrated if sigma is None else sigma
+
+
+def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -> str:
+    """Return why the noise is what it is, in words."""
+    if sigma is not None:
+        return f"The noise σ = {noise:.4g} was given."
+    if target_eta is not None:
+        return (
+            f"The noise σ = {noise:.4g} is the least with which no record leaks more than the "
+            f"η = {target_eta:.4g} that was asked for."
+        )
+    return (
+        f"No noise was given, so σ = {noise:.4g} was chosen: with it the most leaked record has "
+        "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
+        "standard deviation of its column (for a class or category: a whole level)."
+    )
+
+
+def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
+    """Return the bounds on the record with the largest dFIL, in standard deviations.
+
+    ``None`` where they are not known: for columns that are not features themselves, and for tables
+    so large that they would take minutes.
+    """
+    source = trained.source
+    if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
+        return None
+    if trained.basis() is not None:
+        return None
+    named = Table(source.X, _feature_names(trained), None, "numpy")
+    records = MemorySource(named, source.y, source.sample_weight)
+    leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
+    try:
+        found = guarantees(leak, draws=_DRAWS)
+    except InputError:
+        return None
+    return replace(found, label=str(source.row_index[found.row]))
+
+
+def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
+    """Return a name for every feature; those of one category are counted."""
+    names = [f"feature {j}" for j in range(len(trained.source.names))]
+    for attribute in trained.table.attributes:
+        for k, j in enumerate(attribute.columns, 1):
+            several = len(attribute.columns) > 1
+            names[j] = f"{attribute.name} ({k})" if several else attribute.name
+    taken: set[str] = set()
+    for j in range(len(names)):
+        while names[j] in taken:  # a column may well be called like another's feature
+            names[j] += "′"
+        taken.add(names[j])
+    return tuple(names)
+
+
+def _versions() -> dict[str, str]:
+    """Return the names and versions of what computed an audit."""
+    names = ("numpy", "scipy", "scikit-learn", "pyarrow")
+    return {
+        "seepage": seepage.__version__,
+        "Python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }

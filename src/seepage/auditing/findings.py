@@ -1,0 +1,348 @@
+"""What an audit found: plain numbers and sentences, ready to be gated, written and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seepage.bounds.guarantees import Guarantees
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from seepage.support.files import Writer
+
+SCHEMA = "seepage-audit/1"
+NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, for which quantiles are told
+
+
+@dataclass(frozen=True)
+class AttributeFinding:
+    """The leakage about one attribute (a column of the caller's table, as they know it).
+
+    Parameters
+    ----------
+    name
+        The column's name in the table.
+    kind
+        ``numeric``, ``boolean`` or ``categorical``.
+    eta
+        FIL of the attribute over all records together.
+    smallest_error
+        The least standard error of any unbiased attack on this attribute of a single record, in
+        the column's own units (for a category: on its one-hot code, where 1 is a whole level).
+    easiest_row
+        The record it is smallest for.
+    median_error
+        The median of that error over the records.
+    spread
+        The standard deviation of the column, in its own units.
+    sensitive
+        Whether the caller named it so.
+    """
+
+    name: str
+    kind: str
+    eta: float
+    smallest_error: float
+    easiest_row: int
+    median_error: float
+    spread: float
+    sensitive: bool = False
+
+
+@dataclass(frozen=True)
+class GroupFinding:
+    """The leakage of the records that share one value of a grouping column."""
+
+    label: str
+    count: int
+    mean_eta: float
+    worst_eta: float
+    eta_together: float
+
+
+@dataclass(frozen=True)
+class GroupingFinding:
+    """How evenly leakage is spread over the groups of one column.
+
+    ``ratio`` is the largest mean leakage of a group over the smallest.
+    """
+
+    column: str
+    groups: tuple[GroupFinding, ...]
+    ratio: float
+    most_protected: str
+    least_protected: str
+
+
+@dataclass(frozen=True)
+class TradeoffCurve:
+    """What privacy costs: test error and leakage as the noise grows.
+
+    Parameters
+    ----------
+    sigma, error, median_eta, worst_eta
+        One entry per noise scale; ``error`` is the mean over several draws of the noise.
+    error_name
+        What the error is, in words (``"share of wrong predictions"``, ``"mean squared error"``).
+    noiseless_error, trivial_error
+        The error without noise, and that of predicting the mean or the most frequent class.
+    """
+
+    sigma: np.ndarray
+    error: np.ndarray
+    median_eta: np.ndarray
+    worst_eta: np.ndarray
+    error_name: str
+    noiseless_error: float
+    trivial_error: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One way to bring the worst record's leakage down to the target, with what it takes."""
+
+    name: str  # "more noise", "more regularisation"
+    text: str  # one sentence with the number it would take and what that costs
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One limit the caller set: what it is, what was measured, and who is over it."""
+
+    name: str  # "--max-eta", "--min-mse", "--max-group-ratio"
+    limit: float
+    measured: float
+    passed: bool
+    text: str  # one sentence for people; offenders by row index, never by value
+
+
+@dataclass(frozen=True, eq=False)
+class SomeRecords:
+    """The numbers of a few records.
+
+    Parameters
+    ----------
+    place, row
+        Their positions among the audited records, and their numbers in the table.
+    numbers
+        Under each name of :data:`NUMBERS`, one number for each.
+    errors
+        For every sensitive attribute, the least error of an attack on it for each.
+    """
+
+    place: np.ndarray
+    row: np.ndarray
+    numbers: Mapping[str, np.ndarray]
+    errors: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def at(self, which: np.ndarray) -> SomeRecords:
+        """Return some of these records, in the order they are named in."""
+        return SomeRecords(
+            self.place[which],
+            self.row[which],
+            {name: values[which] for name, values in self.numbers.items()},
+            {name: values[which] for name, values in self.errors.items()},
+        )
+
+
+class RecordLeakage:
+    """The leakage of all records, answered from arrays in memory.
+
+    Those of a table that is read in chunks are answered by
+    :class:`seepage.auditing.measures.RecordsInChunks`.
+
+    Parameters
+    ----------
+    row
+        The number of every audited record in the table (0 for the first data row).
+    numbers
+        Under each name of :data:`NUMBERS`, one number for each record.
+    errors
+        For every sensitive attribute, the least error of an attack on it for each record.
+
+    Attributes
+    ----------
+    count
+        How many records there are.
+    sensitive
+        The attributes for which the error on every record is known.
+    """
+
+    count: int
+    sensitive: tuple[str, ...]
+
+    def __init__(
+        self,
+        row: np.ndarray,
+        numbers: Mapping[str, np.ndarray],
+        errors: Mapping[str, np.ndarray],
+    ) -> None:
+        self.count, self.sensitive = len(row), tuple(errors)
+        self._every = SomeRecords(np.arange(len(row)), row, numbers, errors)
+
+    @property
+    def every(self) -> SomeRecords:
+        """All records, where they are kept."""
+        return self._every
+
+    def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
+        """Return quantiles of one of the :data:`NUMBERS` at some of the :data:`SHARES`.
+
+        Each is the lower of two observations: a mix of two means nothing beside an infinite error.
+        """
+        return np.asarray(np.quantile(self.every.numbers[name], shares, method="lower"))
+
+    def median(self) -> float:
+        """Return the median of the leakage."""
+        return float(np.median(self.every.numbers["eta"]))
+
+    def over(self, limit: float) -> int:
+        """Return how many records leak more than a limit."""
+        return int(np.sum(self.every.numbers["eta"] > limit))
+
+    def most(self, count: int) -> SomeRecords:
+        """Return the most leaked records, the worst first, as many as are kept at most."""
+        return self.every.at(np.argsort(-self.every.numbers["eta"], kind="stable")[:count])
+
+    def least(self, count: int) -> SomeRecords:
+        """Return the least leaked records, the least first, as many as are kept at most."""
+        return self.every.at(np.argsort(self.every.numbers["eta"], kind="stable")[:count])
+
+    def span(self) -> tuple[float, float] | None:
+        """Return the range of the leakages that are finite and above zero, if there are any."""
+        eta = self.every.numbers["eta"]
+        shown = eta[np.isfinite(eta) & (eta > 0)]
+        return (float(shown.min()), float(shown.max())) if len(shown) else None
+
+    def histogram(self, edges: np.ndarray) -> np.ndarray:
+        """Return how many finite leakages lie in each bin; those outside count at the ends."""
+        return count_into(self.every.numbers["eta"], edges)
+
+    def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer | None:
+        """Return what writes a table of all records to a file; ``None`` where workers have them."""
+        import pyarrow.parquet as pq
+
+        table = make(self.every)
+        return lambda file: pq.write_table(table, file)
+
+    def write_folder(self, make: Callable[[SomeRecords], pa.Table], folder: Path) -> None:
+        """Have the workers write the table of all records to files in a new folder."""
+        raise NotImplementedError
+
+    def largest(self, name: str) -> float:
+        """Return the largest of one of the :data:`NUMBERS`."""
+        return float(self.quantiles(name, [1.0])[0])
+
+    def worst(self) -> tuple[int, float]:
+        """Return the number of the most leaked record in the table, and its leakage."""
+        first = self.most(1)
+        return int(first.row[0]), float(first.numbers["eta"][0])
+
+
+def count_into(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return how many finite values lie in each bin; those outside count at the ends."""
+    finite = values[np.isfinite(values)]
+    return np.asarray(np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Everything one audit found.
+
+    Parameters
+    ----------
+    source
+        What was audited, in words (a file's name, never its folder).
+    target, model, l2, intercept, classes
+        What was fitted: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
+        the penalty λ, whether there is an intercept, and the class names where there are classes.
+    sigma, sigma_reason
+        The noise on every released number, and why it is that, in words.
+    released
+        How many numbers are released.
+    steps
+        What was done to the data, one sentence each.
+    attributes, groupings, curve, remedies, gates
+        See their classes.
+    dataset_eta
+        FIL of the whole table.
+    records
+        The leakage of the single records.
+    target_eta
+        The leakage asked for, if any; ``calibrated_sigma`` is the noise that meets it.
+    values
+        The caller's own values of the audited rows, only where they asked to show them.
+    guarantees
+        Every bound on what can be found out about the most exposed record, where they are known.
+    versions
+        Names and versions of what computed this.
+    """
+
+    source: str
+    target: str
+    model: str
+    l2: float
+    intercept: bool
+    sigma: float
+    sigma_reason: str
+    released: int
+    steps: tuple[str, ...]
+    attributes: tuple[AttributeFinding, ...]
+    dataset_eta: float
+    curve: TradeoffCurve
+    records: RecordLeakage
+    groupings: tuple[GroupingFinding, ...] = ()
+    classes: tuple[str, ...] = ()
+    target_eta: float | None = None
+    calibrated_sigma: float | None = None
+    remedies: tuple[Advice, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    values: dict[str, list[str]] | None = None
+    guarantees: Guarantees | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def row_index(self) -> np.ndarray:
+        """The number of every audited record in the table (0 for the first data row)."""
+        return self.records.every.row
+
+    @property
+    def eta(self) -> np.ndarray:
+        """FIL of every record with its label."""
+        return self.records.every.numbers["eta"]
+
+    @property
+    def eta_features(self) -> np.ndarray:
+        """FIL of every record about its columns alone."""
+        return self.records.every.numbers["eta_features"]
+
+    @property
+    def eta_label(self) -> np.ndarray:
+        """FIL of every record about its label alone."""
+        return self.records.every.numbers["eta_label"]
+
+    @property
+    def exact_error(self) -> np.ndarray:
+        """Root of the exact Cramér–Rao bound per column of every record.
+
+        In standard deviations of the columns; infinite where no unbiased attack exists.
+        """
+        return self.records.every.numbers["exact_error"]
+
+    @property
+    def cell_errors(self) -> Mapping[str, np.ndarray]:
+        """The least standard error of an unbiased attack on every record's sensitive attributes.
+
+        In each column's own units.
+        """
+        return self.records.every.errors

@@ -1,0 +1,275 @@
+"""Read an already fitted linear model from a file that can hold numbers and text, and nothing else.
+
+Both formats say the same. The model must minimise, on the table that is audited::
+
+    Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
+
+**JSON** (``.json``), one object::
+
+    {
+      "family": "logistic",              linear, logistic, poisson or softmax
+      "coefficients": [0.5, -1.25],      w, one per feature; for softmax one such list per class
+      "intercept": -0.1,                 w₀; for softmax one per class; left out: the model has none
+      "l2": 0.001,                       λ
+      "classes": ["no", "yes"],          logistic: two, the second is the one with the larger wᵀx;
+                                         softmax: one per list of coefficients; otherwise left out
+      "features": ["age", "sex=male"]    optional: what each coefficient belongs to
+    }
+
+**safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
+optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
+``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
+array as it lies in memory: hand it ``numpy.ascontiguousarray(coef)``, not a transposed view.)
+
+Pickles are not read: opening one runs whatever program its writer put in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.trained_model import MODELS
+from seepage.errors import InputError, nearest
+from seepage.tables.names import counted, listed, shown
+
+MOST_BYTES = 256 * 10**6
+
+_KEYS = ("family", "coefficients", "intercept", "l2", "classes", "features")
+_PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
+
+Array = np.ndarray[Any, Any]
+
+
+def load_model(path: Path) -> Any:
+    """Return the model in a file as one of the estimators of :mod:`seepage.glm`, as if fitted.
+
+    Raises
+    ------
+    InputError
+        For a file of another kind, too large, damaged, or one whose numbers do not fit together.
+    """
+    path = Path(path)
+    readers = {".json": _read_json, ".safetensors": _read_safetensors}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        why = (
+            "may hold a program, so it is not opened"
+            if path.suffix.lower() in _PICKLES
+            else "is not a format models are read from"
+        )
+        raise InputError(
+            f"{path.name}: {path.suffix or 'a file without extension'} {why}; write the "
+            "coefficients, intercept, family and l2 as .json or .safetensors."
+        )
+    if not path.is_file():
+        raise InputError(f"There is no model file {path}.")
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{path.name} has {size / 1e6:,.0f} MB, and a linear model may take at most "
+            f"{MOST_BYTES / 1e6:g} MB."
+        )
+    return _build(path.name, reader(path))
+
+
+def match_features(model: Any, names: Sequence[str]) -> None:
+    """Put a loaded model's coefficients into the order of the encoded features, or refuse.
+
+    A model whose file names no features must have as many coefficients as there are features, and
+    they are taken to be in their order.
+    """
+    known = getattr(model, "feature_names_in_", None)
+    if known is None:
+        if model.n_features_in_ != len(names):
+            raise InputError(
+                f"The model has {counted(model.n_features_in_, 'coefficient')}, but the encoded "
+                f"table has {counted(len(names), 'feature')}: {listed(names)}."
+            )
+        return
+    place = {str(name): j for j, name in enumerate(known)}
+    lacking = [name for name in names if name not in place]
+    extra = [name for name in place if name not in set(names)]
+    if lacking or extra:
+        missing = f"has no coefficient for {listed(lacking)}" if lacking else ""
+        beyond = f"has coefficients for {listed(extra)}, which the table lacks" if extra else ""
+        both = " and " if lacking and extra else ""
+        raise InputError(f"The model {missing}{both}{beyond}; the features must be the same.")
+    order = [place[name] for name in names]
+    model.coef_ = model.coef_[..., order]
+    model.feature_names_in_ = np.asarray(names, dtype=object)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise InputError(f"{path.name} says something twice: its keys must all be different.")
+        return found
+
+    def refuse(constant: str) -> Any:
+        raise InputError(f"{path.name} holds {constant}, which is no number a model can have.")
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except InputError:
+        raise
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path.name} is no readable JSON file.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path.name} must hold one JSON object with {', '.join(_KEYS)}.")
+    return found
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            found: dict[str, Any] = dict(file.metadata() or {})
+            kept = set(found) & {"coefficients", "intercept"}
+            if kept:
+                raise InputError(f"{path.name}: {sorted(kept)[0]} must be a tensor.")
+            for name in file.keys():  # noqa: SIM118 (no iterator of its own)
+                part = file.get_slice(name)
+                if name not in ("coefficients", "intercept"):
+                    raise InputError(
+                        f"{path.name} holds a tensor {shown(name)}; a linear model has "
+                        "'coefficients' and 'intercept' only."
+                    )
+                if part.get_dtype() not in ("F64", "F32"):
+                    raise InputError(
+                        f"{path.name}: {name} is of type {part.get_dtype()}, but must be float64 "
+                        "or float32 (F64, F32)."
+                    )
+                found[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path.name} is no whole safetensors file.") from error
+    found.pop("format", None)  # written by other tools; says nothing about the model
+    for name in ("classes", "features"):
+        if name in found:
+            try:
+                found[name] = json.loads(found[name])
+            except (ValueError, RecursionError) as error:
+                raise InputError(
+                    f"{path.name}: the metadata {name!r} must be a JSON list."
+                ) from error
+    if "l2" in found:
+        try:
+            found["l2"] = float(found["l2"])
+        except ValueError as error:
+            raise InputError(f"{path.name}: the metadata 'l2' must be a number.") from error
+    return found
+
+
+def _build(file: str, found: dict[str, Any]) -> Any:
+    unknown = [key for key in found if key not in _KEYS]
+    if unknown:
+        hint = nearest(unknown[0][:100], _KEYS)
+        raise InputError(f"{file} says {shown(unknown[0])}, which no model has{hint}.")
+    for key in ("family", "coefficients", "l2"):
+        if key not in found:
+            raise InputError(
+                f"{file} does not say {key!r}; a model needs family, coefficients, l2."
+            )
+    family = found["family"]
+    if family not in tuple(MODELS):
+        hint = nearest(str(family)[:100], tuple(MODELS))
+        raise InputError(
+            f"{file}: the family must be one of {', '.join(MODELS)}, not {shown(family)}{hint}."
+        )
+    softmax = family == "softmax"
+    coef = _numbers(file, "coefficients", found["coefficients"], 2 if softmax else 1)
+    if coef.shape[-1] == 0:
+        raise InputError(f"{file} has no coefficients.")
+    l2 = _numbers(file, "l2", found["l2"], 0)
+    if l2 < 0:
+        raise InputError(f"{file}: l2 must not be negative, but it is {float(l2):g}.")
+    has_intercept = found.get("intercept") is not None
+    outputs = coef.shape[0] if softmax else 1
+    free = np.zeros(outputs)
+    if has_intercept:
+        free = np.atleast_1d(_numbers(file, "intercept", found["intercept"], 1 if softmax else 0))
+    if free.shape != (outputs,):
+        raise InputError(
+            f"{file} has {counted(free.shape[0], 'intercept')} for "
+            f"{counted(outputs, 'class', 'classes')}."
+        )
+    model = MODELS[family](l2=float(l2), fit_intercept=has_intercept)
+    if family == "logistic":
+        coef = coef[None, :]
+    model.coef_ = coef
+    model.intercept_ = free if family in ("logistic", "softmax") else free[0]
+    model.n_features_in_ = coef.shape[-1]
+    model.n_iter_ = 0
+    model.weighted_ = False
+    _add_classes(file, model, family, found.get("classes"), outputs)
+    _add_features(file, model, found.get("features"))
+    return model
+
+
+def _numbers(file: str, what: str, given: Any, dimensions: int) -> Array:
+    """Return finite numbers of the stated number of dimensions."""
+    shape = ("one number", "a list of numbers", "a list of equally long lists of numbers")
+    wrong = InputError(f"{file}: {what} must be {shape[dimensions]}.")
+    if isinstance(given, np.ndarray):
+        values = given.reshape(()) if dimensions == 0 and given.size == 1 else given
+        if dimensions == 1 and what == "coefficients" and given.ndim == 2 and given.shape[0] == 1:
+            values = given[0]
+    else:
+        if not _all_numbers(given, dimensions):
+            raise wrong
+        try:
+            values = np.array(given, dtype=np.float64)
+        except (ValueError, OverflowError) as error:
+            raise wrong from error
+    if values.ndim != dimensions:
+        raise wrong
+    if not np.all(np.isfinite(values)):
+        raise InputError(f"{file}: {what} must be finite.")
+    return values
+
+
+def _all_numbers(given: Any, dimensions: int) -> bool:
+    if dimensions:
+        return isinstance(given, list) and all(_all_numbers(g, dimensions - 1) for g in given)
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int) -> None:
+    if family not in ("logistic", "softmax"):
+        if classes is not None:
+            raise InputError(f"{file}: a {family} model has no classes; leave them out.")
+        return
+    wanted = 2 if family == "logistic" else outputs
+    alike = isinstance(classes, list) and (
+        all(isinstance(c, str) for c in classes) or all(type(c) is int for c in classes)
+    )
+    if not alike or len(classes) != wanted or len(set(classes)) != wanted or wanted < 2:
+        raise InputError(
+            f"{file}: classes must be a list of {max(wanted, 2)} different texts or whole numbers, "
+            "in the order of the coefficients."
+        )
+    whole = isinstance(classes[0], int)
+    if whole and max(map(abs, classes)) > 2**62:
+        raise InputError(f"{file}: the classes are larger than whole numbers can be.")
+    model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
+
+
+def _add_features(file: str, model: Any, features: Any) -> None:
+    if features is None:
+        return
+    size = model.n_features_in_
+    if not isinstance(features, list) or not all(isinstance(f, str) for f in features):
+        raise InputError(f"{file}: features must be a list of names.")
+    if len(features) != size or len(set(features)) != size:
+        raise InputError(
+            f"{file} names {counted(len(features), 'feature')} for "
+            f"{counted(size, 'coefficient')}; there must be one different name for each."
+        )
+    model.feature_names_in_ = np.array(features, dtype=object)

@@ -1,1 +1,0 @@
-"""From a clean table to findings: what is measured, judged and advised."""

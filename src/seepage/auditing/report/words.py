@@ -1,0 +1,303 @@
+"""An audit in words: what its numbers mean against the limit that matters, for any reader.
+
+Numbers and names are written short, plain, and harmless whatever the table holds; the verdict is a
+headline and a few sentences that need no background.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.tables.names import counted
+
+SHORT = 48  # characters of a name that fit a table cell
+LONG = 400  # characters of a sentence that may quote a long name
+_TOLERANCE = 1e-6  # of the limit: noise calibrated to a target meets it up to rounding
+_UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
+_HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Controls and lone surrogates cannot be written; direction overrides would turn the page around.
+_UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
+_OVERRIDES = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029")
+_MARKDOWN = {c: "\\" + c for c in "\\`*_{}[]#|~!:@$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+
+
+def number(value: float) -> str:
+    """Write a number with three digits that count: ``0.142``, ``12,300``, ``4.2 × 10⁻⁵``, ``∞``."""
+    value = float(value)
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if -4 < exponent < 6:
+        rounded = float(f"{value:.3g}")
+        text = f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:.3g}"
+        return text.replace("-", "−")
+    mantissa, power = f"{value:.2e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
+    return f"{mantissa} × 10{str(int(power)).translate(_SUPERSCRIPT)}"
+
+
+def count(value: int) -> str:
+    """Write a count with thousands separated."""
+    return f"{int(value):,}"
+
+
+def plain(text: object) -> str:
+    """Return a caller's name or value as one printable line."""
+    safe = "".join(
+        " " if c in _OVERRIDES or unicodedata.category(c) in _UNPRINTABLE else c for c in str(text)
+    )
+    return " ".join(safe.split()) or "(no name)"
+
+
+def short(text: object, width: int = SHORT) -> str:
+    """Return a caller's name or value as one printable line of at most ``width`` characters."""
+    line = plain(text)
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+
+
+def sentence(text: object) -> str:
+    """Return a sentence that may quote names, cut where a name made it far too long."""
+    return short(text, LONG)
+
+
+def markdown(text: object) -> str:
+    """Return a caller's name as Markdown that shows it and does nothing else."""
+    return "".join(_MARKDOWN.get(c, c) for c in short(text))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The leakage a record should not exceed, and where that number comes from, in words."""
+
+    eta: float
+    words: str
+
+
+def find_limit(audit: Audit) -> Limit:
+    """Return the caller's gate, else the target of the calibration, else one standard deviation."""
+    for gate in audit.gates:
+        if gate.name == "--max-eta":
+            return Limit(gate.limit, "your limit")
+    if audit.target_eta is not None:
+        return Limit(audit.target_eta, "the target")
+    return Limit(1.0, "the yardstick")
+
+
+def count_over(audit: Audit) -> int:
+    """Return how many records leak more than the limit."""
+    return audit.records.over(find_limit(audit).eta * (1 + _TOLERANCE))
+
+
+def relative_error(attribute: AttributeFinding, error: float) -> float:
+    """Return an attack's error as a share of what a column varies by anyway.
+
+    That is its standard deviation for numbers. A category's error is on its one-hot code, where 1
+    is a whole level, and stays as it is.
+    """
+    if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
+        return float(error / attribute.spread)
+    return float(error)
+
+
+def protection(attribute: AttributeFinding) -> str:
+    """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
+
+    Strong: the best unbiased attack errs by at least the spread of the column (a whole level of a
+    category), so it tells less than the column's own variation. Weak: by less than half of it.
+    """
+    error = relative_error(attribute, attribute.smallest_error)
+    if error >= 1 - _TOLERANCE:
+        return "strong"
+    return "partial" if error >= 0.5 else "weak"
+
+
+def most_exposed(attributes: tuple[AttributeFinding, ...]) -> tuple[AttributeFinding, ...]:
+    """Return the attributes from the easiest to attack to the hardest."""
+    return tuple(sorted(attributes, key=lambda a: relative_error(a, a.smallest_error)))
+
+
+def error_at(audit: Audit, sigma: float) -> float | None:
+    """Return the model's test error at a noise scale, read off the curve, or None outside it."""
+    scales, errors = np.asarray(audit.curve.sigma), np.asarray(audit.curve.error)
+    order = np.argsort(scales)
+    scales, errors = scales[order], errors[order]
+    if not (len(scales) and scales[0] > 0 and scales[0] <= sigma <= scales[-1]):
+        return None
+    return float(np.interp(np.log(sigma), np.log(scales), errors))
+
+
+def usefulness(audit: Audit, sigma: float) -> float | None:
+    """Return how much of the model's advantage over a constant prediction survives the noise.
+
+    1 is all of it, 0 none; None where the curve does not tell.
+    """
+    error = error_at(audit, sigma)
+    gain = audit.curve.trivial_error - audit.curve.noiseless_error
+    if error is None or not gain > 0:
+        return None
+    return float(np.clip((audit.curve.trivial_error - error) / gain, 0, 1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer in words.
+
+    Parameters
+    ----------
+    tone
+        ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words.
+    label, headline
+        What kind of answer it is, and the answer.
+    sentences
+        What stands behind it, one sentence each.
+    """
+
+    tone: str
+    label: str
+    headline: str
+    sentences: tuple[str, ...]
+
+
+def judge(audit: Audit) -> Verdict:
+    """Return the verdict on an audit."""
+    over, limit = count_over(audit), find_limit(audit)
+    failed = [gate for gate in audit.gates if not gate.passed]
+    useful = usefulness(audit, audit.sigma)
+    useless = useful is not None and useful < _HARDLY_USEFUL
+    if failed:
+        tone, label = "bad", "Over the limit"
+        headline = (
+            f"Do not release this model as it is: {len(failed)} of "
+            f"{counted(len(audit.gates), 'limit')} you set {'is' if len(failed) == 1 else 'are'} "
+            "not met."
+        )
+    elif over:
+        tone, label = "caution", "Above " + limit.words
+        total = audit.records.count
+        who = f"{count(over)} of {counted(total, 'record')}"
+        if over == total > 1:
+            who = f"All {counted(total, 'record')}"
+        headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
+    else:
+        tone, label = "good", "Within the limits" if audit.gates else "Within " + limit.words
+        headline = f"No record gives away more than {limit.words} allows."
+    if useless and not failed and not over:
+        tone, label = "caution", "Private, but hardly useful"
+        headline = headline[:-1] + ", but the noise leaves little of the model."
+    return Verdict(tone, label, headline, _explain(audit))
+
+
+def _explain(audit: Audit) -> tuple[str, ...]:
+    told = [_tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
+    sensitive = tuple(a for a in audit.attributes if a.sensitive)
+    if sensitive:
+        told.append(_tell_attribute(most_exposed(sensitive)[0], "the columns you called sensitive"))
+    elif audit.attributes:
+        told.append(_tell_attribute(most_exposed(audit.attributes)[0], "all columns"))
+    told.extend(_tell_groups(audit))
+    told.append(_tell_usefulness(audit))
+    return tuple(line for line in told if line)
+
+
+def _tell_limit(audit: Audit) -> str:
+    limit = find_limit(audit)
+    return (
+        "The leakage η of a record says how closely the released numbers give it away: whoever "
+        "estimates any one number of it without bias is off by at least 1/η standard deviations "
+        "(for a category or class: 1/η of a whole level). "
+        f"{limit.words.capitalize()}, η = {number(limit.eta)}, asks for an error of at least "
+        f"{number(_inverse(limit.eta))}."
+    )
+
+
+def _tell_worst_record(audit: Audit) -> str:
+    row, worst = audit.records.worst()
+    if not worst > 0:
+        return "The release says nothing about any single record."
+    return (
+        f"The most exposed record is row {row} (η = {number(worst)}): for an attacker who already "
+        "knows everything else, down to the other cells of this row, an error of at least "
+        f"{number(_inverse(worst))} remains. For half of the records it is "
+        f"{number(_inverse(audit.records.median()))} or more."
+    )
+
+
+def _tell_label(audit: Audit) -> str:
+    label, columns = (audit.records.largest(name) for name in ("eta_label", "eta_features"))
+    if max(label, columns) < 2 * min(label, columns) or max(label, columns) == 0:
+        return ""
+    if label > columns:
+        return (
+            f"What leaks most is the target, “{short(audit.target)}”: up to η = {number(label)}. "
+            f"About the other columns of a record, all together, it is at most {number(columns)}."
+        )
+    return (
+        f"The columns of a record leak up to η = {number(columns)}; its target, "
+        f"“{short(audit.target)}”, at most {number(label)}."
+    )
+
+
+def _tell_attribute(attribute: AttributeFinding, among: str) -> str:
+    name = short(attribute.name)
+    if not np.isfinite(attribute.smallest_error):
+        return f"Of {among}, none can be estimated from the release without bias."
+    if attribute.kind == "numeric":
+        return (
+            f"Of {among}, “{name}” is the easiest to attack: no unbiased attacker can pin it down "
+            f"to better than ±{number(attribute.smallest_error)} for any record (row "
+            f"{attribute.easiest_row}), while it varies by ±{number(attribute.spread)} over the "
+            "table."
+        )
+    reading = (
+        "too much for a single release to settle which level it is"
+        if attribute.smallest_error >= 0.5
+        else "small enough that a single release may well settle which level it is"
+    )
+    return (
+        f"Of {among}, “{name}” is the easiest to attack: no unbiased attacker's error is below "
+        f"±{number(attribute.smallest_error)} of a whole level (row {attribute.easiest_row}), "
+        f"{reading}."
+    )
+
+
+def _tell_groups(audit: Audit) -> list[str]:
+    if not audit.groupings:
+        return []
+    uneven = max(audit.groupings, key=lambda grouping: grouping.ratio)
+    column = short(uneven.column)
+    if uneven.ratio < _UNEVEN:
+        return ["Leakage is spread about evenly over the groups you named."]
+    return [
+        f"Protection is uneven: by “{column}”, the records of “{short(uneven.least_protected)}” "
+        f"leak {number(uneven.ratio)} times as much on average as those of "
+        f"“{short(uneven.most_protected)}”."
+    ]
+
+
+def _tell_usefulness(audit: Audit) -> str:
+    curve, error = audit.curve, error_at(audit, audit.sigma)
+    if error is None:
+        return ""
+    name = short(curve.error_name, 80)
+    return (
+        f"The noise costs accuracy: on records held out from fitting, the {name} goes "
+        f"from {number(curve.noiseless_error)} to {number(error)}; always giving the same answer "
+        f"would make it {number(curve.trivial_error)}."
+        if error > curve.noiseless_error * 1.01
+        else f"The noise costs next to nothing: on records held out from fitting, the "
+        f"{name} stays at {number(error)}."
+    )
+
+
+def _inverse(eta: float) -> float:
+    return 1 / eta if eta > 0 else float("inf")

@@ -1,0 +1,521 @@
+"""What privacy costs, and how to pay less: noise against error, and remedies with their price.
+
+A model is fitted without some records and tried on them with noise. The error is a sum of losses
+over those records, formed where they are: the draws of the noise, a few parameter vectors, go to
+the records. The leakage drawn beside it is that of the release itself. Each remedy that would bring
+the worst record's leakage down is told with the number it takes and what that costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from seepage.auditing.findings import Advice, TradeoffCurve
+from seepage.auditing.measures import worst_record
+from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError
+from seepage.glm.reweighting.reweight import reweight
+from seepage.tables.names import counted
+from seepage.tables.source import AnswerIfAny, Chunk, RowSource
+
+HELD_OUT = 0.2
+DRAWS = 20
+POINTS = 15
+TESTED = 20_000  # held-out records at most: more would not make the error any surer
+_WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
+_LARGEST_PENALTY = 1e3
+_ROUNDS = 60  # of reweighting, at most: it mostly settles in ten or twenty
+_WIDEST = 60  # features up to which the leakage of reweighting as a whole is quickly computed
+_HEAVY = 2e9  # multiplications in one pass, beyond which the searches stop earlier
+_TOO_HEAVY = 5e9  # beyond which they are not begun: so many fits would take minutes
+_CLOSE = 1.02  # a search ends when it is within this factor
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, eq=False)
+class _LossSums:
+    """Sums over held-out records: their losses with noise, (scales, draws), and their labels.
+
+    Of classes there are counts; of numbers the sums of their distances from the mean of all
+    records, and of the squares of those.
+    """
+
+    count: int
+    noisy: np.ndarray
+    labels: np.ndarray
+
+    def __add__(self, other: _LossSums) -> _LossSums:
+        return _LossSums(
+            self.count + other.count, self.noisy + other.noisy, self.labels + other.labels
+        )
+
+
+@dataclass(eq=False)
+class HeldOutTrial:
+    """A model fitted without some records, with what its noisy copies predict for them.
+
+    Parameters
+    ----------
+    held_out
+        The records that are tried.
+    model, settings
+        The model, and how it was fitted.
+    labels
+        What is known of the labels of all records.
+    rows
+        How many records there are with those that are held out.
+    seed
+        Of the noise.
+    saw_them
+        Whether no model could be fitted without these records, so that this one has seen them.
+    """
+
+    held_out: RowSource
+    model: Any
+    settings: FitSettings
+    labels: LabelFacts
+    rows: int
+    seed: int
+    saw_them: bool = False
+    _known: dict[float, float] = field(default_factory=dict)
+    _trivial: float = np.nan
+
+    def prepare(self, scales: Iterable[float]) -> None:
+        """Find the errors at several noise scales in one pass."""
+        wanted = tuple(dict.fromkeys(float(s) for s in scales if float(s) not in self._known))
+        ask = partial(
+            _lost,
+            model=self.model,
+            settings=self.settings,
+            labels=self.labels,
+            seed=self.seed,
+            scales=wanted,
+        )
+        total: _LossSums = self.held_out.total(ask, "held-out records")
+        found = np.mean(total.noisy / total.count, axis=1)
+        self._known |= {s: self._named(float(loss)) for s, loss in zip(wanted, found, strict=True)}
+        self._trivial = self._named(self._constant_loss(total))
+
+    def error(self, sigma: float) -> float:
+        """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
+
+        Draws are the same for every σ, so that errors differ by the noise and not by chance.
+        """
+        if sigma not in self._known:
+            self.prepare([sigma])
+        return self._known[sigma]
+
+    def noiseless_error(self) -> float:
+        """Return the error without noise."""
+        return self.error(0.0)
+
+    def trivial_error(self) -> float:
+        """Return the error of always giving the same answer."""
+        self.noiseless_error()
+        return self._trivial
+
+    def _constant_loss(self, held_out: _LossSums) -> float:
+        """Return the loss of the most frequent class, or of the mean, of the other records."""
+        counts, m = self.labels.counts, held_out.count
+        if counts is None:
+            along, squares = held_out.labels
+            # From the mean of all records to that of the others.
+            apart = -along / (self.rows - m)
+            return float((squares - 2 * apart * along) / m + apart * apart)
+        everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
+        return float(1 - held_out.labels[np.argmax(everyone - held_out.labels)] / m)
+
+    def _named(self, loss: float) -> float:
+        return loss if self.settings.classifies else float(np.sqrt(loss))
+
+
+def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
+    """Fit without a fifth of the records, 20,000 at most, and be ready to try noise on those.
+
+    The fit starts at the model of all records, from which a few held-out ones take it only a step
+    or two away. A level that only held-out records have leaves its column undetermined without a
+    penalty, so a weak one takes its place; where no model exists even then (all records of a class
+    are held out), that of all records is tried instead.
+    """
+    rest, held_out = _split(trained.source, settings, seed)
+    stronger = [settings]
+    if settings.l2 < _WEAKEST_PENALTY:
+        stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
+    model, used = None, settings
+    for used in stronger:
+        with suppress(InputError):
+            model = used.fit(rest, start=trained.model)
+            break
+    saw_them = model is None
+    if model is None:
+        used = settings
+        model = trained.model if used == trained.settings else used.fit(trained.source)
+    rows = len(trained.source)
+    return HeldOutTrial(held_out, model, used, trained.table.labels, rows, seed, saw_them)
+
+
+def _lost(
+    chunk: Chunk,
+    model: Any,
+    settings: FitSettings,
+    labels: LabelFacts,
+    seed: int,
+    scales: tuple[float, ...],
+) -> _LossSums:
+    """Return the losses of the records of a chunk."""
+    margins, shifts = noisy_margins(model, settings, chunk.X, seed)
+    truth = truth_of(model, settings, chunk.y)
+    if settings.classifies:
+        seen = np.bincount(truth, minlength=len(model.classes_))
+    else:
+        away = truth - labels.mean
+        seen = np.asarray([away.sum(), away @ away])
+    noisy = [
+        [np.sum(losses(settings, margins + s * shift, truth, labels.most)) for shift in shifts]
+        for s in scales
+    ]
+    return _LossSums(len(chunk), np.asarray(noisy, dtype=float), seen)
+
+
+def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
+    """Return the labels as losses compare them: classes by their position, or numbers."""
+    if settings.classifies:
+        return np.asarray(np.searchsorted(model.classes_, y))
+    return np.asarray(y, dtype=float)
+
+
+def losses(
+    settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
+) -> np.ndarray:
+    """Return the loss of every record: whether it is told wrongly, or the squared error."""
+    if settings.model == "logistic":
+        return np.asarray((margins[:, 0] > 0) != truth)
+    if settings.model == "softmax":
+        return np.asarray(np.argmax(margins, axis=1) != truth)
+    predicted = margins[:, 0]
+    if settings.model == "poisson":
+        # Nobody would believe a count far beyond all that were ever seen.
+        predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    return np.asarray((predicted - truth) ** 2)
+
+
+def noisy_margins(
+    model: Any, settings: FitSettings, X: np.ndarray, seed: int, draws: int = DRAWS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1."""
+    coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
+    if settings.intercept:
+        coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
+        X = np.hstack([X, np.ones((len(X), 1))])
+    noise = np.random.default_rng(seed).standard_normal((draws, *coef.shape))
+    return X @ coef, np.reshape([X @ draw for draw in noise], (draws, len(X), coef.shape[1]))
+
+
+def tells_apart(trained: TrainedModel) -> bool:
+    """Say whether the model predicts the class of every record."""
+    ask = partial(_told_wrongly, model=trained.model, settings=trained.settings)
+    return trained.source.total(ask, "predictions") == 0
+
+
+def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
+    margins, _ = noisy_margins(model, settings, chunk.X, 0, draws=0)
+    return int(np.sum(losses(settings, margins, truth_of(model, settings, chunk.y), 0.0)))
+
+
+def error_name(settings: FitSettings) -> str:
+    """Return what the error is, in words."""
+    if settings.classifies:
+        return "share of wrong predictions"
+    if settings.model == "poisson":
+        return "root mean squared error (predictions capped at the largest count)"
+    return "root mean squared error"
+
+
+def draw_curve(
+    trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
+) -> TradeoffCurve:
+    """Return the error and the leakage over noise scales around the two that matter.
+
+    ``median`` and ``worst`` are the leakages of records at σ = 1.
+    """
+    low, high = min(sigma, calibrated), max(sigma, calibrated)
+    # The two themselves are among them, so that nothing has to be read off between points.
+    scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+    # Twice the noise is what advice may be about.
+    trial.prepare([0.0, *scales, 2 * sigma])
+    return TradeoffCurve(
+        sigma=scales,
+        error=np.array([trial.error(float(s)) for s in scales]),
+        median_eta=median / scales,
+        worst_eta=worst / scales,
+        error_name=error_name(trial.settings),
+        noiseless_error=trial.noiseless_error(),
+        trivial_error=trial.trivial_error(),
+    )
+
+
+def find_remedies(
+    trained: TrainedModel,
+    trial: HeldOutTrial,
+    *,
+    sigma: float,
+    target: float,
+    worst: float,
+    seed: int,
+) -> tuple[Advice, ...]:
+    """Return what more noise, more regularisation and reweighting would do.
+
+    Fitting the model again, several times, is tried with tables in memory only. ``worst`` is the
+    largest leakage of a record at σ = 1; ``target`` the one that is wanted.
+    """
+    enough = worst / target
+    met = enough <= sigma * (1 + 1e-9)
+    noise = _noise_when_met(trial, sigma, target) if met else _noise(trial, sigma, enough, target)
+    source = trained.source
+    if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
+        words = "Other penalties and weights were not tried: fitting a table this large is slow."
+        return noise, Advice("refitting", words)
+    remedies = [noise]
+    try:
+        if met:
+            remedies.append(_lighter_noise(trained, trial, enough, target, seed))
+        else:
+            remedies.append(_penalty(trained, trial, sigma, target, seed))
+        remedies.append(_reweighting(trained, source, enough, target, seed))
+    except InputError as problem:
+        remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
+    return tuple(remedies)
+
+
+def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float) -> Advice:
+    return Advice(
+        "more noise",
+        f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than η = {target:.3g}; "
+        f"{_cost(trial, enough)} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
+        f"{_said(trial, trial.noiseless_error())} without noise).",
+    )
+
+
+def _noise_when_met(trial: HeldOutTrial, sigma: float, target: float) -> Advice:
+    return Advice(
+        "more noise",
+        f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: half "
+        f"of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)} "
+        f"({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
+        f"{_said(trial, trial.noiseless_error())} without noise).",
+    )
+
+
+def _lighter_noise(
+    trained: TrainedModel, trial: HeldOutTrial, enough: float, target: float, seed: int
+) -> Advice:
+    """Say which stronger penalty leaves the least error once the noise is what it then takes."""
+    tried = []
+    for factor in (10, 100, 1000) if trained.work <= _HEAVY else (10,):
+        stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
+        needed = worst_record(trained.refitted(stronger)) / target
+        after = try_out(trained, stronger, seed)
+        tried.append((after.error(needed), needed, after))
+    _, needed, after = min(tried, key=lambda option: option[0])
+    effect = "only " if needed < enough else "even "
+    return Advice(
+        "more regularisation",
+        f"With λ = {after.settings.l2:.3g} instead of {trained.settings.l2:.3g} the target "
+        f"η = {target:.3g} takes {effect}σ = {needed:.3g} (now {enough:.3g}); "
+        f"{_cost(after, needed)} ({_said(trial, trial.error(enough))} now).",
+    )
+
+
+def _penalty(
+    trained: TrainedModel, trial: HeldOutTrial, sigma: float, target: float, seed: int
+) -> Advice:
+    """Search the least λ with which the noise that is there is enough, by bisection of log λ."""
+    wanted = target * sigma  # worst leakage at σ = 1
+    low, high = max(trained.settings.l2, 1e-8), _LARGEST_PENALTY
+
+    def leak_at(l2: float) -> float:
+        return worst_record(trained.refitted(trained.settings.with_penalty(l2)))
+
+    at_most = leak_at(high)
+    if at_most > wanted:
+        return Advice(
+            "more regularisation",
+            f"No penalty is enough at σ = {sigma:.3g}: even with λ = {high:g} the most leaked "
+            f"record has η = {at_most / sigma:.3g}.",
+        )
+    steps = 5 if trained.work > _HEAVY else 12
+    for _ in range(steps):
+        middle = math.sqrt(low * high)
+        if leak_at(middle) > wanted:
+            low = middle
+        else:
+            high = middle
+        if high / low < _CLOSE:
+            break
+    after = try_out(trained, trained.settings.with_penalty(high), seed)
+    return Advice(
+        "more regularisation",
+        f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
+        f"enough for η = {target:.3g}; {_cost(after, sigma)} "
+        f"({_said(trial, trial.error(sigma))} now).",
+    )
+
+
+def _reweighting(
+    trained: TrainedModel, source: RecordsInMemory, enough: float, target: float, seed: int
+) -> Advice:
+    """Refit with weights that even out the leakage (paper 001, algorithm 1).
+
+    What counts is the leakage of the whole procedure: the choice of the weights depends on the data
+    and can give away more than it saves.
+    """
+    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
+    if not known or len(source.names) > _WIDEST:
+        return Advice(
+            "reweighting",
+            "Weights that even out the leakage were not tried: what choosing them would itself "
+            "give away is computed for linear and logistic models of up to "
+            f"{_WIDEST} standardised features only.",
+        )
+    if trained.work > _HEAVY:
+        words = "Weights that even out the leakage were not tried: so many refits would be slow."
+        return Advice("reweighting", words)
+    # A label in units of its spread and noise to match are the same release, with the label's
+    # step one.
+    step = trained.table.labels.step
+    y = source.y / step if trained.settings.model == "linear" else source.y
+    fair = reweight(
+        trained.settings.estimator(),
+        source.X,
+        y,
+        rounds=_ROUNDS,
+        tolerance=1e-4,
+        noise=Gaussian(1 / step),
+        sample_weight=source.sample_weight,
+    )
+    needed = float(np.max(np.asarray(fair.whole_procedure()))) / target
+    rounds = len(fair.trajectory) - 1
+    how = f"Fitted again with weights that even out the leakage ({counted(rounds, 'round')}), "
+    counting = "the choice of the weights counted in"
+    if needed >= enough:
+        return Advice(
+            "reweighting",
+            f"{how}the worst record would need σ = {needed:.3g} for η = {target:.3g}, {counting}, "
+            f"instead of {enough:.3g}: it does not help here.",
+        )
+    after = try_out(
+        replace(trained, table=replace(trained.table, source=source.weighted_by(fair.weights))),
+        trained.settings,
+        seed,
+    )
+    return Advice(
+        "reweighting",
+        f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
+        f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
+    )
+
+
+def _cost(trial: HeldOutTrial, sigma: float) -> str:
+    return f"the {error_name(trial.settings)} on held-out records is then " + _said(
+        trial, trial.error(sigma)
+    )
+
+
+def _said(trial: HeldOutTrial, error: float) -> str:
+    return f"{error:.1%}" if trial.settings.classifies else f"{error:.3g}"
+
+
+def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSource, RowSource]:
+    """Return the records to fit on and those that are held out."""
+    if isinstance(source, RecordsInMemory):
+        train, test = split(source.y, settings.classifies, seed)
+        return source.at(train), source.at(test)
+    chosen = held_out_rows(len(source), seed)
+    return _PartOfSource(source, chosen, held_out=False), _PartOfSource(source, chosen, True)
+
+
+def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to fit on and those held out, every class on the first side."""
+    n = len(y)
+    order = np.random.default_rng(seed).permutation(n)
+    wanted = max(1, round(HELD_OUT * n))
+    if classes:
+        # The first record of every class (in random order) stays on the side of the fit.
+        _, first = np.unique(y[order], return_index=True)
+        rest = np.delete(order, first)
+        train = order[first]
+    else:
+        rest, train = order, order[:0]
+    wanted = min(wanted, len(rest) - 1)
+    if wanted < 1:
+        raise InputError(
+            f"The table has {n} usable rows, too few to fit a model on some and test it on others."
+        )
+    test = rest[:wanted]
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])
+
+
+def held_out_rows(rows: int, seed: int) -> np.ndarray:
+    """Return which rows are held out, sorted, without an order of all of them: for any number."""
+    wanted = min(TESTED, max(1, round(HELD_OUT * rows)))
+    generator = np.random.default_rng(seed)
+    chosen = np.unique(generator.integers(0, rows, wanted))
+    while len(chosen) < wanted:
+        chosen = np.unique(np.concatenate([chosen, generator.integers(0, rows, wanted)]))
+    return np.sort(generator.permutation(chosen)[:wanted])
+
+
+class _PartOfSource(RowSource):
+    """The rows of another source that are held out, or all but those."""
+
+    def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
+        self._source, self._chosen, self._held_out = source, chosen, held_out
+        self.names, self.attributes = source.names, source.attributes
+        self.target, self.weighted = source.target, source.weighted
+
+    def __len__(self) -> int:
+        held_out = len(self._chosen)
+        return held_out if self._held_out else len(self._source) - held_out
+
+    def classes(self) -> np.ndarray:
+        """Return the labels of all rows."""
+        return self._source.classes()
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on what is left of every chunk, if anything is."""
+        for answers in self._source.each(self._ask(function), what, extra):
+            yield from answers.given
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers on what is left."""
+        found: Answer = self._source.total(self._ask(function), what, extra).given[0]
+        return found
+
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
+        return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
+
+
+def _left(
+    chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
+) -> AnswerIfAny:
+    """Return the function's answer on the rows of a chunk that are in the part."""
+    kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
+    if not kept.any():
+        return AnswerIfAny(())
+    weight = None if chunk.weight is None else chunk.weight[kept]
+    others = {name: values[kept] for name, values in chunk.extra.items()}
+    there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
+    return AnswerIfAny((function(there),))

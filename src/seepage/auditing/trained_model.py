@@ -1,0 +1,325 @@
+"""What is audited: a fitted model, how it was fitted, its records, and what their columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
+from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses.families import Categorical
+from seepage.tables.frames import MemorySource, Table
+
+if TYPE_CHECKING:
+    from seepage.tables.source import RowSource
+
+MODELS = {
+    "linear": LinearRegression,
+    "logistic": LogisticRegression,
+    "poisson": PoissonRegression,
+    "softmax": SoftmaxRegression,
+}
+ROW = "row\x00"  # the number of a record in the data; no column that is read can be called so
+
+_BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
+_BY_TARGET = {
+    "numeric": "linear",
+    "count": "poisson",
+    "binary": "logistic",
+    "multiclass": "softmax",
+}
+_SUITS = {
+    "linear": ("numeric", "count"),
+    "poisson": ("count",),
+    "logistic": ("binary",),
+    "softmax": ("binary", "multiclass"),
+}
+_WORDS = {
+    "numeric": "a number",
+    "count": "a count",
+    "binary": "one of two classes",
+    "multiclass": "one of several classes",
+}
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """A kind of model, its penalty λ, and whether it has an intercept: enough to fit it again."""
+
+    model: str
+    l2: float
+    intercept: bool = True
+
+    def fit(self, source: RowSource, start: Any = None) -> Any:
+        """Fit it on the records of a source; ``start`` is a model that is not far from it."""
+        model = self.estimator()
+        model._start = None if start is None else start._parameters()
+        if isinstance(source, RecordsInMemory):
+            return model.fit(source.X, source.y, source.sample_weight)
+        return model.fit(source)
+
+    def estimator(self) -> Any:
+        """Return the model that is to be fitted."""
+        return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
+
+    def with_penalty(self, l2: float) -> FitSettings:
+        """Return the same with another λ."""
+        return replace(self, l2=l2)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it predicts classes."""
+        return self.model in ("logistic", "softmax")
+
+
+def choose_model(model: str | None, target_kind: str, target: str) -> str:
+    """Return the kind of model for a target, or say why the one asked for does not suit it."""
+    if model is None:
+        return _BY_TARGET[target_kind]
+    if model not in MODELS:
+        raise InputError(f"There is no model {model!r}; choose one of {', '.join(MODELS)}.")
+    if target_kind not in _SUITS[model]:
+        raise InputError(
+            f"The target {target!r} is {_WORDS[target_kind]}, which a {model} model cannot "
+            f"predict; use --model {_BY_TARGET[target_kind]}, or leave --model out."
+        )
+    return model
+
+
+def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
+    """Return how a described model of so many rows would be fitted by us."""
+    if isinstance(fit.family, Categorical):
+        kind = "softmax"
+    elif fit.family.name in _BY_FAMILY:
+        kind = _BY_FAMILY[fit.family.name]
+    else:
+        raise InputError(
+            f"The {fit.family.name} family cannot be audited; audit a linear, logistic, Poisson "
+            "or softmax model."
+        )
+    return FitSettings(kind, fit.ridge / rows, fit.intercept is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """One column of the caller's table, and the model's features that it moves.
+
+    Parameters
+    ----------
+    name, kind
+        As in :class:`~seepage.auditing.findings.AttributeFinding`.
+    columns
+        The positions of the model's features that depend on it.
+    directions
+        ``(len(columns), t)``: how far those features move for one unit of the column (t = 1), or,
+        for a category, for a whole level in place of the first one (one direction per level).
+    spread
+        The standard deviation of the column in its own units (of a category: of its code).
+    """
+
+    name: str
+    kind: str
+    columns: tuple[int, ...]
+    directions: np.ndarray
+    spread: float
+
+    @property
+    def scale(self) -> float:
+        """The size of one step of the column that counts as one in the leakage of a record."""
+        return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is just one feature times a factor."""
+        return self.directions.shape == (1, 1)
+
+    @property
+    def factor(self) -> float:
+        """How far a plain attribute's feature moves for one unit of it, without the sign."""
+        return abs(float(self.directions[0, 0]))
+
+    def unknowns(self) -> Unknowns:
+        """Return the column as unknown: its feature, or where it has several, in steps of scale."""
+        if self.plain:
+            return Unknowns(self.columns, False)
+        return Unknowns(self.columns, False, self.directions * self.scale)
+
+    def selects(self) -> bool:
+        """Say whether every direction of the column is one feature, scaled."""
+        rows, columns = self.directions.shape
+        off = self.directions - np.diag(np.diag(self.directions)) if rows == columns else None
+        return off is not None and not np.any(off)
+
+
+def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | None:
+    """Return how so many features move with the columns, each in its own step, ``(D, t)``.
+
+    ``None`` stands for the identity: every feature is a column of its own step.
+    """
+    steps = np.zeros(features)
+    if all(a.selects() for a in attributes):
+        for a in attributes:
+            steps[list(a.columns)] = np.diag(a.directions) * a.scale
+        if np.allclose(steps, 1.0, rtol=1e-9, atol=0):
+            return None
+    blocks = []
+    for a in attributes:
+        block = np.zeros((features, a.directions.shape[1]))
+        block[list(a.columns), :] = a.directions * a.scale
+        blocks.append(block)
+    return np.concatenate(blocks, axis=1)
+
+
+@dataclass(frozen=True)
+class LabelFacts:
+    """What is known of all labels: of numbers their mean, spread and largest, of classes counts."""
+
+    mean: float = 0.0
+    spread: float = 0.0
+    most: float = 0.0
+    counts: Mapping[Any, int] | None = None
+
+    @classmethod
+    def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
+        """Return the facts of labels in memory."""
+        if classes:
+            known, counts = np.unique(y, return_counts=True)
+            return cls(counts=dict(zip(known.tolist(), counts.tolist(), strict=True)))
+        numbers = np.asarray(y, dtype=float)
+        return cls(float(numbers.mean()), float(numbers.std()), float(numbers.max()))
+
+    @property
+    def step(self) -> float:
+        """The step of the label that counts as one: a standard deviation, or a whole class."""
+        return self.spread if self.counts is None and self.spread > 0 else 1.0
+
+    def deviation(self, target_kind: str) -> float:
+        """Return the standard deviation of the label; of a class, that of its code."""
+        if self.counts is None:
+            return self.step
+        shares = np.asarray([n for _, n in sorted(self.counts.items())], dtype=float)
+        shares /= shares.sum()
+        if target_kind == "binary":
+            return float(np.sqrt(shares[0] * shares[-1]))
+        return float(np.sqrt(1 - np.sum(shares**2)))
+
+
+class RecordsInMemory(MemorySource):
+    """Records in memory with what else is known of each: its number, and its groups.
+
+    Parameters
+    ----------
+    X, names
+        The features, ``(n, d)``, and their names.
+    y, weight
+        The labels, and the sample weights or ``None``.
+    beside
+        Other columns, ``(n,)`` each: the numbers of the records (:data:`ROW`) and their groups.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        names: Sequence[str],
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        beside: Mapping[str, np.ndarray],
+    ) -> None:
+        super().__init__(Table(X, tuple(names), None, "numpy"), y, weight)
+        self.X, self.beside = X, beside
+
+    @property
+    def row_index(self) -> np.ndarray:
+        """The number of every record in the caller's table."""
+        return self.beside[ROW]
+
+    def _column(self, name: str) -> np.ndarray:
+        return self.beside[name]
+
+    def at(self, rows: np.ndarray) -> RecordsInMemory:
+        """Return some of the records."""
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        beside = {name: values[rows] for name, values in self.beside.items()}
+        return RecordsInMemory(self.X[rows], self.names, self.y[rows], weight, beside)
+
+    def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
+        """Return the same records with other sample weights."""
+        return RecordsInMemory(self.X, self.names, self.y, weight, self.beside)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """A table as numbers, and what its columns mean.
+
+    Parameters
+    ----------
+    source
+        The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
+        can be read besides. Labels are floats for ``numeric`` and ``count``, whole numbers or text
+        for classes; false and true are 0 and 1.
+    attributes
+        Every column that is used, with its features. Its spread is the standard deviation in its
+        own units; of a category, the root of the total variance of its one-hot code,
+        ``√(1 − Σ p²)``.
+    target, target_kind, labels
+        The target's name, ``numeric``, ``count``, ``binary`` or ``multiclass``, and its facts.
+    groups, sensitive
+        The columns to compare groups by, and those to report record by record.
+    steps
+        What was done to the data, one sentence each.
+    raw
+        The records as they came, all columns of them, where they are in memory.
+    """
+
+    source: RowSource
+    attributes: tuple[Attribute, ...]
+    target: str
+    target_kind: str
+    labels: LabelFacts
+    groups: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    raw: pa.Table | None = None
+
+    def values(self) -> dict[str, list[str]]:
+        """Return the caller's cells as text."""
+        if self.raw is None:
+            raise InputError("The values of data that are read in chunks are not kept.")
+        return {
+            name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
+            for k, name in enumerate(self.raw.column_names)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A fitted model, one of ours, how it was fitted, and the table it was fitted on."""
+
+    model: Any
+    settings: FitSettings
+    table: EncodedTable
+
+    @property
+    def source(self) -> RowSource:
+        """The records it was fitted on."""
+        return self.table.source
+
+    def basis(self) -> np.ndarray | None:
+        """Return how the features move with the columns; see :func:`basis_of`."""
+        return basis_of(self.table.attributes, len(self.source.names))
+
+    @property
+    def work(self) -> float:
+        """The multiplications that one sum of outer products over the records takes."""
+        return float(len(self.source)) * float(len(self.source.names)) ** 2
+
+    def refitted(self, settings: FitSettings) -> TrainedModel:
+        """Return the same with a model fitted in another way."""
+        return replace(self, model=settings.fit(self.source), settings=settings)

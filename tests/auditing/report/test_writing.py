@@ -1,0 +1,197 @@
+"""What a report leaves on disk: whole files, owner-only, with the numbers it was given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factory import changed, make_audit, make_gated, make_hostile
+from jinja2 import UndefinedError
+
+from seepage.auditing.report import page, summarise, to_json, write_report, writing
+from seepage.auditing.report.writing import record_table, write_card
+from seepage.errors import InputError
+
+DOCS = Path(__file__).parents[3] / "docs" / "report.md"
+FILES = {
+    "report.html",
+    "leakage.parquet",
+    "summary.json",
+    "model-card.md",
+    "figures/leakage.svg",
+    "figures/attributes.svg",
+    "figures/groups-1.svg",
+    "figures/curve.svg",
+}
+
+
+def listing(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report") / "new" / "folder"
+    return write_report(make_audit(), out)
+
+
+def test_every_file_is_there_and_private(written):
+    assert written.name == "report.html"
+    assert listing(written.parent) == FILES
+    for name in FILES:
+        assert stat.S_IMODE((written.parent / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(written.parent.stat().st_mode) == 0o700
+
+
+def test_the_same_audit_gives_the_same_files(written, tmp_path):
+    write_report(make_audit(), tmp_path)
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (written.parent / name).read_bytes(), name
+
+
+def test_leakage_parquet_holds_every_record(written):
+    audit = make_audit()
+    table = pq.read_table(written.parent / "leakage.parquet")
+    assert table.column_names == [
+        "row",
+        "eta",
+        "eta_features",
+        "eta_label",
+        "exact_error",
+        "error of age",
+        "error of marital-status",
+    ]
+    for name, values in [
+        ("row", audit.row_index),
+        ("eta", audit.eta),
+        ("eta_features", audit.eta_features),
+        ("eta_label", audit.eta_label),
+        ("exact_error", audit.exact_error),
+        ("error of age", audit.cell_errors["age"]),
+    ]:
+        np.testing.assert_array_equal(table[name].to_numpy(), values)
+    assert b"do not publish" in table.schema.metadata[b"notice"]
+
+
+def test_columns_that_print_the_same_are_kept_apart():
+    errors = make_audit().cell_errors["age"]
+    audit = make_audit(cell_errors={"age": errors, " age": 2 * errors, "age\n": 3 * errors})
+    table = record_table(audit.records.every)
+    assert table.column_names[-3:] == ["error of age", "error of age (2)", "error of age (3)"]
+    np.testing.assert_array_equal(table["error of age (3)"].to_numpy(), 3 * errors)
+
+
+def test_figures_are_well_formed_and_have_a_title(written):
+    for path in (written.parent / "figures").glob("*.svg"):
+        root = ET.parse(path).getroot()  # noqa: S314
+        titles = [e.text for e in root.iter() if e.tag.endswith("}title")]
+        assert titles
+        assert titles[0]
+
+
+def test_figures_of_an_earlier_audit_go_and_other_files_stay(tmp_path):
+    write_report(make_audit(), tmp_path)
+    (tmp_path / "figures" / "mine.svg").write_text("<svg/>")
+    write_report(make_audit(groupings=()), tmp_path)
+    assert listing(tmp_path) == (FILES - {"figures/groups-1.svg"}) | {"figures/mine.svg"}
+
+
+def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def interrupted(text, file):
+        if text.startswith("{"):  # the summary, after the records and the figures
+            raise KeyboardInterrupt
+        real(text, file)
+
+    real = writing._write_text
+    monkeypatch.setattr(writing, "_write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(make_audit(), tmp_path)
+    assert listing(tmp_path) == set()
+
+
+def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
+    audit = make_audit(values={"age": []})
+    with pytest.raises(UndefinedError):
+        write_report(audit, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="'out' is a file: name a folder"):
+        write_report(make_audit(), tmp_path / "out")
+
+
+def test_summary_holds_the_numbers(written):
+    audit = make_audit()
+    summary = json.loads((written.parent / "summary.json").read_text())
+    assert summary == summarise(audit)
+    assert summary["schema"] == "seepage-audit/1"
+    assert summary["records"]["eta"]["1"] == audit.eta.max()
+    assert summary["records"]["over_limit"] == (audit.eta > 1).sum()
+    assert summary["records"]["worst_row"] == audit.row_index[audit.eta.argmax()]
+    assert summary["records"]["exact_error"]["1"] is None  # infinite
+    assert summary["attributes"][0]["protection"] == "weak"
+    assert summary["passed"] is True
+    assert summarise(make_gated(False))["passed"] is False
+
+
+def test_summary_names_no_values():
+    audit = make_audit(values={"age": ["8128"] * 569})
+    assert "8128" not in to_json(audit)
+
+
+def test_every_key_of_the_summary_is_documented():
+    def keys(value, below=""):
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if below not in {".versions", ".records.eta"} and not below.startswith(".records."):
+                    yield key
+                yield from keys(item, f"{below}.{key}")
+        elif isinstance(value, list):
+            for item in value:
+                yield from keys(item, below)
+
+    page = DOCS.read_text("utf-8")
+    found = set(keys(summarise(make_gated(True))))
+    assert len(found) > 50
+    assert {key for key in found if f"`{key}`" not in page} == set()
+
+
+def test_the_card_names_no_record_and_no_value():
+    audit = make_gated(False, values={"age": ["8128"] * 569})
+    # Row numbers nobody would write by accident.
+    audit = changed(
+        audit,
+        row_index=audit.row_index + 770_000,
+        attributes=tuple(replace(a, easiest_row=770_017) for a in audit.attributes),
+    )
+    card = write_card(audit)
+    assert "7700" not in card
+    assert "8128" not in card
+    assert "--max-eta 0.5: not met" in card
+    assert "logistic regression of “readmitted”" in card
+
+
+def test_the_card_escapes_names():
+    card = write_card(make_hostile("<img src=x>[a](b)|`c`"))
+    assert "<img" not in card
+    assert "&lt;img src=x&gt;\\[a\\](b)\\|\\`c\\`" in card
+
+
+def test_a_million_records_keep_the_most_leaked_in_the_page():
+    audit = make_audit(page.EMBEDDED_ROWS + 50)
+    packed = page.pack(audit)
+    assert packed["count"] == page.EMBEDDED_ROWS
+    rows = np.frombuffer(base64.b64decode(packed["rows"]))
+    left_out = set(audit.row_index) - set(rows.astype(int))
+    assert len(left_out) == 50
+    kept = np.isin(audit.row_index, rows)
+    assert audit.eta[kept].min() >= audit.eta[~kept].max()

@@ -1,0 +1,293 @@
+"""The audit's numbers against refits, and what it says about noise, groups, cost and remedies."""
+
+import re
+
+import numpy as np
+import pytest
+from people import by_refits, encoded_people, positions, spread, units
+from scipy.optimize import minimize
+
+import seepage as sp
+from seepage.auditing.audit import DEFAULT_L2, SEPARABLE_L2, audit_table
+from seepage.auditing.tradeoff import split
+from seepage.errors import InputError
+from seepage.glm import LinearRegression
+
+
+def _labels(encoded):
+    if encoded.target_kind == "binary":
+        return (encoded.source.y == "yes").astype(float)
+    return np.asarray(encoded.source.y, dtype=float)
+
+
+def _fit(model, l2):
+    """Minimise the objective with no code of the package: parameters, intercept last."""
+
+    def fit(X, y):
+        n, d = X.shape
+        D = np.hstack([X, np.ones((n, 1))])
+        ridge = np.append(np.full(d, n * l2), 0.0)
+        if model == "linear":
+            return np.linalg.solve(D.T @ D + np.diag(ridge), D.T @ y)
+        mean = (lambda m: 1 / (1 + np.exp(-m))) if model == "logistic" else np.exp
+        theta = np.zeros(d + 1)
+        scale = np.abs(D).max(axis=0)
+        if model == "poisson":
+            theta[-1] = np.log(y.mean())
+        # A rough start, then Newton's method to rounding.
+        loss = (lambda m: np.logaddexp(0, m)) if model == "logistic" else np.exp
+
+        def objective(t):
+            m = D @ (t / scale)
+            return np.sum(loss(m) - y * m) + 0.5 * np.sum(ridge * (t / scale) ** 2)
+
+        theta = minimize(objective, theta * scale, method="BFGS").x / scale
+        for _ in range(30):
+            m = mean(D @ theta)
+            slope = m * (1 - m) if model == "logistic" else m
+            H = D.T @ (slope[:, None] * D) + np.diag(ridge)
+            theta = theta - np.linalg.solve(H, D.T @ (m - y) + ridge * theta)
+        return theta
+
+    return fit
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("model", ["linear", "logistic", "poisson"])
+def test_records_and_cells_agree_with_refits(model, scale):
+    encoded = encoded_people(model, scale=scale, sensitive=["age", "town", "smoker"])
+    audit = audit_table(encoded, name="people", l2=0.02, sigma=0.3)
+    y = _labels(encoded)
+    label_step = y.std() if model != "logistic" else 1.0
+    where = positions(encoded)
+    own = np.diag(1 / units(encoded))  # one unit of each column, in features
+    steps = own.copy()
+    for name in ("age", "weight"):
+        steps[where[name][0]] *= spread(encoded)[name]
+    fit = _fit(model, 0.02)
+    for row in (0, 17, 42):
+        J = by_refits(fit, encoded.source.X, y, row, steps, label_step) / 0.3
+        assert audit.eta[row] == pytest.approx(np.linalg.norm(J, 2), rel=1e-4)
+        assert audit.eta_features[row] == pytest.approx(np.linalg.norm(J[:, :-1], 2), rel=1e-4)
+        assert audit.eta_label[row] == pytest.approx(np.linalg.norm(J[:, -1]), rel=1e-4)
+        inverse = np.linalg.inv(J[:, :-1].T @ J[:, :-1])
+        exact = np.sqrt(np.trace(inverse) / len(inverse))
+        assert audit.exact_error[row] == pytest.approx(exact, rel=1e-3)
+        for name in ("age", "town", "smoker"):
+            part = by_refits(fit, encoded.source.X, y, row, own[list(where[name])]) / 0.3
+            error = 1 / np.linalg.norm(part, 2)
+            assert audit.cell_errors[name][row] == pytest.approx(error, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic", "poisson", "softmax"])
+def test_every_model_is_chosen_by_its_target_and_measured(model):
+    encoded = encoded_people(model, groups=["town"])
+    audit = audit_table(encoded, name="people")
+    assert audit.model == model
+    assert audit.l2 == DEFAULT_L2
+    assert audit.released == (5 + 1) * (3 if model == "softmax" else 1)
+    assert np.all(audit.eta >= audit.eta_features * (1 - 1e-9))
+    assert np.all(audit.eta >= audit.eta_label * (1 - 1e-9))
+    assert audit.dataset_eta >= audit.eta.max() * (1 - 1e-9)
+    names = [found.name for found in audit.attributes]
+    assert names == ["age", "smoker", "town", "weight", audit.target]
+    assert all(r.text.endswith(".") for r in audit.remedies)
+    assert len(audit.remedies) == 3
+
+
+def test_summaries_of_attributes_are_those_of_their_cells():
+    encoded = encoded_people("logistic", sensitive=["age", "smoker", "town", "weight"])
+    audit = audit_table(encoded, name="people", sigma=0.5)
+    for found in audit.attributes[:-1]:
+        errors = audit.cell_errors[found.name]
+        assert found.sensitive
+        assert found.smallest_error == errors.min()
+        assert errors[list(audit.row_index).index(found.easiest_row)] == errors.min()
+        assert found.median_error == np.median(errors)
+    label = audit.attributes[-1]
+    assert label.smallest_error == pytest.approx(1 / audit.eta_label.max())
+
+
+def test_the_label_of_a_number_is_in_its_own_units():
+    audit = audit_table(encoded_people("linear"), name="people", sigma=2.0, sensitive=["dose"])
+    dose = audit.attributes[-1]
+    assert dose.spread == pytest.approx(np.std(encoded_people("linear").source.y))
+    assert np.allclose(audit.cell_errors["dose"], dose.spread / audit.eta_label)
+
+
+def test_noise_is_given_calibrated_or_chosen():
+    encoded = encoded_people("logistic")
+    chosen = audit_table(encoded, name="people")
+    assert chosen.eta.max() == pytest.approx(1.0)
+    assert "No noise was given" in chosen.sigma_reason
+    asked = audit_table(encoded, name="people", target_eta=0.25)
+    assert asked.eta.max() == pytest.approx(0.25)
+    assert asked.sigma == asked.calibrated_sigma == pytest.approx(4 * chosen.sigma)
+    given = audit_table(encoded, name="people", sigma=chosen.sigma / 2)
+    assert given.eta.max() == pytest.approx(2.0)
+    assert given.calibrated_sigma == pytest.approx(chosen.sigma)
+
+
+def test_groups_are_compared():
+    audit = audit_table(encoded_people("logistic", groups=["town", "smoker"]), name="people")
+    by_town, by_smoker = audit.groupings
+    assert (by_town.column, by_smoker.column) == ("town", "smoker")
+    assert sum(group.count for group in by_town.groups) == len(audit.eta)
+    means = {group.label: group.mean_eta for group in by_town.groups}
+    assert by_town.ratio == pytest.approx(max(means.values()) / min(means.values()))
+    assert means[by_town.least_protected] == max(means.values())
+    assert means[by_town.most_protected] == min(means.values())
+    for group in by_town.groups:
+        assert group.eta_together >= group.worst_eta * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic", "poisson", "softmax"])
+def test_the_curve_falls_in_leakage_and_rises_in_error(model):
+    audit = audit_table(encoded_people(model, n=200), name="people", sigma=0.1)
+    curve = audit.curve
+    assert np.all(np.diff(curve.sigma) > 0)
+    assert {audit.sigma, audit.calibrated_sigma} <= set(curve.sigma)
+    assert np.allclose(curve.worst_eta * curve.sigma, curve.worst_eta[0] * curve.sigma[0])
+    assert curve.error[0] == pytest.approx(curve.noiseless_error, rel=0.1)
+    assert curve.error[-1] > curve.noiseless_error
+    assert curve.noiseless_error < curve.trivial_error
+    again = audit_table(encoded_people(model, n=200), name="people", sigma=0.1)
+    assert np.array_equal(again.curve.error, curve.error)
+
+
+def test_the_noiseless_error_is_that_of_held_out_records():
+    encoded = encoded_people("linear", n=100)
+    audit = audit_table(encoded, name="people", l2=0.01, seed=3)
+    train, test = split(encoded.source.y, classes=False, seed=3)
+    assert len(test) == 20
+    assert not set(train) & set(test)
+    model = LinearRegression(l2=0.01, fit_intercept=True).fit(
+        encoded.source.X[train], encoded.source.y[train]
+    )
+    error = np.sqrt(np.mean((model.predict(encoded.source.X[test]) - encoded.source.y[test]) ** 2))
+    assert audit.curve.noiseless_error == pytest.approx(error)
+
+
+def test_noisy_errors_are_those_of_noisy_models():
+    """The vectorised error of a linear model has the expectation that theory gives."""
+    encoded = encoded_people("linear", n=100)
+    audit = audit_table(encoded, name="people", l2=0.01, sigma=50.0)
+    _, test = split(encoded.source.y, classes=False, seed=0)
+    design = np.hstack([encoded.source.X[test], np.ones((len(test), 1))])
+    expected = audit.curve.noiseless_error**2 + 50.0**2 * np.mean(np.sum(design**2, axis=1))
+    error = audit.curve.error[list(audit.curve.sigma).index(50.0)]
+    assert error**2 == pytest.approx(expected, rel=0.5)  # 20 draws of 6 numbers
+
+
+def test_every_class_is_fitted_however_rare():
+    y = np.array(["a"] * 30 + ["b"])
+    for seed in range(20):
+        train, test = split(y, classes=True, seed=seed)
+        assert set(y[train]) == {"a", "b"}
+        assert len(test) == 6
+
+
+def test_the_remedies_keep_their_promise():
+    encoded = encoded_people("logistic", n=120)
+    sigma = audit_table(encoded, name="people").sigma / 3
+    audit = audit_table(encoded, name="people", sigma=sigma, target_eta=1.0)
+    assert audit.eta.max() == pytest.approx(3.0)
+    noise, penalty, weights = audit.remedies
+    enough = float(re.search(r"σ = ([\d.e+-]+) instead", noise.text)[1])
+    assert audit_table(encoded, name="people", sigma=enough).eta.max() == pytest.approx(1, rel=5e-3)
+    stronger = float(re.search(r"λ = ([\d.e+-]+) instead", penalty.text)[1])
+    after = audit_table(encoded, name="people", sigma=sigma, l2=stronger)
+    assert stronger > audit.l2
+    assert 0.9 < after.eta.max() < 1.01
+    assert "weights" in weights.text.lower()
+
+
+def test_a_penalty_that_cannot_help_is_said_so():
+    encoded = encoded_people("linear")
+    audit = audit_table(encoded, name="people", sigma=1e-6, target_eta=1.0)
+    assert "No penalty is enough" in audit.remedies[1].text
+
+
+def test_separable_classes_get_a_larger_penalty():
+    encoded = encoded_people("logistic")
+    encoded.source.X[:, 0] = np.where(encoded.source.y == "yes", 1.0, -1.0) * (
+        1 + np.abs(encoded.source.X[:, 0])
+    )
+    audit = audit_table(encoded, name="people")
+    assert audit.l2 == SEPARABLE_L2
+    assert any("told apart" in step for step in audit.steps)
+    assert audit_table(encoded, name="people", l2=1e-4).l2 == 1e-4
+
+
+def test_values_are_carried_only_when_asked_for():
+    encoded = encoded_people("logistic", n=20)
+    assert audit_table(encoded, name="people").values is None
+    shown = audit_table(encoded, name="people", show_values=True).values
+    assert shown["town"] == encoded.raw.column("town").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"model": "poisson"}, "one of two classes"),
+        ({"model": "forest"}, "There is no model 'forest'"),
+        ({"sigma": -1.0}, "sigma must be"),
+        ({"target_eta": 0.0}, "target_eta must be"),
+        ({"sensitive": ["agee"]}, "did you mean 'age'"),
+        ({"l2": -1.0}, "l2 must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, complaint):
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        audit_table(encoded_people("logistic"), name="people", **options)
+
+
+def test_a_handful_of_rows_is_refused():
+    with pytest.raises(InputError, match="too few"):
+        audit_table(encoded_people("linear", n=8), name="people")
+
+
+def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
+    encoded = encoded_people("softmax", n=100)
+    monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
+    assert "not tried" in audit_table(encoded, name="people").remedies[2].text
+    linear = audit_table(encoded_people("linear", n=100), name="people")
+    assert "so many refits" in linear.remedies[2].text
+    monkeypatch.setattr("seepage.auditing.tradeoff._TOO_HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
+    audit = audit_table(encoded, name="people")
+    assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
+    assert np.all(np.isnan(audit.exact_error))
+    assert any("exact bound" in step for step in audit.steps)
+
+
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+def test_reweighting_is_judged_with_the_choice_of_the_weights(kind):
+    encoded = encoded_people(kind, n=150)
+    audit = audit_table(encoded, name="people", sigma=0.5)
+    assert "the choice of the weights counted in" in audit.remedies[2].text
+    needed = float(re.search(r"σ = ([\d.e-]+)", audit.remedies[2].text)[1])
+    spread = np.std(encoded.source.y) if kind == "linear" else 1.0
+    makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
+    fair = sp.glm.reweight(
+        makers[kind](l2=audit.l2, fit_intercept=True),
+        encoded.source.X,
+        encoded.source.y / spread if kind == "linear" else encoded.source.y,
+        rounds=60,
+        tolerance=1e-4,
+        noise=sp.Gaussian(1 / spread),
+    )
+    worst = float(np.max(np.asarray(fair.whole_procedure())))
+    assert needed == pytest.approx(worst / (audit.target_eta or 1.0), rel=0.01)
+
+
+def test_stages_are_told_as_they_begin():
+    told = []
+    audit_table(encoded_people("linear"), name="people", tell=told.append)
+    assert told == [
+        "fitting",
+        "leakage of every record",
+        "privacy and utility",
+        "remedies",
+        "bounds on the most exposed record",
+    ]

@@ -1,0 +1,57 @@
+"""Tables of many one-hot columns: every number as for the same table done column by column."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import seepage as sp
+from seepage.auditing.measures import measure
+from seepage.auditing.trained_model import (
+    ROW,
+    Attribute,
+    EncodedTable,
+    FitSettings,
+    LabelFacts,
+    RecordsInMemory,
+    TrainedModel,
+)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """120 records of three categories with twelve levels and two numbers."""
+    rng = np.random.default_rng(0)
+    codes = [rng.permutation(np.arange(120) % 12) for _ in range(3)]
+    blocks = [(c[:, None] == np.arange(1, 12)).astype(float) for c in codes]
+    X = np.column_stack([*blocks, rng.standard_normal((120, 2))])
+    y = X @ rng.standard_normal(X.shape[1]) + rng.standard_normal(120)
+    attributes = [
+        Attribute(f"c{k}", "categorical", tuple(range(11 * k, 11 * k + 11)), np.eye(11), 0.9)
+        for k in range(3)
+    ] + [Attribute(f"x{k}", "numeric", (33 + k,), np.eye(1), 1.0) for k in range(2)]
+    model = sp.glm.LinearRegression(l2=1e-3, fit_intercept=True).fit(X, y)
+    names = [f"f{j}" for j in range(X.shape[1])]
+    source = RecordsInMemory(X, names, y, None, {ROW: np.arange(120)})
+    labels = LabelFacts(spread=1.0)
+    settings = FitSettings("linear", 1e-3)
+    table = EncodedTable(source, tuple(attributes), "y", "numeric", labels)
+    return TrainedModel(model, settings, table)
+
+
+def test_attributes_agree_with_the_written_out_jacobian(trained):
+    found = measure(trained).attributes(1.0, ("y", "numeric", 1.0))
+    names = [f"f{j}" for j in range(trained.source.X.shape[1])]
+    table = pa.table(dict(zip(names, trained.source.X.T, strict=True)))
+    groups = {a.name: [names[j] for j in a.columns] for a in trained.table.attributes}
+    leak = sp.leakage(
+        trained.model, table, trained.source.y, noise=sp.Gaussian(1.0), attributes=groups
+    )
+    for entry in found[:-1]:
+        name = entry.name
+        informations = [
+            np.asarray(leak.information(i, columns=groups[name]))
+            for i in range(len(trained.source.y))
+        ]
+        largest = np.array([np.linalg.eigvalsh(matrix)[-1] for matrix in informations])
+        assert entry.smallest_error == pytest.approx(1 / np.sqrt(largest.max()), rel=1e-9)
+        assert entry.eta == pytest.approx(float(leak.subset(columns=groups[name])), rel=1e-9)

@@ -1,0 +1,60 @@
+"""The memory that an audit of data read in chunks takes: no more for more rows."""
+
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import seepage.streams.disk.source as reading
+from seepage.auditing.command import Question, answer
+from seepage.auditing.report import to_json
+from seepage.auditing.report.writing import record_table
+
+FEATURES, CHUNK_ROWS = 4, 5_000
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(reading, "CHUNK", FEATURES * CHUNK_ROWS)
+    monkeypatch.setattr(reading, "_WIDE", 1)
+    # One worker: when two reach their peaks at once, which is chance, they hold a megabyte more.
+    monkeypatch.setattr(reading, "usable_cores", lambda: 1)
+
+
+def peak(tmp_path, rows):
+    """Return the most memory that Python and NumPy held during an audit, in bytes."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / str(rows)
+    folder.mkdir()
+    X = rng.standard_normal((rows, FEATURES))
+    columns = {f"x{j}": X[:, j] for j in range(FEATURES)}
+    columns |= {
+        "group": rng.choice(["a", "b"], rows),
+        "id": rng.permutation(rows),
+        "y": X.sum(axis=1) + rng.standard_normal(rows),
+    }
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=CHUNK_ROWS)
+    del X, columns
+    tracemalloc.start()
+    question = Question(
+        table=folder, target="y", sensitive=("x0",), group=("group",), target_eta=0.1
+    )
+    found = answer(question)
+    # More records are above this than are kept, so it takes a pass, as the table does.
+    assert found.records.over(found.records.median()) == rows // 2
+    assert f'"count": {rows}' in to_json(found)
+    with (tmp_path / f"{rows}.parquet").open("wb") as file:
+        found.records.writer(record_table)(file)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pq.read_metadata(tmp_path / f"{rows}.parquet").num_rows == rows
+    return most
+
+
+def test_four_times_the_rows_take_the_same_memory(tmp_path):
+    peak(tmp_path, 1_000)  # what is imported on the way
+    few, many = (peak(tmp_path, rows) for rows in (50_000, 200_000))
+    # Not even half a number more for every record.
+    assert many < few + 4 * 150_000
