@@ -40,7 +40,7 @@ _UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups"
 class Result(NDArrayOperatorsMixin):
     """One number per record, cell, attribute or group, or one for a whole block.
 
-    ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.rows() > 1``);
+    ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
     ``values`` gives them in the library of the table (a tensor for a tensor).
 
     Parameters

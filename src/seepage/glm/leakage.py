@@ -114,7 +114,7 @@ def leakage(
     >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
     >>> model = sp.glm.LinearRegression().fit(X, y)
     >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
-    >>> leak.rows().shape
+    >>> leak.records().shape
     (100,)
     """
     if not isinstance(noise, Noise):

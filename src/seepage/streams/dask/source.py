@@ -57,7 +57,7 @@ def dask_rows(
     >>> data = dask_rows(X, X.sum(axis=1) > 0)
     >>> model = sp.glm.LogisticRegression(l2=1e-2).fit(data)
     >>> leak = sp.leakage(model, data, noise=sp.Gaussian(0.1))
-    >>> leak.rows().to_dask().shape
+    >>> leak.records().to_dask().shape
     (1000,)
     """
     if hasattr(data, "dask") and hasattr(data, "columns"):
