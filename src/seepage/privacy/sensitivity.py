@@ -71,13 +71,16 @@ def output_sensitivity(
     label_bound: float | None = None,
     lipschitz: float | None = None,
 ) -> Sensitivity:
-    """Return the sensitivity of a penalised model's parameters to replacing one record.
+    """Return the sensitivity of a release to replacing one record.
+
+    That of a penalised model's parameters is bounded by ``2L/(nλ)``; that of a sum of clipped
+    gradients is twice their largest norm, whatever the data.
 
     Parameters
     ----------
     leak
-        The leakage of one release, about records in memory or read in chunks; its model must have
-        a penalty and no intercept.
+        The leakage of one release, about records in memory or read in chunks. A linear model must
+        have a penalty and no intercept.
     row_norm
         What no record's norm ``‖x‖`` exceeds: a promise about all records, kept for instance by
         :func:`clip_rows`. Where not given, the largest in the data, and no guarantee.
@@ -97,8 +100,10 @@ def output_sensitivity(
     >>> output_sensitivity(leak, row_norm=1.0).value
     0.2
     """
+    known, assumptions = leak.release.sensitivity, ("Every record's part is clipped.",)
+    if known is not None and len(leak.noise) == 1:
+        return Sensitivity(known, known / 2, True, assumptions)
     fit = _penalised_fit(leak)
-    assumptions: tuple[str, ...]
     if lipschitz is not None:
         check_positive(lipschitz, "lipschitz")
         L, assumptions, stated = lipschitz, (f"Every loss is {lipschitz:g}-Lipschitz.",), True
