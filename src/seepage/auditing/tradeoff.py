@@ -161,7 +161,7 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
         used = settings
         model = trained.model if used == trained.settings else used.fit(trained.source)
     rows = len(trained.source)
-    return HeldOutTrial(held_out, model, used, trained.labels, rows, seed, saw_them)
+    return HeldOutTrial(held_out, model, used, trained.table.labels, rows, seed, saw_them)
 
 
 def _lost(
@@ -392,7 +392,7 @@ def _reweighting(
         return Advice("reweighting", words)
     # A label in units of its spread and noise to match are the same release, with the label's
     # step one.
-    step = trained.labels.step
+    step = trained.table.labels.step
     y = source.y / step if trained.settings.model == "linear" else source.y
     fair = reweight(
         trained.settings.estimator(),
@@ -414,7 +414,9 @@ def _reweighting(
             f"instead of {enough:.3g}: it does not help here.",
         )
     after = try_out(
-        replace(trained, source=source.weighted_by(fair.weights)), trained.settings, seed
+        replace(trained, table=replace(trained.table, source=source.weighted_by(fair.weights))),
+        trained.settings,
+        seed,
     )
     return Advice(
         "reweighting",
