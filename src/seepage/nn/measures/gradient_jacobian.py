@@ -265,6 +265,8 @@ class GradientRelease(Release):
         The Jacobian about all of them.
     """
 
+    template: GradientJacobian
+
     def __init__(self, template: GradientJacobian) -> None:
         self.template = template
 
