@@ -49,7 +49,7 @@ class FittedGLM:
     intercept
         ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
     ridge
-        ``nλ``, with n the number of rows.
+        ``nλ``, with n the number of records.
     sample_weight
         ``ω``, (n,), class weights included; ``None`` when all are one.
     target
