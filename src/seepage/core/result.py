@@ -22,7 +22,7 @@ NOTICE = "These numbers depend on the data and are themselves sensitive: do not 
 UNBIASED = (
     "The adversary's estimate is unbiased.",
     "Everything outside the view is known to the adversary.",
-    "The release is the minimiser plus the stated noise, and nothing else leaves.",
+    "Nothing leaves but what was measured, with the stated noise on it.",
 )
 
 _SYMBOLS = {
