@@ -82,7 +82,7 @@ class LinearisedAdversary:
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
-        if leak.jacobian.fit is None:
+        if leak.release.model is None:
             raise InputError(
                 "This adversary inverts the release of a fitted linear model; against gradients of "
                 "a network there is sp.attacks.GradientInversion."
