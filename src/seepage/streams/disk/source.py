@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,8 +90,7 @@ def parquet(
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
         raise InputError("The Parquet data have no rows.")
-    scan = partial(scan_columns, batches)
-    parts = encoded_columns(wanted, batches.schema, scale, scan)
+    parts = encoded_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
