@@ -23,9 +23,8 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMem
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
-from seepage.streams.answers import Answers
 from seepage.tables.names import counted
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 
 HELD_OUT = 0.2
 DRAWS = 20
@@ -505,18 +504,18 @@ class _PartOfSource(RowSource):
         found: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return found
 
-    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], Answers]:
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
         return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
 
 
 def _left(
     chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
-) -> Answers:
+) -> AnswerIfAny:
     """Return the function's answer on the rows of a chunk that are in the part."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
-        return Answers(())
+        return AnswerIfAny(())
     weight = None if chunk.weight is None else chunk.weight[kept]
     others = {name: values[kept] for name, values in chunk.extra.items()}
     there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
-    return Answers((function(there),))
+    return AnswerIfAny((function(there),))
