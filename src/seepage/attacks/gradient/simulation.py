@@ -1,7 +1,7 @@
 """Gradients of candidate records, as an adversary simulates them, against those that were seen.
 
 They are differentiable in the records, and put together from the inputs of the layers and the
-gradients at their outputs (see :mod:`seepage.nn.gradients.recording`), for all candidates in one
+gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
 pass. Two costs compare them with what was seen, both zero for the record itself where nothing was
 added: the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the
 distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here over the length of what was
