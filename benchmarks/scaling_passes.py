@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,8 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.fitting.streamed import NewtonSums, PenalisedLoss, newton_sums
+from seepage.glm.fitting.objective import NewtonSums
+from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.losses.families import bernoulli
 from seepage.streams import parquet
 
@@ -55,11 +55,11 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
         model = sp.glm.LogisticRegression(l2=1e-2).fit(data)
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
         loss = PenalisedLoss(bernoulli, data.classes(), 0.0, False, columns)
-        step = partial(newton_sums, loss=loss, theta=model.coef_[0])
+        objective = StreamedObjective(data, loss)
         found: list[NewtonSums] = []
         work: dict[str, Callable[[], object]] = {
             "reading": lambda: sum(data.each(len, "reading")),
-            "one Newton step": lambda: found.append(data.total(step, "step")),
+            "one Newton step": lambda: found.append(objective.at(model.coef_[0])),
             "η of every row": lambda: sum(map(len, leak.rows().chunks())),
             "dFIL of every row": lambda: sum(map(len, leak.rows(measure="dfil").chunks())),
         }

@@ -217,9 +217,8 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
 def test_a_given_model_is_audited(run, people, tmp_path):
     import numpy as np
 
-    from seepage.auditing.intake.columns import plan_columns
-    from seepage.auditing.intake.encoding import TableInMemory, encode
     from seepage.auditing.intake.files import read_file
+    from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
     from seepage.glm import LogisticRegression
 
     table = TableInMemory(read_file(Path(people)))

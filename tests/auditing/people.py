@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake import columns, encoding
-from seepage.auditing.intake.encoding import TableInMemory
+from seepage.auditing.intake import table as intake
+from seepage.auditing.intake.table import TableInMemory
 
 
 def people(n=60, seed=0):
@@ -37,17 +37,17 @@ def encoded_people(model, *, n=60, scale=True, sensitive=(), groups=()):
     table, target = people(n), TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]
     plan = plan_columns(table, target, drop=others, sensitive=sensitive, groups=groups)
-    return encoding.encode(TableInMemory(table), plan, scale=scale)
+    return intake.encode(TableInMemory(table), plan, scale=scale)
 
 
 def plan_columns(table, target, **options):
     """Plan the columns of an Arrow table."""
-    return columns.plan_columns(TableInMemory(table), target, **options)
+    return intake.plan_columns(TableInMemory(table), target, **options)
 
 
 def encode(table, plan, **options):
     """Encode an Arrow table, and read back what was made of it."""
-    return ReadBack(encoding.encode(TableInMemory(table), plan, **options))
+    return ReadBack(intake.encode(TableInMemory(table), plan, **options))
 
 
 class ReadBack:
@@ -57,7 +57,6 @@ class ReadBack:
         source, self.steps, self.raw = encoded.source, encoded.steps, encoded.raw
         self.X, self.y, self.names, self.groups = source.X, source.y, source.names, source.beside
         self.row_index, self.target_kind = source.row_index, encoded.target_kind
-        self.drop_first = encoded.coding.drop_first
         self._columns = encoded.attributes
         self.attributes = {
             a.name: tuple(self.names[j] for j in a.columns) for a in encoded.attributes

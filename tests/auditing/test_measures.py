@@ -9,6 +9,7 @@ from seepage.auditing.measures import measure
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
+    EncodedTable,
     FitSettings,
     LabelFacts,
     RecordsInMemory,
@@ -33,14 +34,15 @@ def trained():
     source = RecordsInMemory(X, names, y, None, {ROW: np.arange(120)})
     labels = LabelFacts(spread=1.0)
     settings = FitSettings("linear", 1e-3)
-    return TrainedModel(model, settings, source, tuple(attributes), "y", "numeric", labels)
+    table = EncodedTable(source, tuple(attributes), "y", "numeric", labels)
+    return TrainedModel(model, settings, table)
 
 
 def test_attributes_agree_with_the_written_out_jacobian(trained):
     found = measure(trained).attributes(1.0, ("y", "numeric", 1.0))
     names = [f"f{j}" for j in range(trained.source.X.shape[1])]
     table = pa.table(dict(zip(names, trained.source.X.T, strict=True)))
-    groups = {a.name: [names[j] for j in a.columns] for a in trained.attributes}
+    groups = {a.name: [names[j] for j in a.columns] for a in trained.table.attributes}
     leak = sp.leakage(
         trained.model, table, trained.source.y, noise=sp.Gaussian(1.0), attributes=groups
     )

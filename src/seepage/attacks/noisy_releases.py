@@ -81,7 +81,7 @@ def draw_releases(
         raise InputError(f"At least one release must be drawn, not {trials}.")
     theta = released_parameters(model)
     decide, classes = _decision(model)
-    copies = theta + noise.draw((trials, len(theta)), seed)
+    copies = noise.rounded(theta + noise.draw((trials, len(theta)), seed))
     return Releases(copies, int(model.coef_.shape[-1]), decide, classes, noise)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import Advice, Audit
-from seepage.auditing.intake.encoding import Encoded
 from seepage.auditing.measures import measure
 from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
 from seepage.auditing.trained_model import (
+    EncodedTable,
     FitSettings,
     RecordsInMemory,
     TrainedModel,
@@ -47,7 +47,7 @@ Tell = Callable[[str], object]
 
 
 def audit_table(
-    encoded: Encoded,
+    table: EncodedTable,
     *,
     name: str,
     model: str | None = None,
@@ -65,7 +65,7 @@ def audit_table(
 
     Parameters
     ----------
-    encoded
+    table
         The table as numbers, in memory or read in chunks.
     name
         What the table is called.
@@ -79,7 +79,7 @@ def audit_table(
         the noise is the one that meets the target.
     sensitive
         Columns (the target may be one) for which the error on every record is reported; those of
-        ``encoded`` where not given.
+        ``table`` where not given.
     fitted
         A fitted model to audit, one of ours, instead of fitting one.
     show_values
@@ -91,7 +91,7 @@ def audit_table(
     tell
         Called with what is being done.
     """
-    rows = len(encoded.source)
+    rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
@@ -99,15 +99,14 @@ def audit_table(
     check_noise(sigma, target_eta)
     if tell is not None:
         tell("fitting")
-    trained, steps = _train(encoded, fitted, model, l2)
+    if sensitive is not None:
+        table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
     return audit_model(
-        trained,
+        _train(table, fitted, model, l2),
         name=name,
-        steps=[*encoded.steps, *steps],
         sigma=sigma,
         target_eta=target_eta,
-        sensitive=encoded.sensitive if sensitive is None else sensitive,
-        values=encoded.values() if show_values else None,
+        values=table.values() if show_values else None,
         remedies=remedies,
         seed=seed,
         tell=tell,
@@ -118,10 +117,8 @@ def audit_model(
     trained: TrainedModel,
     *,
     name: str,
-    steps: Sequence[str],
     sigma: float | None,
     target_eta: float | None,
-    sensitive: Sequence[str] = (),
     values: dict[str, list[str]] | None = None,
     remedies: bool = True,
     seed: int = 0,
@@ -130,8 +127,8 @@ def audit_model(
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
     check_noise(sigma, target_eta)
-    trained = replace(trained, sensitive=_check_sensitive(sensitive, trained))
-    settings, steps = trained.settings, list(steps)
+    _check_sensitive(trained.table)
+    settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
     worst = found.worst
@@ -155,12 +152,13 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-    kind = _COLUMN_KINDS.get(trained.target_kind, "categorical")
-    spread = trained.labels.deviation(trained.target_kind)
+    target_kind = _kind_for(settings.model, table.target_kind)
+    kind = _COLUMN_KINDS.get(target_kind, "categorical")
+    spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
     return Audit(
         source=name,
-        target=trained.target,
+        target=table.target,
         model=settings.model,
         l2=settings.l2,
         intercept=settings.intercept,
@@ -168,11 +166,11 @@ def audit_model(
         sigma_reason=_sigma_reason(sigma, target_eta, noise),
         released=found.released,
         steps=tuple(steps),
-        attributes=found.attributes(noise, (trained.target, kind, spread)),
+        attributes=found.attributes(noise, (table.target, kind, spread)),
         dataset_eta=found.dataset(noise),
         curve=curve,
         records=found.records(noise),
-        groupings=tuple(found.grouping(column, noise) for column in trained.groups),
+        groupings=tuple(found.grouping(column, noise) for column in table.groups),
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
         calibrated_sigma=calibrated,
@@ -183,62 +181,47 @@ def audit_model(
     )
 
 
-def _train(
-    encoded: Encoded, fitted: Any, model: str | None, l2: float | None
-) -> tuple[TrainedModel, list[str]]:
-    """Return the model, given or fitted now, with its records, and what was done in words."""
-    source = encoded.source
-    rows, features = f"{len(source):,}", f"{len(source.names):,}"
+def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None) -> TrainedModel:
+    """Return the model, given or fitted now; the table's steps then say how."""
+    source, steps = table.source, []
     if fitted is not None:
         settings = settings_of(describe_on(fitted, source)[0], len(source))
-        words = (
-            f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
-            f"the minimiser of its objective on these {rows} records."
-        )
-        return _as_trained(encoded, settings, fitted), [words]
-    kind = choose_model(model, encoded.target_kind, encoded.target)
-    settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2)
-    trained, steps = _as_trained(encoded, settings, settings.fit(source)), []
-    if l2 is None and settings.classifies and tells_apart(trained):
-        trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
+        trained = TrainedModel(fitted, settings, table)
         steps.append(
-            "The classes can be told apart without an error, so the penalty was raised to "
-            f"λ = {SEPARABLE_L2:g}."
+            f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
+            f"the minimiser of its objective on these {len(source):,} records."
         )
-    steps.append(
-        f"A {kind} model with an intercept and L2 penalty λ = {trained.settings.l2:g} was fitted "
-        f"on {rows} records and {features} features."
-    )
-    return trained, steps
+    else:
+        kind = choose_model(model, table.target_kind, table.target)
+        settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2)
+        trained = TrainedModel(settings.fit(source), settings, table)
+        if l2 is None and settings.classifies and tells_apart(trained):
+            trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
+            steps.append(
+                "The classes can be told apart without an error, so the penalty was raised to "
+                f"λ = {SEPARABLE_L2:g}."
+            )
+        steps.append(
+            f"A {kind} model with an intercept and L2 penalty λ = {trained.settings.l2:g} was "
+            f"fitted on {len(source):,} records and {len(source.names):,} features."
+        )
+    return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
 
 
-def _as_trained(encoded: Encoded, settings: FitSettings, model: Any) -> TrainedModel:
-    kind = encoded.target_kind
-    if settings.model in ("linear", "poisson"):
-        # A count may be given to a linear model as a number.
-        kind = "numeric" if settings.model == "linear" else "count"
-    return TrainedModel(
-        model=model,
-        settings=settings,
-        source=encoded.source,
-        attributes=encoded.attributes,
-        target=encoded.target,
-        target_kind=kind,
-        labels=encoded.labels,
-        groups=encoded.groups,
-    )
+def _kind_for(model: str, target_kind: str) -> str:
+    """Return what the label is to the model: a count may be given to a linear one as a number."""
+    return {"linear": "numeric", "poisson": "count"}.get(model, target_kind)
 
 
-def _check_sensitive(sensitive: Sequence[str], trained: TrainedModel) -> tuple[str, ...]:
-    """Return the sensitive columns' names, or say which of them is not there."""
-    known = [a.name for a in trained.attributes] + [trained.target]
-    for name in sensitive:
+def _check_sensitive(table: EncodedTable) -> None:
+    """Refuse sensitive columns that the model does not use."""
+    known = [a.name for a in table.attributes] + [table.target]
+    for name in table.sensitive:
         if name not in known:
             raise InputError(
                 f"There is no column {name!r} among those the model uses{nearest(name, known)}, so "
                 "its leakage cannot be measured; name another, or do not drop it."
             )
-    return tuple(dict.fromkeys(sensitive))
 
 
 def check_noise(sigma: float | None, target_eta: float | None) -> None:
@@ -305,7 +288,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
 def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     """Return a name for every feature; those of one category are counted."""
     names = [f"feature {j}" for j in range(len(trained.source.names))]
-    for attribute in trained.attributes:
+    for attribute in trained.table.attributes:
         for k, j in enumerate(attribute.columns, 1):
             several = len(attribute.columns) > 1
             names[j] = f"{attribute.name} ({k})" if several else attribute.name

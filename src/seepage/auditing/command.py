@@ -15,9 +15,8 @@ import typer
 
 from seepage.auditing.audit import Tell, audit_table
 from seepage.auditing.findings import Audit, Gate
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import TableInMemory, TableToAudit, encode
 from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
@@ -25,6 +24,7 @@ from seepage.errors import InputError
 from seepage.tables.names import shown
 
 if TYPE_CHECKING:
+    from seepage.auditing.intake.table import TableToAudit
     from seepage.streams.disk.files import Batches
 
 _STAGES = 6
@@ -43,7 +43,7 @@ class Question:
     table, header, names
         The file or folder; of a CSV file, whether it has a header, and names separated by commas.
     target, drop, categorical, sensitive, group, missing
-        What its columns are for; see :func:`seepage.auditing.intake.columns.plan_columns`.
+        What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
     model, l2, model_file, scale
         What is fitted, or the file of a model that was; whether columns are standardised.
     sigma, target_eta
@@ -183,7 +183,7 @@ def _open(question: Question, client: Any) -> TableToAudit:
     ):
         if given:
             raise InputError(f"{option} cannot be used with data that are read in chunks.")
-    return TableInChunks(batches)
+    return TableInChunks.of(batches)
 
 
 def _batches(path: Path, client: Any) -> Batches | None:
@@ -192,7 +192,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
         return None
-    from seepage.streams.disk.opening import open_batches
+    from seepage.streams.disk.files import open_batches
 
     if not path.exists():
         return None

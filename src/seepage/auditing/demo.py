@@ -10,8 +10,7 @@ import pyarrow as pa
 from seepage.auditing.audit import audit_table
 from seepage.auditing.command import tell_people
 from seepage.auditing.findings import Audit
-from seepage.auditing.intake.columns import plan_columns
-from seepage.auditing.intake.encoding import TableInMemory, encode
+from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import write_report
 from seepage.data import load_bundled
 

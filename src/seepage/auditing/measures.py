@@ -455,11 +455,11 @@ def worst_record(trained: TrainedModel) -> float:
 def _questions(trained: TrainedModel) -> RecordQuestions:
     return RecordQuestions(
         release=release_of(trained.model, trained.source, Gaussian(1.0), "raise"),
-        attributes=trained.attributes,
+        attributes=trained.table.attributes,
         basis=trained.basis(),
-        label_step=trained.labels.step,
-        groups=trained.groups,
-        sensitive=trained.sensitive,
+        label_step=trained.table.labels.step,
+        groups=trained.table.groups,
+        sensitive=trained.table.sensitive,
         rows=len(trained.source),
         keep=trained.source.in_memory,
     )

@@ -17,9 +17,11 @@ import scipy.sparse
 
 from seepage.auditing.audit import audit_model
 from seepage.auditing.findings import Audit
+from seepage.auditing.intake.table import check_groups
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
+    EncodedTable,
     FitSettings,
     LabelFacts,
     RecordsInMemory,
@@ -39,7 +41,6 @@ _TARGET_KINDS = {
     "logistic": "binary",
     "softmax": "multiclass",
 }
-_MOST_GROUPS = 100
 _PROBED = 3  # rows at which the map is looked at
 _TOLERANCE = 1e-6
 _MOST_LEVELS = 1000
@@ -136,27 +137,20 @@ def audit(
     # Those of the classes included, which another library's model may carry besides.
     weights = None if fit.sample_weight is None else np.asarray(fit.sample_weight)
     beside = _groups(groups, frame)
-    trained = TrainedModel(
-        model=_as_ours(final, settings, fit, labels),
-        settings=settings,
-        source=RecordsInMemory(
-            features, names, labels, weights, {**beside, ROW: np.arange(len(features))}
-        ),
+    beside[ROW] = np.arange(len(features))
+    table = EncodedTable(
+        source=RecordsInMemory(features, names, labels, weights, beside),
         attributes=_raw_attributes(frame, named, transform, categorical),
         target=name,
         target_kind=_TARGET_KINDS[settings.model],
         labels=LabelFacts.of(labels, settings.classifies),
-        groups=tuple(beside),
+        groups=tuple(column for column in beside if column != ROW),
+        sensitive=tuple(dict.fromkeys(sensitive)),
+        steps=tuple(steps),
     )
-    return audit_model(
-        trained,
-        name=source,
-        steps=steps,
-        sigma=_sigma(noise),
-        target_eta=target_eta,
-        sensitive=sensitive,
-        seed=seed,
-    )
+    trained = TrainedModel(_as_ours(final, settings, fit, labels), settings, table)
+    sigma = _sigma(noise)
+    return audit_model(trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed)
 
 
 def _transformed(transform: Any, X: Any) -> np.ndarray:
@@ -203,13 +197,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
                 f"The groups {name!r} must be one label for each of the {len(frame)} records, not "
                 f"of shape {labels.shape}."
             )
-        different = len(np.unique(labels.astype(str)))
-        if different > _MOST_GROUPS:
-            raise InputError(
-                f"The grouping column {name!r} has {different} different values, more than the "
-                f"{_MOST_GROUPS} groups that can be compared; group by a column with fewer, such "
-                "as age bands instead of ages."
-            )
+    check_groups({name: len(np.unique(labels.astype(str))) for name, labels in found.items()})
     return found
 
 

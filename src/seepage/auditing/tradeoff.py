@@ -23,9 +23,8 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMem
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
-from seepage.streams.answers import Answers
 from seepage.tables.names import counted
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 
 HELD_OUT = 0.2
 DRAWS = 20
@@ -161,7 +160,7 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
         used = settings
         model = trained.model if used == trained.settings else used.fit(trained.source)
     rows = len(trained.source)
-    return HeldOutTrial(held_out, model, used, trained.labels, rows, seed, saw_them)
+    return HeldOutTrial(held_out, model, used, trained.table.labels, rows, seed, saw_them)
 
 
 def _lost(
@@ -392,7 +391,7 @@ def _reweighting(
         return Advice("reweighting", words)
     # A label in units of its spread and noise to match are the same release, with the label's
     # step one.
-    step = trained.labels.step
+    step = trained.table.labels.step
     y = source.y / step if trained.settings.model == "linear" else source.y
     fair = reweight(
         trained.settings.estimator(),
@@ -414,7 +413,9 @@ def _reweighting(
             f"instead of {enough:.3g}: it does not help here.",
         )
     after = try_out(
-        replace(trained, source=source.weighted_by(fair.weights)), trained.settings, seed
+        replace(trained, table=replace(trained.table, source=source.weighted_by(fair.weights))),
+        trained.settings,
+        seed,
     )
     return Advice(
         "reweighting",
@@ -503,18 +504,18 @@ class _PartOfSource(RowSource):
         found: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return found
 
-    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], Answers]:
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
         return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
 
 
 def _left(
     chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
-) -> Answers:
+) -> AnswerIfAny:
     """Return the function's answer on the rows of a chunk that are in the part."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
-        return Answers(())
+        return AnswerIfAny(())
     weight = None if chunk.weight is None else chunk.weight[kept]
     others = {name: values[kept] for name, values in chunk.extra.items()}
     there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
-    return Answers((function(there),))
+    return AnswerIfAny((function(there),))

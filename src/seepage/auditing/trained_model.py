@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
@@ -254,25 +255,29 @@ class RecordsInMemory(MemorySource):
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedModel:
-    """A fitted model with the records it was fitted on, and what their columns mean.
+class EncodedTable:
+    """A table as numbers, and what its columns mean.
 
     Parameters
     ----------
-    model, settings
-        The model, one of ours, and how it was fitted.
     source
-        The records; :data:`ROW` and the groups can be read of them besides.
+        The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
+        can be read besides. Labels are floats for ``numeric`` and ``count``, whole numbers or text
+        for classes; false and true are 0 and 1.
     attributes
-        The caller's columns.
+        Every column that is used, with its features. Its spread is the standard deviation in its
+        own units; of a category, the root of the total variance of its one-hot code,
+        ``√(1 − Σ p²)``.
     target, target_kind, labels
         The target's name, ``numeric``, ``count``, ``binary`` or ``multiclass``, and its facts.
     groups, sensitive
         The columns to compare groups by, and those to report record by record.
+    steps
+        What was done to the data, one sentence each.
+    raw
+        The records as they came, all columns of them, where they are in memory.
     """
 
-    model: Any
-    settings: FitSettings
     source: RowSource
     attributes: tuple[Attribute, ...]
     target: str
@@ -280,10 +285,35 @@ class TrainedModel:
     labels: LabelFacts
     groups: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    raw: pa.Table | None = None
+
+    def values(self) -> dict[str, list[str]]:
+        """Return the caller's cells as text."""
+        if self.raw is None:
+            raise InputError("The values of data that are read in chunks are not kept.")
+        return {
+            name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
+            for k, name in enumerate(self.raw.column_names)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A fitted model, one of ours, how it was fitted, and the table it was fitted on."""
+
+    model: Any
+    settings: FitSettings
+    table: EncodedTable
+
+    @property
+    def source(self) -> RowSource:
+        """The records it was fitted on."""
+        return self.table.source
 
     def basis(self) -> np.ndarray | None:
         """Return how the features move with the columns; see :func:`basis_of`."""
-        return basis_of(self.attributes, len(self.source.names))
+        return basis_of(self.table.attributes, len(self.source.names))
 
     @property
     def work(self) -> float:

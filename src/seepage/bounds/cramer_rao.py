@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release
+from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_diagonal
@@ -22,7 +22,7 @@ from seepage.tables.source import Chunk
 Array = Any
 
 _BIASED = "The adversary's estimate has the stated bias."
-_BLOCK_LIMIT = 5000  # unknowns in a block whose information is written out
+_BLOCK_LIMIT = 5000  # unknowns in a block, or released numbers, whose matrix is written out
 
 
 def cramer_rao_rows(
@@ -88,6 +88,11 @@ def cramer_rao(
         raise InputError(
             f"The block has {size} unknowns, more than the {_BLOCK_LIMIT} that can be inverted; "
             "ask about fewer rows or columns."
+        )
+    if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
+        raise InputError(
+            f"More than {_BLOCK_LIMIT} numbers are released, too many to tell which of their "
+            "changes the rest of the table explains; ask with rest='known'."
         )
     ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
     block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
@@ -163,7 +168,7 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     Parameters
     ----------
     result
-        ``leak.rows()``, ``leak.rows(measure="dfil")``, or another view.
+        ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
         γ: one number, or one for each unknown of a record. 1 is unbiased up to a constant, 0
         ignores the release.
@@ -175,8 +180,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     >>> import numpy as np, seepage as sp
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(np.eye(3), np.arange(3.0))
     >>> leak = sp.leakage(model, np.eye(3), np.arange(3.0), noise=sp.Gaussian(1.0))
-    >>> halved = sp.bounds.biased_leakage(leak.rows(), slope=0.5)
-    >>> float(halved[2] / leak.rows().mse_bound()[2])
+    >>> halved = sp.bounds.biased_leakage(leak.records(), slope=0.5)
+    >>> float(halved[2] / leak.records().mse_bound()[2])
     0.25
     """
     unbiased = result.mse_bound()
@@ -235,16 +240,13 @@ def _write_out(
     """Return a chunk's part of the block at these positions of the table, from products."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
-    units = xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
     inside = positions[first:last] - chunk.start
     rows = xp.asarray(inside, device=jacobian.X.device)
-    J, reach = jacobian.zeros(size, 0), jacobian.zeros(size, size)
-    if len(inside):
-        lines = [xp.reshape(jacobian.adjoint(unit, unknowns, rows), (-1,)) for unit in units]
-        J = xp.stack(lines)
+    J = _columns_of(jacobian, unknowns, rows) if len(inside) else jacobian.zeros(size, 0)
     if not rest:
-        return BlockAndRest(J, reach)
+        return BlockAndRest(J, 0.0)
+    reach, units = jacobian.zeros(size, size), _units(jacobian, size)
     known = range(d) if unknowns.columns is None else unknowns.columns
     same_rows = Unknowns(tuple(j for j in range(d) if j not in known), not unknowns.label)
     others = np.setdiff1d(np.arange(len(chunk)), inside)
@@ -256,3 +258,18 @@ def _write_out(
             change = jacobian.adjoint(unit, block, where)
             reach[k, :] += jacobian.forward(change, block, where)
     return BlockAndRest(J, reach)
+
+
+def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
+    """Return ``J`` of a block, ``(P, unknowns)``, from the side that takes fewer products."""
+    xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
+    if jacobian.size <= count * rows.shape[0]:
+        lines = [jacobian.adjoint(v, unknowns, rows) for v in _units(jacobian, jacobian.size)]
+        return xp.stack([xp.reshape(line, (-1,)) for line in lines])
+    changes = xp.reshape(_units(jacobian, count * rows.shape[0]), (-1, rows.shape[0], count))
+    return xp.stack([jacobian.forward(z, unknowns, rows) for z in changes], axis=1)
+
+
+def _units(jacobian: ReleaseJacobian, size: int) -> Array:
+    xp = array_namespace(jacobian.X)
+    return xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)

@@ -43,8 +43,9 @@ def calibrate(
         between 0 and 1 (0.99: all but the most leaked hundredth meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
-        A result of ``leak`` to calibrate, such as ``leak.columns()``, ``leak.rows(measure="dfil")``
-        or the bound ``sp.bounds.cramer_rao_rows(leak)``; the records' FIL when not given.
+        A result of ``leak`` to calibrate, such as ``leak.columns()``,
+        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
+        records' FIL when not given.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def calibrate(
     >>> leak = sp.leakage(sp.glm.LinearRegression(l2=1.0).fit(X, y), X, y, noise=sp.Gaussian(1.0))
     >>> noise = sp.calibrate(leak, eta=0.01)
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
-    >>> float(np.max(sp.leakage(model, X, y, noise=noise).rows()).round(12))
+    >>> float(np.max(sp.leakage(model, X, y, noise=noise).records()).round(12))
     0.01
     """
     if (eta is None) == (mse is None):

@@ -65,11 +65,11 @@ class SimulatedGradients:
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Look the network over with records like these."""
-        self._layers: WatchedNetwork = self._validator.watched(x, y)
+        self._network: WatchedNetwork = self._validator.watched(x, y)
 
     def held(self) -> int:
         """Return about how many numbers the simulation of one release holds at a time."""
-        outputs = int(self._layers.bytes_per_record()) // 4
+        outputs = int(self._network.bytes_per_record()) // 4
         return 6 * self.size + 8 * self.batch_size * outputs
 
     def variable(self, x: Tensor, y: Tensor) -> Tensor:
@@ -78,13 +78,13 @@ class SimulatedGradients:
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
         """Return the gradients of the releases, parameter by parameter, differentiable in ``z``."""
-        _, found = self._layers.differentiable_terms(self.problem.batch(z.detach(), y), z)
+        _, found = self._network.differentiable_terms(self.problem.batch(z.detach(), y), z)
         with torch.enable_grad():
             return self._joined(found)
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients as plain numbers, (releases, size)."""
-        _, found = self._layers.terms(self.problem.batch(x, y))
+        _, found = self._network.terms(self.problem.batch(x, y))
         with torch.no_grad():
             pieces = self._joined(found)
             out = pieces[0][1].new_zeros(len(x) // self.batch_size, self.size)

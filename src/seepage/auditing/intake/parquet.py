@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.intake.columns import ColumnPlan
 from seepage.auditing.intake.files import MISSING, clean_text, good_names
+from seepage.auditing.intake.table import ColumnPlan
 from seepage.auditing.trained_model import ROW, LabelFacts
 from seepage.errors import InputError
-from seepage.streams.disk.coding import Coding
 from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums
+from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Batches, Piece, plain_type
 from seepage.streams.disk.source import ParquetRows, scan_columns, sum_pieces
 from seepage.tables.encoded import Part
@@ -41,6 +41,7 @@ from seepage.tables.facts import (
     plain_numbers,
 )
 from seepage.tables.names import shown
+from seepage.tables.source import RowSource
 
 _ROUNDING = 1e-13  # a spread below this share of the largest value is rounding, not variation
 _64_BITS = (1 << 64) - 1
@@ -49,22 +50,33 @@ _64_BITS = (1 << 64) - 1
 class TableInChunks:
     """Parquet data as a table to audit, known by a scan of its columns.
 
+    It answers what :class:`~seepage.auditing.intake.table.TableInMemory` does.
+
     Parameters
     ----------
     batches
-        The data as they are.
+        The rows that are used.
+    found
+        What a scan of some columns found.
+    unlabelled
+        How many rows without a label were left out.
     """
 
-    def __init__(self, batches: Batches) -> None:
-        self._batches = CleanBatches(batches)
-        self.names, self.rows, self.steps = (
-            self._batches.schema.names,
-            batches.rows,
-            self._batches.steps,
-        )
-        if not self.rows:
+    raw = None
+
+    def __init__(
+        self, batches: AuditedRows, found: Mapping[str, ColumnSums], unlabelled: int = 0
+    ) -> None:
+        self._batches, self._found = batches, found
+        self.names, self.rows = batches.names, batches.rows
+        self.steps, self.unlabelled = batches.steps, unlabelled
+
+    @classmethod
+    def of(cls, batches: Batches) -> TableInChunks:
+        """Return the table of data as they are."""
+        if not batches.rows:
             raise InputError("The Parquet data have no rows.")
-        self._found: Mapping[str, ColumnSums] = {}
+        return cls(AuditedRows(batches), {})
 
     def look(
         self, names: Sequence[str], codes: set[str], groups: Sequence[str]
@@ -75,50 +87,35 @@ class TableInChunks:
         levels = {n: self._found[n].levels for n in groups}
         return facts, {n: None if found is None else len(found) for n, found in levels.items()}
 
-    def complete(self, plan: ColumnPlan) -> CompleteTableInChunks:
-        """Return the rows that are used as planned."""
+    def complete(self, plan: ColumnPlan) -> TableInChunks:
+        """Return the rows that are used as planned: with a label, and all features if so asked."""
         unlabelled = self._found[plan.target].missing
         needed = [plan.target] if unlabelled else []
         if plan.missing == "drop":
             needed += [n for n in plan.features if self._found[n].missing]
         as_type = _class_type(self._batches, plan, self._found[plan.target])
-        used = CompleteRows(self._batches, needed, as_type)
+        used = self._batches.complete(needed, as_type)
         found = scan_columns(used, list(plan.features)) if needed else self._found
-        return CompleteTableInChunks(used, unlabelled, found, plan.target)
-
-
-class CompleteTableInChunks:
-    """The rows of Parquet data that are used."""
-
-    raw = None
-
-    def __init__(
-        self,
-        batches: CompleteRows,
-        unlabelled: int,
-        found: Mapping[str, ColumnSums],
-        target: str,
-    ) -> None:
-        self._batches, self._found, self._target = batches, found, target
-        self.rows, self.unlabelled = batches.rows, unlabelled
+        return TableInChunks(used, found, unlabelled)
 
     def part(self, name: str, kind: str) -> Part:
         """Return how a column of that kind is encoded."""
         stored, sums = self._batches.schema.field(name).type, self._found[name]
         return _category(name, stored, sums) if kind == "categorical" else _number(name, kind, sums)
 
-    def encoded(self, coding: Coding, groups: Sequence[str]) -> ParquetRows:
-        """Return the rows as numbers, read again in every pass."""
-        return ParquetRows(self._batches, coding)
-
-    def labels(self, classes: bool) -> LabelFacts:
-        """Return what is known of the labels, by a scan of them."""
-        sums = scan_columns(self._batches, [self._target])[self._target]
-        return LabelFacts(sums.mean, sums.spread, sums.most, sums.levels if classes else None)
+    def encoded(self, coding: TableEncoding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
+        """Return the rows as numbers, read again in every pass, and the facts of their labels."""
+        sums = scan_columns(self._batches, [plan.target])[plan.target]
+        counts = sums.levels if plan.classes else None
+        labels = LabelFacts(sums.mean, sums.spread, sums.most, counts)
+        return ParquetRows(self._batches, coding), labels
 
 
-class CleanBatches(Batches):
+class AuditedRows(Batches):
     """What :func:`seepage.auditing.intake.files.read_file` does to a table, batch by batch.
+
+    Columns get good names, text is cleaned, and rows that lack a value may be left out. The numbers
+    of the rows in the whole table can be read as the column :data:`ROW`.
 
     Parameters
     ----------
@@ -126,43 +123,66 @@ class CleanBatches(Batches):
         The data as they are.
     first
         The number of the first of these rows in the whole table.
+    needed
+        Columns that must have a value.
+    as_type
+        Columns that are read as another type.
 
     Attributes
     ----------
-    steps
-        What had to be changed, one sentence each.
+    names, steps
+        The names of the columns, and what had to be changed, one sentence each.
     """
 
-    def __init__(self, batches: Batches, first: int = 0) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        first: int = 0,
+        needed: Sequence[str] = (),
+        as_type: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
         self._inner, self._first = batches, first
-        names, self.steps = good_names(batches.schema.names)
-        self._given = dict(zip(names, batches.schema.names, strict=True))
+        self._needed, self._as_type = tuple(needed), dict(as_type or {})
+        self.names, self.steps = good_names(batches.schema.names)
+        self._given = dict(zip(self.names, batches.schema.names, strict=True))
+        stored = [plain_type(batches.schema.field(k).type) for k in range(len(self.names))]
         fields = [
-            pa.field(new, plain_type(batches.schema.field(k).type)) for k, new in enumerate(names)
+            pa.field(name, self._as_type.get(name, kind))
+            for name, kind in zip(self.names, stored, strict=True)
         ]
-        self.schema = pa.schema(fields)
+        self.schema = pa.schema([*fields, pa.field(ROW, pa.int64())])
 
-    @property
+    def complete(self, needed: Sequence[str], as_type: Mapping[str, pa.DataType]) -> AuditedRows:
+        """Return those of the rows that have a value in all of some columns."""
+        return AuditedRows(self._inner, self._first, needed, as_type)
+
+    @cached_property
     def rows(self) -> int:
-        """The number of rows."""
-        return self._inner.rows
+        """The number of rows, counted once where some are left out."""
+        if not self._needed:
+            return self._inner.rows
+        return sum_pieces(self, self._needed, _count) or 0
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        """Yield these columns of the rows in order, at most ``size`` rows at a time."""
         at = self._first
-        given = [self._given[name] for name in columns if name != ROW]
-        for piece in self._inner.read(given, size):
+        every = list(dict.fromkeys([*columns, *self._needed]))
+        for piece in self._inner.read([self._given[n] for n in every if n != ROW], size):
             rows = piece.batch.num_rows
-            found = [
-                pa.array(np.arange(at, at + rows))
-                if name == ROW
-                else _clean(piece.batch.column(self._given[name]))
-                for name in columns
-            ]
-            yield Piece(
-                pa.RecordBatch.from_arrays(found, names=list(columns)), piece.file, piece.first
-            )
+            found = {n: _clean(piece.batch.column(self._given[n])) for n in every if n != ROW}
+            found[ROW] = pa.array(np.arange(at, at + rows))
             at += rows
+            whole = np.ones(rows, dtype=bool)
+            for name in self._needed:
+                whole &= ~_gaps(found[name])
+            batch = pa.RecordBatch.from_arrays([found[n] for n in columns], names=list(columns))
+            if not whole.all():
+                batch = batch.filter(pa.array(whole))
+            for place, name in enumerate(columns):
+                if name in self._as_type:
+                    cast = batch.column(place).cast(self._as_type[name])
+                    batch = batch.set_column(place, name, cast)
+            yield Piece(batch, piece.file, piece.first)
 
     def holds(self, path: Path) -> bool:
         """Say whether a file written to this path would be among the ones that are read."""
@@ -176,65 +196,10 @@ class CleanBatches(Batches):
         """Return these rows in parts that can be read by different machines."""
         inner = self._inner.parts()
         starts = accumulate((part.rows for part in inner), initial=self._first)
-        return [CleanBatches(part, start) for part, start in zip(inner, starts, strict=False)]
-
-
-class CompleteRows(Batches):
-    """The rows that have a value in all of some columns, numbered by the column :data:`ROW`.
-
-    Parameters
-    ----------
-    batches
-        The data, of which :data:`ROW` can be read.
-    needed
-        The columns that must have a value.
-    as_type
-        Columns that are read as another type.
-    """
-
-    def __init__(
-        self, batches: Batches, needed: Sequence[str], as_type: Mapping[str, pa.DataType]
-    ) -> None:
-        self._inner, self._needed, self._as_type = batches, tuple(needed), dict(as_type)
-        fields = [pa.field(f.name, self._as_type.get(f.name, f.type)) for f in batches.schema]
-        self.schema = pa.schema([*fields, pa.field(ROW, pa.int64())])
-
-    @cached_property
-    def rows(self) -> int:
-        """The number of rows that are complete, counted once."""
-        if not self._needed:
-            return self._inner.rows
-        return sum_pieces(self, self._needed, _count) or 0
-
-    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of the complete rows in order, at most ``size`` rows at a time."""
-        wanted = list(columns)
-        every = list(dict.fromkeys([*wanted, *self._needed]))
-        for piece in self._inner.read(every, size):
-            batch = piece.batch
-            whole = np.ones(batch.num_rows, dtype=bool)
-            for name in self._needed:
-                whole &= ~_gaps(batch.column(name))
-            batch = batch.select(wanted)
-            if not whole.all():
-                batch = batch.filter(pa.array(whole))
-            for name, kind in self._as_type.items():
-                if name in wanted:
-                    place = wanted.index(name)
-                    batch = batch.set_column(place, name, batch.column(place).cast(kind))
-            yield Piece(batch, piece.file, piece.first)
-
-    def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among the ones that are read."""
-        return self._inner.holds(path)
-
-    def spread(self) -> Any:
-        """Return the files on a cluster that these rows come from, if any."""
-        return self._inner.spread()
-
-    def parts(self) -> list[Batches]:
-        """Return these rows in parts that can be read by different machines."""
-        return [CompleteRows(p, self._needed, self._as_type) for p in self._inner.parts()]
+        return [
+            AuditedRows(part, start, self._needed, self._as_type)
+            for part, start in zip(inner, starts, strict=False)
+        ]
 
 
 def _count(pieces: Sequence[Piece]) -> int:

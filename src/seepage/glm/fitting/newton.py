@@ -12,16 +12,26 @@ from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
 from seepage.glm.fitting.minimiser import check_columns, check_counts, check_drift, check_overlap
-from seepage.glm.fitting.objective import CholeskyFactor, cholesky_factor, damped_factor, norm
+from seepage.glm.fitting.objective import (
+    CholeskyFactor,
+    NewtonSums,
+    cholesky_factor,
+    damped_factor,
+    norm,
+)
 from seepage.glm.losses.families import Categorical
 from seepage.tables.frames import as_numpy
 
 if TYPE_CHECKING:
-    from seepage.glm.fitting.streamed import AnyLine, AnyObjective, AnyPoint
+    from seepage.glm.fitting.streamed import AnyObjective
 
 Array = Any  # any array of the array API standard
 
 _MOST_STEPS = 200
+# A Newton step this small, beside the coefficients and weighed by the curvature, is followed by one
+# far smaller, for which the Hessian at hand will do.
+_SETTLED = 1e-6
+_LAST_STEP = 1e-8  # it leaves an error of about its square: nothing needs to be read again
 _CONVERGED = 1e-10  # the largest relative gradient that is accepted in the end
 _PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
 _LBFGS_FROM = 1000  # parameters, from which on a Hessian costs more than many gradients
@@ -68,21 +78,14 @@ def minimise(
         When the objective has no minimiser (the data are separable and nothing is penalised), or
         rounding keeps the method from it.
     """
-    # Poisson's exp may overflow while the line search feels its way; infinity is then rejected.
-    with np.errstate(over="ignore", invalid="ignore"):
-        point: AnyPoint = objective.at(
-            objective.zeros() if start is None else _gauge_free(objective, start)
-        )
-        check_counts(objective, point.label_scale)
-        if names is not None and objective.ridge == 0:
-            check_columns(objective, point.hessian, point.counted, names)
-        many = math.prod(objective.shape) >= _LBFGS_FROM
-        if start is None and many and not objective.rereads:
-            point = objective.at(_lbfgs(objective))
-        return _descend(objective, point)
-
-
-def _descend(objective: AnyObjective, point: AnyPoint) -> Minimum:
+    theta = objective.zeros() if start is None else _gauge_free(objective, start)
+    far = start is None and math.prod(objective.shape) >= _LBFGS_FROM and not objective.rereads
+    point = objective.at(theta, hessian=not far or objective.ridge == 0)
+    check_counts(objective, point.label_scale)
+    if names is not None:
+        check_columns(objective, point.hessian, point.counted, names)
+    if far:
+        point = objective.at(_lbfgs(objective))
     rounding = 4 * float(array_namespace(point.theta).finfo(point.theta.dtype).eps)
     for steps in range(1, _MOST_STEPS + 1):
         check_overlap(objective, point.least_gain)
@@ -90,25 +93,27 @@ def _descend(objective: AnyObjective, point: AnyPoint) -> Minimum:
         factor = cholesky_factor(H)
         flat = factor is None  # to rounding: diverging, or a penalty next to nothing
         factor = damped_factor(H) if factor is None else factor
-        line: AnyLine = objective.line(point, _newton_step(point, factor))  # type: ignore[arg-type]
-        if flat or line.settled or relative_gradient(point) <= rounding:
-            check_drift(objective, line)
-        if line.settled and objective.rereads:
-            last = _gauge_free(objective, point.theta + line.step)
+        step = _newton_step(point, factor)
+        settled = _relative_step(objective, point, step) <= (
+            _LAST_STEP if objective.rereads else _SETTLED
+        )
+        exhausted = relative_gradient(point) <= rounding  # and still Newton may want to go far
+        if flat or settled or exhausted:
+            check_drift(objective, step, point.largest_norm)
+        if settled and objective.rereads:
+            last = _gauge_free(objective, point.theta + step)
             return Minimum(last, steps, relative_gradient(point))
-        if relative_gradient(point) <= rounding and not line.settled:
-            break  # so ill-conditioned that rounding alone asks for such a step
-        nearer = None if line.settled else _line_search(line)
+        nearer = None if settled or exhausted else _line_search(objective, point, step)
         if nearer is None:
             point = point if objective.rereads else _polish(objective, point, factor)
             break
         stuck = nearer.value == point.value and norm(nearer.gradient) >= 0.5 * norm(point.gradient)
         point = nearer
-        if stuck and objective.rereads:
+        if stuck:
             break
     relative = relative_gradient(point)
     if not relative <= _CONVERGED:
-        check_drift(objective, line)
+        check_drift(objective, step, point.largest_norm)
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
             f"{relative:.1e}); scale the columns to similar sizes, or set l2."
@@ -116,7 +121,7 @@ def _descend(objective: AnyObjective, point: AnyPoint) -> Minimum:
     return Minimum(_gauge_free(objective, point.theta), steps, relative)
 
 
-def relative_gradient(point: AnyPoint) -> float:
+def relative_gradient(point: NewtonSums) -> float:
     """Return the norm of the gradient over the sum of the norms that it is a difference of."""
     size = norm(point.gradient)
     # Where the residuals vanish they are rounding, and only labels say how large rounding is.
@@ -124,32 +129,46 @@ def relative_gradient(point: AnyPoint) -> float:
     return size / scale if scale > 0 else size
 
 
-def _newton_step(point: AnyPoint, factor: CholeskyFactor) -> Array:
+def _newton_step(point: NewtonSums, factor: CholeskyFactor) -> Array:
     xp = array_namespace(point.gradient)
     return -xp.reshape(factor.solve(xp.reshape(point.gradient, (-1,))), point.gradient.shape)
 
 
-def _line_search(line: AnyLine) -> AnyPoint | None:
-    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any does."""
-    start, step = line.start, line.step
+def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> float:
+    """Return ``√(sᵀHs / wᵀHw)``: the size of a step beside the coefficients, as margins see it."""
     xp = array_namespace(step)
-    slope = float(xp.sum(start.gradient * step))
+    H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
+    kept = w.shape[0] - objective.intercept * w.shape[0] // objective.shape[0]
+    w = w[:kept]
+    size = math.sqrt(max(float(xp.sum(w * (H[:kept, :kept] @ w))), 0.0))
+    moved = math.sqrt(max(float(xp.sum(s * (H @ s))), 0.0))
+    # Coefficients may be zero, where nothing can be learnt; the curvature then sets the scale.
+    floor = 1e-3 * math.sqrt(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0])
+    return moved / max(size, floor, 1e-300)
+
+
+def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> NewtonSums | None:
+    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any does."""
+    xp = array_namespace(step)
+    slope = float(xp.sum(point.gradient * step))
     # Differences of the objective below this are rounding, and no reason to refuse a step.
-    rounding = 1e3 * float(xp.finfo(step.dtype).eps) * abs(start.value)
+    rounding = 1e3 * float(xp.finfo(step.dtype).eps) * abs(point.value)
     length = 1.0
     for _ in range(60):
-        trial = line.at(length)
-        enough = start.value + 1e-4 * length * slope + rounding
+        there = point.theta + length * step
+        # The whole step mostly does, and is to be known whole; after it a value comes first.
+        trial = objective.at(there, hessian=objective.rereads or length == 1.0)
+        enough = point.value + 1e-4 * length * slope + rounding
         if math.isfinite(trial.value) and trial.value <= enough:
-            return trial
+            return objective.at(there) if trial.hessian is None else trial
         length *= 0.5
     return None
 
 
-def _polish(objective: AnyObjective, point: AnyPoint, factor: CholeskyFactor) -> AnyPoint:
+def _polish(objective: AnyObjective, point: NewtonSums, factor: CholeskyFactor) -> NewtonSums:
     """Repeat steps with the factor at hand for as long as each halves the gradient."""
     while relative_gradient(point) > 0:
-        nearer = objective.at(point.theta + _newton_step(point, factor))
+        nearer = objective.at(point.theta + _newton_step(point, factor), hessian=False)
         if not relative_gradient(nearer) < 0.5 * relative_gradient(point):
             return min(nearer, point, key=relative_gradient)
         point = nearer
@@ -175,7 +194,7 @@ def _lbfgs(objective: AnyObjective) -> Array:
         return xp.reshape(xp.asarray(flat, dtype=zeros.dtype, device=device(zeros)), zeros.shape)
 
     def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        point = objective.at(parameters(flat))
+        point = objective.at(parameters(flat), hessian=False)
         return point.value, as_numpy(point.gradient).reshape(-1).astype(float)
 
     start = np.zeros(math.prod(objective.shape))

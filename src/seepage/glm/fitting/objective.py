@@ -1,9 +1,7 @@
 """The objective of a GLM on one table: its value, gradient, Hessian and what else a fit asks for.
 
-A minimiser asks an objective a few questions: what is at some parameters (:class:`NewtonPoint`),
-what is along a step from there (:class:`NewtonLine`), and what the columns are like. For a table in
-memory they are answered here; over a source by sums over its chunks
-(:class:`~seepage.glm.fitting.streamed.StreamedObjective`).
+What a minimiser asks of it (:meth:`Objective.at` and the methods after it) can be summed over
+tables: :class:`~seepage.glm.fitting.streamed.StreamedObjective` does so over chunks of a source.
 
 Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
 written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
@@ -28,7 +27,6 @@ from seepage.tables.frames import Table, place_like
 
 Array = Any  # any array of the array API standard
 
-_SETTLED = 1e-6  # a Newton step this small beside the margins is followed by one far smaller
 _CHUNK_ELEMENTS = 1 << 20
 _CHUNK_ROWS = 4096
 
@@ -51,7 +49,7 @@ class FittedGLM:
     intercept
         ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
     ridge
-        ``nλ``, with n the number of rows.
+        ``nλ``, with n the number of records.
     sample_weight
         ``ω``, (n,), class weights included; ``None`` when all are one.
     target
@@ -206,17 +204,39 @@ class Objective:
         ]
         return xp.sqrt(xp.concat(squares) + float(self.intercept))
 
-    def at(self, theta: Array) -> NewtonPoint:
+    def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
         """Return what Newton's method asks about some parameters."""
-        return NewtonPoint(self, theta)
+        # Poisson's exp may overflow while a line search feels its way; infinity is then rejected.
+        with np.errstate(over="ignore", invalid="ignore"):
+            margins = self.margins(theta)
+            slopes = self.slopes(margins)
+            return NewtonSums(
+                theta,
+                self.counted,
+                self.value(theta, margins),
+                self.gradient(theta, slopes),
+                self.hessian(margins) if hessian else None,
+                self.gradient_scale(theta, slopes),
+                self.label_scale(),
+                self._gain_range(margins, counts=False)[0],
+                float(array_namespace(theta).max(self.row_norms)) if len(slopes) else 0.0,
+            )
 
     def gradient_at(self, theta: Array) -> Array:
         """Return the gradient alone."""
-        return self.at(theta).gradient
+        return self.gradient(theta, self.slopes(self.margins(theta)))
 
-    def line(self, point: NewtonPoint, step: Array) -> NewtonLine:
-        """Return what Newton's method asks about a step from a point."""
-        return NewtonLine(point, step)
+    def quadratic(self) -> tuple[Array, Array, int]:
+        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        return self.hessian(self.target), self.gradient_at(self.zeros()), self.counted
+
+    def gains(self, step: Array) -> tuple[float, float]:
+        """Return how far a step moves records to the side where their losses fall for ever.
+
+        The least and the most over the records of positive weight (and rival classes); of no
+        records, and for a family whose losses have no such side, from ∞ to −∞.
+        """
+        return self._gain_range(self.margins(step), counts=True)
 
     def constant_columns(self) -> Array:
         """Say, for every column, whether it has one value only over the records that count."""
@@ -254,13 +274,7 @@ class Objective:
                 block = block * xp.sqrt(weight)[:, None] if labels else block[weight > 0, :]
             yield block
 
-    def gains(self, margins: Array, counts: bool = True) -> tuple[float, float]:
-        """Return how far margins, or a step of them, lie on the side where losses fall for ever.
-
-        The least and the most over the records of positive weight (and rival classes); of no
-        records, and for a family whose losses have no such side, from ∞ to −∞. ``counts`` says
-        whether Poisson's zeros have one, which is so for steps alone.
-        """
+    def _gain_range(self, margins: Array, counts: bool) -> tuple[float, float]:
         xp = array_namespace(margins)
         y = self.target
         if isinstance(self.family, Categorical):
@@ -293,81 +307,32 @@ class Objective:
         return values * xp.reshape(self.sample_weight, (-1, *ones))
 
 
-class NewtonPoint:
-    """Parameters, and what an objective is there; each number is computed when first asked for."""
+@dataclass(frozen=True)
+class NewtonSums:
+    """All that a step of Newton's method needs of some records at given parameters."""
 
-    def __init__(self, objective: Objective, theta: Array, margins: Array | None = None) -> None:
-        self.objective, self.theta = objective, theta
-        self.margins = objective.margins(theta) if margins is None else margins
+    theta: Array
+    counted: int  # records of positive weight
+    value: float
+    gradient: Array
+    hessian: Array  # or None, where it was not asked for
+    gradient_scale: float
+    label_scale: float
+    least_gain: float  # how far on the side of its own class the worst record is, at least
+    largest_norm: float  # of a row
 
-    @cached_property
-    def slopes(self) -> Array:
-        """``ωᵢ ∂ℓᵢ/∂m``."""
-        return self.objective.slopes(self.margins)
-
-    @cached_property
-    def value(self) -> float:
-        """The objective."""
-        return self.objective.value(self.theta, self.margins)
-
-    @cached_property
-    def gradient(self) -> Array:
-        """The gradient, of the shape of the parameters."""
-        return self.objective.gradient(self.theta, self.slopes)
-
-    @cached_property
-    def hessian(self) -> Array:
-        """The Hessian, (P, P)."""
-        return self.objective.hessian(self.margins)
-
-    @cached_property
-    def gradient_scale(self) -> float:
-        """What the gradient is a small difference of."""
-        return self.objective.gradient_scale(self.theta, self.slopes)
-
-    @cached_property
-    def label_scale(self) -> float:
-        """What rounding is relative to where a fit is perfect."""
-        return self.objective.label_scale()
-
-    @cached_property
-    def least_gain(self) -> float:
-        """How far on the side of its own class the worst record is, at least."""
-        return self.objective.gains(self.margins, counts=False)[0]
-
-    @cached_property
-    def counted(self) -> int:
-        """How many records have a positive weight."""
-        return self.objective.counted
-
-
-class NewtonLine:
-    """The points ``θ + length·s``: margins are linear in ``θ``, so ``X`` is multiplied but once."""
-
-    def __init__(self, point: NewtonPoint, step: Array) -> None:
-        self.start, self.step = point, step
-        self.margin_step = point.objective.margins(step)
-        self.reach = float(_largest(self.margin_step))
-        """How far the step moves the margin that it moves most, at most."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the step is so small that the Hessian need not be computed again after it."""
-        return self.reach <= _SETTLED * max(1.0, float(_largest(self.start.margins)))
-
-    def at(self, length: float) -> NewtonPoint:
-        """Return the point some part of the step away."""
-        margins = self.start.margins + length * self.margin_step
-        return NewtonPoint(self.start.objective, self.start.theta + length * self.step, margins)
-
-    def gains(self) -> tuple[float, float]:
-        """Return how far the step moves the records to the side where losses fall for ever."""
-        return self.start.objective.gains(self.margin_step)
-
-
-def _largest(values: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.max(xp.abs(values))
+    def __add__(self, other: NewtonSums) -> NewtonSums:
+        return NewtonSums(
+            self.theta,
+            self.counted + other.counted,
+            self.value + other.value,
+            self.gradient + other.gradient,
+            None if self.hessian is None else self.hessian + other.hessian,
+            self.gradient_scale + other.gradient_scale,
+            self.label_scale + other.label_scale,
+            min(self.least_gain, other.least_gain),
+            max(self.largest_norm, other.largest_norm),
+        )
 
 
 def parameter_shape(

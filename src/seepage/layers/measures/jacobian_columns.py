@@ -85,15 +85,15 @@ class TargetColumns:
 
     Parameters
     ----------
-    layers
-        The network under a plan whose view is the label, and whose loss is an
+    network
+        The network of a problem whose view is the label, and whose loss is an
         :class:`OutputKeeper`.
     batch
         The records.
     """
 
-    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
-        self._zeros = layers.zeros(batch)
+    def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
+        self._zeros = network.zeros(batch)
         self._edges: list[Any] = []
 
         def tap(output: Tensor) -> Tensor:
@@ -104,12 +104,12 @@ class TargetColumns:
 
         with torch.enable_grad():
             z = batch.z.detach().requires_grad_()
-            self._run = layers.run(layers.problem.detached(), batch, z, tap)
+            self._run = network.run(network.problem.detached(), batch, z, tap)
             self._total = self._run.losses.sum()
             (self._slopes,) = torch.autograd.grad(
                 self._total, z, create_graph=True, materialize_grads=True
             )
-        self._keeper = layers.problem.loss
+        self._keeper = network.problem.loss
 
     def multiples(self) -> Multiples | None:
         """Return how all columns are multiples of one gradient, or ``None`` where they are not."""
@@ -166,22 +166,22 @@ class TargetColumns:
 class InputColumns:
     """The gradient of a batch, and its changes along directions of the input.
 
-    Parameters are those of :class:`TargetColumns`, with a plan whose view is the input.
+    Parameters are those of :class:`TargetColumns`, with a problem whose view is the input.
     """
 
-    def __init__(self, layers: WatchedNetwork, batch: Batch) -> None:
-        self._layers, self._batch = layers, batch
+    def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
+        self._network, self._batch = network, batch
 
     def gradients(self) -> Gradients:
         """Yield the gradient of every parameter."""
-        _, terms = self._layers.terms(self._batch)
+        _, terms = self._network.terms(self._batch)
         for key, members in grouped(terms).items():
             with torch.no_grad():
                 yield key, _gradient([terms[k] for k in members])
 
     def along(self, directions: Tensor) -> Changes:
         """Yield, by number, the changes of all gradients along directions, ``(K, B, …)``."""
-        seen = tangents(self._layers, self._batch, directions)
+        seen = tangents(self._network, self._batch, directions)
         for key, members in grouped(seen.terms).items():
             uses = [seen.terms[m] for m in members]
             for k in range(len(directions)):
@@ -197,7 +197,7 @@ class InputColumns:
         if not names:
             return
         z = self._batch.z.detach().requires_grad_()
-        _, terms = self._layers.differentiable_terms(self._batch, z)
+        _, terms = self._network.differentiable_terms(self._batch, z)
         groups = grouped(terms)
         for layer in dict.fromkeys(names.values()):
             rows = []

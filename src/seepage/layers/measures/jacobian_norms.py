@@ -72,9 +72,9 @@ class JacobianNorms:
     directions: int
     seed: int
 
-    def of(self, plan: WatchedNetwork, batch: Batch, places: Tensor) -> NormTally:
+    def of(self, network: WatchedNetwork, batch: Batch, places: Tensor) -> NormTally:
         """Return norms and extremes for a batch; ``places`` are the records' numbers."""
-        source = (TargetColumns if self.wrt == "target" else InputColumns)(plan, batch)
+        source = (TargetColumns if self.wrt == "target" else InputColumns)(network, batch)
         exact = batch.z[0].numel() <= self.exact
         one = source.multiples() if exact and isinstance(source, TargetColumns) else None
         if one is not None:

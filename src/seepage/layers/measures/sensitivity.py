@@ -111,14 +111,14 @@ def sensitivity(
     with warnings.catch_warnings():
         if wrt == "target":  # nothing is differentiated twice, so kinks do no harm
             warnings.simplefilter("ignore", KinkWarning)
-        plan = Validator(problem).watched(x, y)
+        watched = Validator(problem).watched(x, y)
 
     def work(rows: slice) -> tuple[np.ndarray, np.ndarray]:
         batch = problem.batch(rows_of(x, rows), y[rows])
         places = torch.arange(rows.start, rows.start + len(batch))
-        return _ratios(norms.of(plan, batch, places), sizes, norm)
+        return _ratios(norms.of(watched, batch, places), sizes, norm)
 
-    held = _COPIES * plan.bytes_per_record()
+    held = _COPIES * watched.bytes_per_record()
     parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
     values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
     mean, low, high = mean_interval(values)

@@ -214,6 +214,17 @@ def test_dependent_constant_and_separable(tmp_path):
         fit(poisson, ["a"], "none", fit_intercept=True)
 
 
+def test_classes_separable_with_ties_in_chunks(tmp_path):
+    """One category has only one class: its coefficient diverges, the others do not."""
+    groups = np.eye(3)[np.arange(60) % 3]
+    y = np.random.default_rng(1).integers(0, 2, size=60)
+    y[groups[:, 1] == 1] = 1
+    columns = {f"x{j}": groups[:, j] for j in range(3)}
+    pq.write_table(pa.table({**columns, "y": y}), tmp_path / "a.parquet", row_group_size=20)
+    with pytest.raises(sp.InputError, match="The data are separable"):
+        sp.glm.LogisticRegression(l2=0.0).fit(parquet(tmp_path / "a.parquet", target="y"))
+
+
 def test_ill_conditioned_least_squares(tmp_path):
     rng = np.random.default_rng(1)
     a = rng.standard_normal(500)
