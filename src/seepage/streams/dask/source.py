@@ -10,12 +10,17 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.dask.partitions import ArrayReader, FrameReader, as_piece
-from seepage.streams.dask.rows import DaskRows
-from seepage.streams.dask.tree import fetch, named, tree_sum
-from seepage.streams.disk.coding import Coding, plain_part, scanned_part
-from seepage.streams.disk.column_choice import check_column, choose_columns, class_levels
+from seepage.streams.dask.rows import ArrayReader, DaskRows, FrameReader, as_piece
+from seepage.streams.dask.tasks import fetch, named, tree_sum
 from seepage.streams.disk.column_scan import ColumnSums, Scan, column_sums, scan
+from seepage.streams.disk.encoding import (
+    TableEncoding,
+    check_column,
+    choose_columns,
+    class_levels,
+    plain_part,
+    scanned_part,
+)
 from seepage.streams.disk.files import plain_type
 from seepage.tables.facts import is_text
 
@@ -97,7 +102,7 @@ def _of_frame(
         scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
         for n in wanted
     )
-    coding = Coding(parts, target, weight, scale, drop_first)
+    coding = TableEncoding(parts, target, weight, scale, drop_first)
 
     def partitions(extra: tuple[str, ...]) -> Sequence[Any]:
         for name in extra:
