@@ -447,7 +447,7 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
     """Return the rows to fit on and those held out, every class on the first side."""
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
-    wanted = max(1, round(HELD_OUT * n))
+    wanted = _held_out_count(n)
     if classes:
         # The first record of every class (in random order) stays on the side of the fit.
         _, first = np.unique(y[order], return_index=True)
@@ -460,13 +460,16 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
         raise InputError(
             f"The table has {n} usable rows, too few to fit a model on some and test it on others."
         )
-    test = rest[:wanted]
-    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
+
+
+def _held_out_count(rows: int) -> int:
+    return min(TESTED, max(1, round(HELD_OUT * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
     """Return which rows are held out, sorted, without an order of all of them: for any number."""
-    wanted = min(TESTED, max(1, round(HELD_OUT * rows)))
+    wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))
     while len(chosen) < wanted:

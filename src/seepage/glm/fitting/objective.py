@@ -222,6 +222,14 @@ class Objective:
                 float(array_namespace(theta).max(self.row_norms)) if len(slopes) else 0.0,
             )
 
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.gradient(theta, self.slopes(self.margins(theta)))
+
+    def quadratic(self) -> tuple[Array, Array, int]:
+        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        return self.hessian(self.target), self.gradient_at(self.zeros()), self.counted
+
     def gains(self, step: Array) -> tuple[float, float]:
         """Return how far a step moves records to the side where their losses fall for ever.
 

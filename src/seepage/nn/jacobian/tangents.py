@@ -22,7 +22,7 @@ from seepage.nn.gradients.per_record_gradients import (
     grouped,
     weighted_sums,
 )
-from seepage.nn.gradients.watching import WatchedNetwork, WatchedRun, differentiable_backends
+from seepage.nn.gradients.watching import NetworkRun, WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 
@@ -92,7 +92,7 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
     parameters = network.problem.detached()
 
     def pieces(z: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        runs: list[WatchedRun] = []
+        runs: list[NetworkRun] = []
 
         def total(shifts: list[Tensor]) -> tuple[Tensor, Tensor]:
             each = iter(shifts)
