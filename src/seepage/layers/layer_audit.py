@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
@@ -151,7 +152,9 @@ def audit(
     (unless told otherwise), from pools that share no record, one pool to a fold. Remedies are tried
     on the recorded gradients: dropping each of the named layers alone (if they are no more than 8),
     and all of them together, where something is left to send; clipping to the median norm; and
-    Gaussian noise of ``noise`` times that norm on top.
+    Gaussian noise of ``noise`` times that norm on top. The network is used in its present mode: in
+    training mode, BatchNorm and dropout leave no gradient of one record, so that there is
+    V-information but no sensitivity, and the result says so.
 
     Parameters
     ----------
@@ -205,8 +208,11 @@ def audit(
     options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
     information, protect, remedies, notes = _tried(recorded, drawn.property, options, noise)
     few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:records]
-    sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
-    return LayerAudit(sensitive, information, protect, remedies, mix, notes)
+    refused = _refused(unwrapped(net))
+    sensitive = None
+    if not refused:
+        sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
+    return LayerAudit(sensitive, information, protect, remedies, mix, notes, refused)
 
 
 def audit_updates(
@@ -309,14 +315,22 @@ def _read_records(
     net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
 ) -> tuple[Inputs, Tensor]:
     """Return the records as tensors, refusing early what would fail after most of the work."""
-    refuse_modes(net)  # the sensitivity would, and it comes last
     x, y = read_inputs(x, net), read_targets(y, net, loss)
     if len(y) == 0 or size_of(x) != len(y):
         raise InputError(f"There are {size_of(x)} records and {len(y)} labels; give one for each.")
-    with torch.no_grad():
-        output = call(net, rows_of(x, slice(0, 1)))
+    with torch.no_grad(), kept_buffers(net):
+        output = call(net, rows_of(x, slice(0, 2)))  # of one alone, BatchNorm has no variance
     check_classes(loss, output, y, "y")
     return x, y
+
+
+def _refused(net: nn.Module) -> dict[str, str]:
+    """Return the measures that the network has none of in its present mode, and why."""
+    try:
+        refuse_modes(net)
+    except InputError as error:
+        return {"sensitivity": f"because {str(error).rstrip('.')}"}
+    return {}
 
 
 def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], list[str]]:
