@@ -25,16 +25,21 @@ from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import as_source, read_penalty
-from seepage.glm.fitting.minimiser import check_columns, judge_stationarity
+from seepage.glm.fitting.minimiser import PERFECT_FIT, check_columns, judge_stationarity
 from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
+from seepage.glm.jacobian.optimum import Optimum, optimum, plain_inverse
+from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
-from seepage.support.chunks import by_rows, chunk_for, row_slices
+from seepage.support.chunks import row_slices
+from seepage.support.double_double import Double
 from seepage.tables.frames import MemorySource, Table
 from seepage.tables.source import Chunk, RowSource
 
 Array = Any
+_NARROW = 30.0  # the condition number up to which single precision is precise enough
+_SMALLEST = 1e-6
 _WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
 
@@ -154,7 +159,7 @@ class GLMRelease(Release):
         if isinstance(self.template, SingleOutputJacobian):
             r, a, b = _weighted_derivatives(fit, margins)
             return self.template.about(chunk.X, r, a, b, fit.target)
-        return _jacobian_of_rows(fit, chunk.X, margins, self.template.whitener)
+        return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
 
     def merged(self, other: Release) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
@@ -179,13 +184,14 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         What to do where it is not the minimiser: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
+    if problem is None:
+        return _release_in_memory(fit, source, noise, on_mismatch)
     sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
-    if problem is not None and type(model).__name__ == "PoissonRegressor":
+    if type(model).__name__ == "PoissonRegressor":
         # Its penalty is per unit of weight, which the made-up rows of the description do not know.
         fit = replace(fit, ridge=float(model.alpha) * sums.weight)
         problem = replace(problem, ridge=fit.ridge)
-    X: Array = source.table.values if isinstance(source, MemorySource) else None
-    objective = Objective.of(fit, X) if problem is None else StreamedObjective(source, problem)
+    objective = StreamedObjective(source, problem)
     free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
     H = penalised(sums.hessian, fit.ridge, free)
     check_columns(objective, H, sums.rows, source.names)
@@ -194,16 +200,26 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     if free:
         gradient[-1, ...] = sums.gradient[-1, ...]
     judge_stationarity(fit, gradient, math.sqrt(sums.squares), H, on_mismatch)
-    whitener = whitened_inverse(H, noise)
-    if problem is None:
-        margins = by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
-        template = _jacobian_of_rows(fit, X, margins, whitener)
-        template.fit = fit
-    else:
-        row = np.zeros((1, len(source.names)))
-        one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
-        template = _jacobian_of_rows(one, row, one.margins(row), whitener)
+    row = np.zeros((1, len(source.names)))
+    one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
+    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
+    template = _jacobian_of_rows(one, row, one.margins(row), whitener)
     return GLMRelease(fit, problem, template)
+
+
+def _release_in_memory(
+    fit: FittedGLM, source: RowSource, noise: Noise, on_mismatch: str
+) -> GLMRelease:
+    """Return the release of a model at the exact minimiser on a table in memory."""
+    X: Array = source.table.values  # type: ignore[attr-defined]
+    found = optimum(fit, X, source.names, on_mismatch)
+    xp = array_namespace(X)
+    near, whitener = found.X, whitener_of(found, noise)
+    if X.dtype != xp.float64 and (found.condition > _NARROW or _extreme(whitener.matrix)):
+        X, near = _wide(X), _wide(near)
+    template = _jacobian_at(found, X, near, whitener)
+    template.fit = found.fit
+    return GLMRelease(found.fit, None, template)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
@@ -254,22 +270,8 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     one = slice(row, row + 1)
     weight = None if fit.sample_weight is None else fit.sample_weight[one]
     alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
-    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
-
-
-def whitened_inverse(H: Array, noise: Noise) -> Array:
-    """Return ``A = Φ^½ H⁻¹``, with ``Φ`` the information of the noise and ``H`` definite."""
-    xp = array_namespace(H)
-    # Scaled to a unit diagonal first, the inverse does not suffer from the units of the columns.
-    scale = 1 / xp.sqrt(xp.linalg.diagonal(H))
-    inverse = xp.linalg.inv(H * scale[:, None] * scale[None, :])
-    inverse = (inverse + inverse.T) / 2 * scale[:, None] * scale[None, :]
-    information = noise.information(H.shape[0])
-    if information.ndim == 2:
-        root = np.linalg.cholesky(information).T
-        return xp.asarray(root, dtype=H.dtype, device=H.device) @ inverse
-    root = xp.asarray(np.sqrt(information), dtype=H.dtype, device=H.device)
-    return root * inverse if information.ndim == 0 else root[:, None] * inverse
+    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
+    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
 
 
 @dataclass(frozen=True)
@@ -309,11 +311,14 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
     margins = fit.margins(X)
     slopes = objective.slopes(margins)
     sizes = slopes * slopes if slopes.ndim == 1 else xp.sum(slopes * slopes, axis=1)
+    # A small share of the labels, for where a fit is perfect.
+    labels = (PERFECT_FIT * objective.weighted(target)) ** 2
+    labels = labels if labels.ndim == 1 else xp.sum(labels, axis=1)
     count = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
     return OptimumSums(
         objective.hessian(margins),
         objective.gradient(fit.parameters, slopes),
-        float(xp.sum(sizes * objective.row_norms**2)),
+        float(xp.sum((sizes + labels) * objective.row_norms**2)),
         count,
         float(count if weight is None else xp.sum(weight)),
     )
@@ -324,17 +329,49 @@ def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
     return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
 
 
-def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
-    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
-    build = _categorical if isinstance(fit.family, Categorical) else _single_output
-    return build(fit, X, margins, _narrow(whitener, X))
-
-
-def _single_output(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
-    r, a, b = (_narrow(v, X) for v in _weighted_derivatives(fit, margins))
+def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> GLMJacobian:
+    """Return the Jacobian about the rows at whose optimum it is taken."""
+    lost = 0.0
+    if not whitener.precise:  # what ordinary products ``A x̃`` lose
+        lost = 4 * float(array_namespace(X).finfo(X.dtype).eps) * found.condition
+    narrow = replace(
+        whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
+    )
+    if isinstance(found.fit.family, Categorical):
+        return _categorical(found.fit, X, found.margins, narrow, near)
+    r, a, b, error = (_narrow(v, X) for v in found.derivatives)
     return SingleOutputJacobian(
         X,
-        _narrow(fit.coef, X),
+        _narrow(found.fit.coef, X),
+        intercept=found.fit.intercept is not None,
+        r=r,
+        a=a,
+        b=b,
+        whitener=narrow,
+        target=found.fit.target,
+        near=near,
+        slope_error=error,
+    )
+
+
+def _extreme(A: Array) -> bool:
+    """Say whether squares of squares of such numbers would leave the range of single precision."""
+    xp = array_namespace(A)
+    return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
+
+
+def _outputs(fit: FittedGLM) -> int:
+    return int(fit.coef.shape[1]) if len(fit.coef.shape) == 2 else 1
+
+
+def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Whitener) -> GLMJacobian:
+    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
+    if isinstance(fit.family, Categorical):
+        return _categorical(fit, X, margins, whitener, None)
+    r, a, b = _weighted_derivatives(fit, margins)
+    return SingleOutputJacobian(
+        X,
+        fit.coef,
         intercept=fit.intercept is not None,
         r=r,
         a=a,
@@ -351,12 +388,18 @@ def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array,
     return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
 
 
-def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+def _categorical(
+    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array | None
+) -> GLMJacobian:
     family, y, weight = fit.family, fit.target, fit.sample_weight
+    exact = margins if isinstance(margins, Double) else None
+    plain = margins.high if isinstance(margins, Double) else margins
 
     def derivatives(rows: slice | Array) -> tuple[Array, Array, Array]:
-        M, Y = margins[rows, :], y[rows, :]
+        M, Y = plain[rows, :], y[rows, :]
         r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
+        if exact is not None:
+            r = r + (a @ exact.low[rows, :, None])[:, :, 0]
         if weight is not None:
             w = weight[rows]
             r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
@@ -369,7 +412,8 @@ def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> G
         derivatives=derivatives,
         whitener=whitener,
         target=y,
-        label_size=margins.shape[1] - 1,
+        label_size=plain.shape[1] - 1,
+        near=near,
     )
 
 

@@ -1,0 +1,128 @@
+"""From a record's design row to the release: ``x̃ ↦ A x̃``, with ``A = Φ^½ T⁻¹ H⁻¹`` whitened by noise.
+
+Where columns were shifted by a centre ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` takes the
+parameters back to the caller's: with ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the
+Hessian is ``H = TᵀH_cT``, so that ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the columns
+that are data where they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.core.noise import Noise
+from seepage.glm.jacobian.optimum import EPS, Optimum, plain_inverse
+from seepage.support.double_double import Double, product
+
+Array = Any
+
+_MOST_UNLIKE = 1e4  # one number all but hides another from there on
+
+
+@dataclass(frozen=True)
+class Whitener:
+    """``A`` for rows of the (shifted) design, (P, P), the feature slow and the output fast.
+
+    Parameters
+    ----------
+    matrix
+        ``A``, in the type of the table.
+    low
+        What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would
+        drown in the rounding of ``A``.
+    accuracy
+        The relative error of ``A x̃``.
+    condition
+        That of the curvature.
+    """
+
+    matrix: Array
+    low: Array | None
+    accuracy: float
+    condition: float = 1.0
+
+    @property
+    def precise(self) -> bool:
+        """Whether ``A`` is known to twice the precision."""
+        return self.low is not None
+
+
+def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
+    """Return the whitener of a release with noise added."""
+    fit = optimum.fit
+    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    found = whitened(
+        optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
+    )
+    return replace(found, condition=optimum.condition)
+
+
+def whitened(
+    inverse: Array | Double,
+    accuracy: float,
+    *,
+    outputs: int,
+    noise: Noise,
+    centre: Array | None = None,
+) -> Whitener:
+    """Whiten ``H⁻¹``, known to an accuracy, by the noise."""
+    high = inverse.high if isinstance(inverse, Double) else inverse
+    xp = array_namespace(high)
+    raw = inverse if isinstance(inverse, Double) else Double.of(high)
+    if centre is not None:
+        raw = _unshifted(raw, xp.astype(centre, high.dtype), outputs)
+    root = noise.root(high.shape[0])
+    placed = xp.asarray(root, dtype=high.dtype, device=high.device)
+    if root.ndim == 2:
+        accuracy = accuracy * _condition(root) + 8 * EPS * _condition(root)
+        raw = product(Double.of(placed), raw)
+    else:
+        if not isinstance(inverse, Double):
+            accuracy = accuracy * _unlikeness(inverse, placed)
+        raw = raw.times(placed if root.ndim == 0 else placed[:, None])
+    if isinstance(inverse, Double):
+        return Whitener(raw.high, raw.low, accuracy)
+    return Whitener(raw.high, None, accuracy)
+
+
+def whitened_inverse(H: Array, noise: Noise) -> Array:
+    """Return ``Φ^½ H⁻¹`` of a definite matrix by ordinary arithmetic, (P, P)."""
+    inverse, accuracy = plain_inverse(H, ridge=0.0)
+    return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
+
+
+def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
+    """Return ``T⁻¹H⁻¹``: the intercepts' rows less the centre times those of the coefficients."""
+    xp = array_namespace(centre)
+    P = inverse.high.shape[0]
+    kept = centre.shape[0] * outputs
+
+    def rows(part: Array) -> Array:
+        return xp.reshape(part[:kept, :], (centre.shape[0], outputs * P))
+
+    shift = product(Double.of(centre[None, :]), Double(rows(inverse.high), rows(inverse.low)))
+    shift = Double(*(xp.reshape(-part, (outputs, P)) for part in shift))
+    last = inverse[kept:, :].plus(shift)
+    return Double(
+        xp.concat([inverse.high[:kept, :], last.high], axis=0),
+        xp.concat([inverse.low[:kept, :], last.low], axis=0),
+    )
+
+
+def _unlikeness(inverse: Array, root: Array) -> float:
+    """Return how much the released numbers differ in size, which is what a small one may lose."""
+    xp = array_namespace(inverse)
+    sizes = xp.sqrt(xp.linalg.diagonal(inverse)) * root
+    return min(float(xp.max(sizes)) / float(xp.min(sizes)), _MOST_UNLIKE)
+
+
+def _condition(root: np.ndarray) -> float:
+    """Return the condition number of a matrix whose columns are scaled alike."""
+    sizes = np.sqrt((root**2).sum(axis=0))
+    values = np.linalg.svd(root / sizes, compute_uv=False)
+    return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
