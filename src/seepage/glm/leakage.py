@@ -38,7 +38,7 @@ from seepage.tables.frames import MemorySource, Table
 from seepage.tables.source import Chunk, RowSource
 
 Array = Any
-_NARROW = 30.0  # the condition number up to which single precision is precise enough
+_NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 _WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
@@ -215,7 +215,8 @@ def _release_in_memory(
     found = optimum(fit, X, source.names, on_mismatch)
     xp = array_namespace(X)
     near, whitener = found.X, whitener_of(found, noise)
-    if X.dtype != xp.float64 and (found.condition > _NARROW or _extreme(whitener.matrix)):
+    loss = found.condition * whitener.amplified
+    if X.dtype != xp.float64 and (loss > _NARROW or _extreme(whitener.matrix)):
         X, near = _wide(X), _wide(near)
     template = _jacobian_at(found, X, near, whitener)
     template.fit = found.fit
@@ -333,7 +334,8 @@ def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> G
     """Return the Jacobian about the rows at whose optimum it is taken."""
     lost = 0.0
     if not whitener.precise:  # what ordinary products ``A x̃`` lose
-        lost = 4 * float(array_namespace(X).finfo(X.dtype).eps) * found.condition
+        rounding = float(array_namespace(X).finfo(X.dtype).eps)
+        lost = 4 * rounding * found.condition * whitener.amplified
     narrow = replace(
         whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
     )

@@ -32,6 +32,7 @@ from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.secular import largest_eigenvalue
 from seepage.glm.jacobian.updated_spectrum import largest_after_update
+from seepage.glm.jacobian.optimum import EPS
 from seepage.glm.jacobian.whitening import Whitener
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
 from seepage.support.double_double import Double, product
@@ -272,21 +273,70 @@ class GLMJacobian(ReleaseJacobian):
                 lengths = xp.sqrt(xp.sum(self.seen(rows) ** 2, axis=(1, 2)))
                 curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
         padding = xp.zeros_like(curve[:, t:])
+        lost = self.curvature_errors(unknowns, rows)
         return (
             curve + xp.concat([direct, padding], axis=1),
-            xp.concat([error, padding], axis=1),
+            lost + xp.concat([error, padding], axis=1),
         )
+
+    def curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
+        """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
+
+        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
+        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
+        For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` it is ``wᵀa w`` at
+        most, and for a label's ``b²/a``.
+        """
+        xp = array_namespace(self.X)
+        r, a, b = self.derivatives(rows)
+        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
+        slopes = xp.sqrt(xp.sum(r * r, axis=1))
+        curved = xp.sum((a @ W.T) * W.T[None, :, :], axis=1)
+        curved = xp.sqrt(xp.where(curved > 0, curved, xp.zeros_like(curved)))
+        out = slopes[:, None] * chosen[None, :] + curved
+        if unknowns.label:
+            trace = xp.sum(xp.linalg.diagonal(a), axis=1)[:, None]
+            positive = trace > 0
+            labels = xp.sum(b * b, axis=1) / xp.where(positive, trace, xp.ones_like(trace))
+            labels = xp.sqrt(xp.where(positive, labels, xp.zeros_like(labels)))
+            out = xp.concat([out, labels], axis=1)
+        return EPS * self.map.spread * out
+
+    def _deviations(self, unknowns: Unknowns) -> Array:
+        """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
+        xp = array_namespace(self.X)
+        if self.map.deviations is None:
+            return self.zeros(unknowns.features(self.features))
+        every = xp.reshape(self.map.deviations, (-1, self.outputs))[: self.features, :]
+        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
+        chosen = replace(unknowns, basis=None).of(every)
+        if unknowns.basis is None:
+            return chosen
+        return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+
+    def _row_curvature_errors(self, unknowns: Unknowns) -> Array:
+        """Return the same for whole rows of one output, ``(n,)``."""
+        xp = array_namespace(self.X)
+        r, a, b = self.derivatives(slice(0, self.rows))
+        r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
+        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
+        size, length = xp.sqrt(xp.sum(chosen * chosen)), xp.sum(W * W)
+        curved = a * length
+        if unknowns.label:
+            curved = curved + xp.where(a > 0, b * b / xp.where(a > 0, a, xp.ones_like(a)), 0 * a)
+        return EPS * self.map.spread * (xp.abs(r) * size + xp.sqrt(curved))
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every record."""
-        if self.outputs == 1:
-            reach = self.reach(unknowns)
-            return self._accuracy(squared, reach * self.slope_sizes, reach * self.slope_errors)
         part, error = self._row_terms_sizes(unknowns)
         return self._accuracy(squared, part, error)
 
     def _row_terms_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
         xp = array_namespace(self.X)
+        if self.outputs == 1:
+            reach = self.reach(unknowns)
+            error = reach * self.slope_errors + self._row_curvature_errors(unknowns)
+            return reach * self.slope_sizes, error
 
         def sizes(rows: slice) -> Array:
             return xp.stack(
@@ -305,11 +355,7 @@ class GLMJacobian(ReleaseJacobian):
         """Return the relative error of η of a block, given the square of it."""
         xp = array_namespace(self.X)
         one = xp.asarray([1.0], dtype=xp.float64)
-        if self.outputs == 1:
-            reach = self.reach(unknowns)
-            part, error = reach * self.slope_sizes, reach * self.slope_errors
-        else:
-            part, error = self._row_terms_sizes(unknowns)
+        part, error = self._row_terms_sizes(unknowns)
         total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
         return float(self._accuracy(squared * one, total * one, off * one)[0])
 

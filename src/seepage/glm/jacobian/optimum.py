@@ -325,10 +325,11 @@ def _refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[D
             break
         step = first @ error
         inverse = inverse.plus(step)
-        inverse = inverse.plus(inverse.T).times(xp.asarray(0.5, dtype=first.dtype))
     if not residual <= _SINGULAR:
         raise singular(condition, ridge)
-    return Double(inverse.high * both, inverse.low * both), residual
+    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: transposed, it is off by E of what it gives, whatever
+    # the condition.
+    return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
 def _settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Double, float]:

@@ -18,6 +18,7 @@ from array_api_compat import array_namespace
 from seepage.core.noise import Noise
 from seepage.glm.jacobian.optimum import EPS, Optimum, plain_inverse
 from seepage.support.double_double import Double, product
+from seepage.tables.frames import as_numpy
 
 Array = Any
 
@@ -39,12 +40,21 @@ class Whitener:
         The relative error of ``A x̃``.
     condition
         That of the curvature.
+    amplified
+        How many times as large the errors of products may be, because the noise or the units make
+        small numbers of the release count.
+    spread, deviations
+        The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
+        the column of a feature by ``ε spread`` times its ``√(H⁻¹)_jj``, (d K,).
     """
 
     matrix: Array
     low: Array | None
     accuracy: float
     condition: float = 1.0
+    amplified: float = 1.0
+    spread: float = 0.0
+    deviations: Array | None = None
 
     @property
     def precise(self) -> bool:
@@ -59,6 +69,8 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     found = whitened(
         optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
     )
+    if fit.family.name == "gaussian":  # whose curvatures are not rounded
+        found = replace(found, spread=0.0)
     return replace(found, condition=optimum.condition)
 
 
@@ -78,16 +90,33 @@ def whitened(
         raw = _unshifted(raw, xp.astype(centre, high.dtype), outputs)
     root = noise.root(high.shape[0])
     placed = xp.asarray(root, dtype=high.dtype, device=high.device)
+    deviations = xp.sqrt(xp.linalg.diagonal(high))
+    kept = high.shape[0] if centre is None else centre.shape[0] * outputs
+    sizes = deviations
+    if centre is not None:
+        shift = xp.sum(xp.abs(centre) * xp.reshape(deviations[:kept], (-1, outputs))[:, 0])
+        sizes = xp.concat([deviations[:kept], deviations[kept:] + shift])
     if root.ndim == 2:
-        accuracy = accuracy * _condition(root) + 8 * EPS * _condition(root)
+        amplified = _condition(root * np.asarray(as_numpy(sizes))[None, :])
+        accuracy = accuracy * amplified + 8 * EPS * _condition(root)
+        spread = float(xp.sqrt(xp.sum((placed * sizes[None, :]) ** 2)))
         raw = product(Double.of(placed), raw)
     else:
+        seen = sizes * placed
+        amplified = min(float(xp.max(seen)) / float(xp.min(seen)), _MOST_UNLIKE)
+        spread = math.sqrt(float(xp.sum(seen * seen)))
         if not isinstance(inverse, Double):
-            accuracy = accuracy * _unlikeness(inverse, placed)
+            accuracy = accuracy * amplified
         raw = raw.times(placed if root.ndim == 0 else placed[:, None])
-    if isinstance(inverse, Double):
-        return Whitener(raw.high, raw.low, accuracy)
-    return Whitener(raw.high, None, accuracy)
+    low = raw.low if isinstance(inverse, Double) else None
+    return Whitener(
+        raw.high,
+        low,
+        accuracy,
+        amplified=min(amplified, _MOST_UNLIKE),
+        spread=spread,
+        deviations=deviations,
+    )
 
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:
@@ -112,13 +141,6 @@ def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
         xp.concat([inverse.high[:kept, :], last.high], axis=0),
         xp.concat([inverse.low[:kept, :], last.low], axis=0),
     )
-
-
-def _unlikeness(inverse: Array, root: Array) -> float:
-    """Return how much the released numbers differ in size, which is what a small one may lose."""
-    xp = array_namespace(inverse)
-    sizes = xp.sqrt(xp.linalg.diagonal(inverse)) * root
-    return min(float(xp.max(sizes)) / float(xp.min(sizes)), _MOST_UNLIKE)
 
 
 def _condition(root: np.ndarray) -> float:
