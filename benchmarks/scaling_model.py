@@ -29,7 +29,7 @@ from torch import nn
 import seepage.nn as snn
 from measuring import show
 from scaling_passes import NAMES, Passes, PassModel, fit_passes, measure_passes, seconds
-from seepage.streams.dask.tree import FAN_IN
+from seepage.streams.dask.tasks import FAN_IN
 
 RESULTS = Path(__file__).parent / "results"
 CLOSE = 1.5

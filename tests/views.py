@@ -46,7 +46,9 @@ class View:
 
     def ask(self, leak: Any, case: Case, measure: str) -> np.ndarray:
         chosen = {} if self.method == "cells" else {"measure": measure}
-        return np.asarray(getattr(leak, self.method)(**self.arguments(case), **chosen))
+        answer = getattr(leak, self.method)(**self.arguments(case), **chosen)
+        stays_with_workers = type(leak.source).__name__ == "DaskRows" and hasattr(answer, "to_dask")
+        return np.asarray(answer.to_dask() if stays_with_workers else answer)
 
     def truth(self, full: Dense, case: Case, measure: str) -> np.ndarray:
         return np.array([MEASURES[measure](full.block(**block)) for block in self.blocks(case)])

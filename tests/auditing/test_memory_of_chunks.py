@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import seepage.streams.disk.in_order as in_order
 import seepage.streams.disk.source as reading
 from seepage.auditing.command import Question, answer
 from seepage.auditing.report import to_json
@@ -21,7 +20,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(reading, "CHUNK", FEATURES * CHUNK_ROWS)
     monkeypatch.setattr(reading, "_WIDE", 1)
     # One worker: when two reach their peaks at once, which is chance, they hold a megabyte more.
-    monkeypatch.setattr(in_order, "usable_cores", lambda: 1)
+    monkeypatch.setattr(reading, "usable_cores", lambda: 1)
 
 
 def peak(tmp_path, rows):

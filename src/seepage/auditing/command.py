@@ -192,7 +192,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
         return None
-    from seepage.streams.disk.opening import open_batches
+    from seepage.streams.disk.files import open_batches
 
     if not path.exists():
         return None

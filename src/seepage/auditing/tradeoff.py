@@ -23,9 +23,8 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMem
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
-from seepage.streams.answers import Answers
 from seepage.tables.names import counted
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 
 HELD_OUT = 0.2
 DRAWS = 20
@@ -448,7 +447,7 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
     """Return the rows to fit on and those held out, every class on the first side."""
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
-    wanted = max(1, round(HELD_OUT * n))
+    wanted = _held_out_count(n)
     if classes:
         # The first record of every class (in random order) stays on the side of the fit.
         _, first = np.unique(y[order], return_index=True)
@@ -461,13 +460,16 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
         raise InputError(
             f"The table has {n} usable rows, too few to fit a model on some and test it on others."
         )
-    test = rest[:wanted]
-    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
+
+
+def _held_out_count(rows: int) -> int:
+    return min(TESTED, max(1, round(HELD_OUT * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
     """Return which rows are held out, sorted, without an order of all of them: for any number."""
-    wanted = min(TESTED, max(1, round(HELD_OUT * rows)))
+    wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))
     while len(chosen) < wanted:
@@ -505,18 +507,18 @@ class _PartOfSource(RowSource):
         found: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return found
 
-    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], Answers]:
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
         return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
 
 
 def _left(
     chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
-) -> Answers:
+) -> AnswerIfAny:
     """Return the function's answer on the rows of a chunk that are in the part."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
-        return Answers(())
+        return AnswerIfAny(())
     weight = None if chunk.weight is None else chunk.weight[kept]
     others = {name: values[kept] for name, values in chunk.extra.items()}
     there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
-    return Answers((function(there),))
+    return AnswerIfAny((function(there),))

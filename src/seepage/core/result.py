@@ -22,7 +22,7 @@ NOTICE = "These numbers depend on the data and are themselves sensitive: do not 
 UNBIASED = (
     "The adversary's estimate is unbiased.",
     "Everything outside the view is known to the adversary.",
-    "The release is the minimiser plus the stated noise, and nothing else leaves.",
+    "Nothing leaves but what was measured, with the stated noise on it.",
 )
 
 SHOWN = 1e-6  # the relative error from which on it is shown with the numbers
@@ -131,11 +131,7 @@ class Result(NDArrayOperatorsMixin):
         Of a bound on an error, these are the entries with the smallest bound. Cells count by their
         row's worst.
         """
-        numbers = np.asarray(self)
-        less = self.less_is_worse
-        if numbers.ndim == 2:
-            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
-        order = np.argsort(numbers if less else -numbers, kind="stable")[:count]
+        order = self.worst_first()[:count]
         xp = array_namespace(self.values)
         where = xp.asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
@@ -150,6 +146,13 @@ class Result(NDArrayOperatorsMixin):
         if self.accuracy is None:
             return 0.0
         return float(np.max(as_numpy(self.accuracy), initial=0.0))
+
+    def worst_first(self) -> np.ndarray:
+        """Return the positions of the entries from the worst to the best."""
+        numbers, less = np.asarray(self), self.less_is_worse
+        if numbers.ndim == 2:
+            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
+        return np.argsort(numbers if less else -numbers, kind="stable")
 
     def mse_bound(self) -> Result:
         """Return the least mean squared error per unknown that the leakage allows.

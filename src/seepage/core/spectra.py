@@ -138,7 +138,7 @@ def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
         the columns are independent at all, the diagonal is infinite.
     """
     xp = array_namespace(J)
-    m, P, k = J.shape
+    _, P, k = J.shape
     size = xp.sqrt(xp.sum(J * J, axis=1))
     if k > P:
         infinite = xp.full_like(size, float("inf"))

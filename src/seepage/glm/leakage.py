@@ -7,7 +7,6 @@ over the rows is summed in float64, whatever the table's type; the Jacobian is o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,14 +24,18 @@ from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import as_source, read_penalty
-from seepage.glm.fitting.minimiser import PERFECT_FIT, check_columns, judge_stationarity
-from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
+from seepage.glm.fitting.minimiser import (
+    OptimumSums,
+    check_columns,
+    judge_stationarity,
+    optimum_sums,
+)
+from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import Optimum, optimum, plain_inverse
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
-from seepage.support.chunks import row_slices
 from seepage.support.double_double import Double
 from seepage.tables.frames import MemorySource, Table
 from seepage.tables.source import Chunk, RowSource
@@ -40,7 +43,6 @@ from seepage.tables.source import Chunk, RowSource
 Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
-_WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
 
 @overload
@@ -192,14 +194,10 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         fit = replace(fit, ridge=float(model.alpha) * sums.weight)
         problem = replace(problem, ridge=fit.ridge)
     objective = StreamedObjective(source, problem)
-    free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
-    H = penalised(sums.hessian, fit.ridge, free)
-    check_columns(objective, H, sums.rows, source.names)
+    H = sums.penalised_hessian(fit)
+    check_columns(objective, H, sums.counted, source.names)
     H = objective.definite(H)
-    gradient = sums.gradient + fit.ridge * fit.parameters
-    if free:
-        gradient[-1, ...] = sums.gradient[-1, ...]
-    judge_stationarity(fit, gradient, math.sqrt(sums.squares), H, on_mismatch)
+    judge_stationarity(fit, sums, H, on_mismatch)
     row = np.zeros((1, len(source.names)))
     one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
@@ -275,54 +273,9 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
 
 
-@dataclass(frozen=True)
-class OptimumSums:
-    """The Hessian and gradient of the unpenalised objective of some rows at the coefficients."""
-
-    hessian: Array
-    gradient: Array
-    squares: float  # Σ (ω r ‖x̃‖)²
-    rows: int  # of a weight above zero
-    weight: float
-
-    def __add__(self, other: OptimumSums) -> OptimumSums:
-        return OptimumSums(
-            self.hessian + other.hessian,
-            self.gradient + other.gradient,
-            self.squares + other.squares,
-            self.rows + other.rows,
-            self.weight + other.weight,
-        )
-
-
-def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss | None) -> OptimumSums:
-    """Return the sums over a chunk, a table in single precision being widened piece by piece."""
-    here = fit if problem is None else _about(fit, problem, chunk)
-    xp = array_namespace(chunk.X)
-    step = _WIDENED if chunk.X.dtype != xp.float64 else chunk.X.shape[0] * chunk.X.shape[1]
-    found = [_sums_of_rows(here, chunk.X, rows) for rows in row_slices(*chunk.X.shape, chunk=step)]
-    return sum(found[1:], start=found[0])
-
-
-def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
-    X, weight = _wide(X[rows, :]), None if fit.sample_weight is None else fit.sample_weight[rows]
-    target, intercept = fit.target[rows, ...], fit.intercept is not None
-    xp = array_namespace(X)
-    objective = Objective(X, fit.family, target, weight, 0.0, intercept)
-    margins = fit.margins(X)
-    slopes = objective.slopes(margins)
-    sizes = slopes * slopes if slopes.ndim == 1 else xp.sum(slopes * slopes, axis=1)
-    # A small share of the labels, for where a fit is perfect.
-    labels = (PERFECT_FIT * objective.weighted(target)) ** 2
-    labels = labels if labels.ndim == 1 else xp.sum(labels, axis=1)
-    count = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
-    return OptimumSums(
-        objective.hessian(margins),
-        objective.gradient(fit.parameters, slopes),
-        float(xp.sum((sizes + labels) * objective.row_norms**2)),
-        count,
-        float(count if weight is None else xp.sum(weight)),
-    )
+def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:
+    """Return the sums over a chunk at the coefficients."""
+    return optimum_sums(_about(fit, problem, chunk), chunk.X)
 
 
 def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:

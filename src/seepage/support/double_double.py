@@ -32,9 +32,8 @@ class Double(NamedTuple):
         """Return ordinary numbers as such."""
         return cls(values, array_namespace(values).zeros_like(values))
 
-    @property
-    def T(self) -> Double:
-        """The transpose of a matrix."""
+    def transposed(self) -> Double:
+        """Return the transpose of a matrix."""
         return Double(self.high.T, self.low.T)
 
     def __getitem__(self, which: Any) -> Double:

@@ -118,3 +118,15 @@ class RowSource(ABC):
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
         """Return the answers on all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
         raise InputError("Only Dask data have their numbers as a dask array: use chunks().")
+
+
+@dataclass(frozen=True)
+class AnswerIfAny:
+    """The answer on some rows, or none where there was no row; two add up to one."""
+
+    given: tuple[Any, ...]
+
+    def __add__(self, other: AnswerIfAny) -> AnswerIfAny:
+        if not (self.given and other.given):
+            return AnswerIfAny(self.given + other.given)
+        return AnswerIfAny((self.given[0] + other.given[0],))

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.layers import audit, record_gradients
+from seepage.layers import audit, record_gradients, record_updates, simulate
+from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
 
 
 def network():
@@ -126,3 +127,22 @@ def test_audits_that_cannot_be(change, complaint):
     options = {"x": x, "y": y, "property": np.arange(40) % 4 < 2} | change
     with pytest.raises(InputError, match=complaint):
         audit(network(), "cross_entropy", **options)
+
+
+def test_recordings_know_whose_they_are(tmp_path):
+    net = nn.Linear(3, 2)
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    seen = []
+    simulate(net, "cross_entropy", [(x, y), (x + 1, y)], rounds=3, observe=seen.append)
+    recorded = record_updates(net, seen)
+    assert recorded.nodes.tolist() == ["0", "1"] * 3
+    assert recorded.rows(slice(1, 3)).nodes.tolist() == ["1", "0"]
+    assert joined([recorded, recorded.clipped(1.0)]).nodes.tolist() == ["0", "1"] * 6
+    save_gradients(recorded, tmp_path / "seen.npz")
+    again, columns = load_gradients(tmp_path / "seen.npz")
+    assert again.nodes.tolist() == columns["node"].tolist() == ["0", "1"] * 3
+    own = record_gradients(net, "cross_entropy", [(x, y)] * 2, nodes=[7, 9])
+    assert own.nodes.tolist() == [7, 9]
+    assert record_gradients(net, "cross_entropy", [(x, y)]).nodes is None
+    with pytest.raises(InputError, match="2 gradients, but nodes has the shape"):
+        record_gradients(net, "cross_entropy", [(x, y)] * 2, nodes=[7])

@@ -82,6 +82,11 @@ class LinearisedAdversary:
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
+        if leak.release.model is None:
+            raise InputError(
+                "This adversary inverts the release of a fitted linear model; against gradients of "
+                "a network there is sp.attacks.GradientInversion."
+            )
         if label and refits.theta.ndim > 1:
             raise InputError("The label of a softmax model is no single number; seek the columns.")
         unknowns, _ = leak.unknowns(columns, label)

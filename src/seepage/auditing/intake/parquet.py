@@ -22,8 +22,8 @@ from seepage.auditing.intake.files import MISSING, clean_text, good_names
 from seepage.auditing.intake.table import ColumnPlan
 from seepage.auditing.trained_model import ROW, LabelFacts
 from seepage.errors import InputError
-from seepage.streams.disk.coding import Coding
 from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums
+from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Batches, Piece, plain_type
 from seepage.streams.disk.source import ParquetRows, scan_columns, sum_pieces
 from seepage.tables.encoded import Part
@@ -103,7 +103,7 @@ class TableInChunks:
         stored, sums = self._batches.schema.field(name).type, self._found[name]
         return _category(name, stored, sums) if kind == "categorical" else _number(name, kind, sums)
 
-    def encoded(self, coding: Coding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
+    def encoded(self, coding: TableEncoding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
         """Return the rows as numbers, read again in every pass, and the facts of their labels."""
         sums = scan_columns(self._batches, [plan.target])[plan.target]
         counts = sums.levels if plan.classes else None

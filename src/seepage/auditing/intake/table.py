@@ -30,7 +30,7 @@ from seepage.auditing.trained_model import (
     RecordsInMemory,
 )
 from seepage.errors import InputError, nearest
-from seepage.streams.disk.coding import Coding
+from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Piece
 from seepage.tables.encoded import Part, labels_of
 from seepage.tables.facts import FEW, Facts, is_number, is_text, look_at, plain_numbers
@@ -142,7 +142,7 @@ class TableInMemory:
         """Return how a column of that kind is encoded."""
         return Part.of(name, self.raw.column(name), kind)
 
-    def encoded(self, coding: Coding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
+    def encoded(self, coding: TableEncoding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
         """Return the rows as numbers, one chunk of them, and the facts of their labels."""
         _check_size(self.rows, coding)
         place = self.names.index(plan.target)
@@ -401,7 +401,7 @@ def encode(
     used = table.complete(plan)
     _tell_lost(table.rows, used, steps)
     parts = _usable_parts([used.part(n, plan.kinds[n]) for n in plan.features], plan, steps)
-    coding = Coding(tuple(parts), plan.target, None, scale, drop_first)
+    coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     source, labels = used.encoded(coding, plan)
     steps.extend(_told_steps(parts, scale, drop_first))
     if not source.in_memory:
@@ -461,7 +461,7 @@ def _usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> 
     return [part for part in parts if not part.constant]
 
 
-def _attributes(coding: Coding) -> tuple[Attribute, ...]:
+def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     """Return every column with its features, and how far they move for one unit of it."""
     found, start = [], 0
     for part in coding.parts:
@@ -496,7 +496,7 @@ def _told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[st
     return steps
 
 
-def _check_size(n: int, coding: Coding) -> None:
+def _check_size(n: int, coding: TableEncoding) -> None:
     widths = [part.width(coding.drop_first) for part in coding.parts]
     d = sum(widths)
     if 8 * n * d > MOST_BYTES:

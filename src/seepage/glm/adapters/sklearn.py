@@ -123,7 +123,7 @@ def _check_logistic_form(model: Any, classes: int) -> None:
 def _with_class_weights(
     model: Any, positions: np.ndarray, weights: Array | None, table: Table
 ) -> Array | None:
-    """Return the sample weights times the weight of each row's class, as scikit-learn takes it."""
+    """Return the sample weights times the weight of each record's class, by scikit-learn's rule."""
     if model.class_weight is None:
         return weights
     from sklearn.utils.class_weight import compute_class_weight

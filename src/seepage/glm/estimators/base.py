@@ -1,4 +1,4 @@
-"""What the estimators share: the parameters, the fit, and the margins of new rows."""
+"""What the estimators share: the parameters, the fit, and the margins of new records."""
 
 from __future__ import annotations
 

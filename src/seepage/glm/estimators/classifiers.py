@@ -85,7 +85,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
             return array_namespace(probabilities).log(probabilities)
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, (n,).
+        """Return the most probable class of every record, (n,).
 
         In the library of ``X``, save that classes that are not numbers come as a NumPy array.
         """
@@ -101,13 +101,13 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         return xp.asarray(self.classes_, device=best.device)[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: the (weighted) share of rows whose class is predicted."""
+        """Return the accuracy: the (weighted) share of records whose class is predicted."""
         weights = None if sample_weight is None else as_numpy(sample_weight)
         return float(accuracy_score(as_numpy(y), as_numpy(self.predict(X)), sample_weight=weights))
 
 
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
-    """Raise unless the rows of positive weight have two classes or more, and all that there are."""
+    """Raise unless there are two classes or more among the records of positive weight."""
     if classes.shape[0] < 2:
         raise InputError(
             f"y has one class only ({classes[0]!r}), so there is nothing to tell apart; a "
@@ -127,8 +127,8 @@ class LogisticRegression(GLMClassifier):
     """Logistic regression: minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
     Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
-    first, n is the number of rows, λ = ``l2``, ω the sample weights (one where none are given); the
-    intercept w₀ is not penalised (paper 001, equation 13).
+    first, n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13).
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class LogisticRegression(GLMClassifier):
 class SoftmaxRegression(GLMClassifier):
     """Softmax regression: minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
-    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of rows,
+    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
     λ = ``l2``, ω the sample weights (one where none are given); the intercepts w₀ are not
     penalised. Adding one vector to the parameters of every class changes no probability; of all
     such solutions this is the one that sums to zero over the classes.

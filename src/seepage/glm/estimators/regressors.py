@@ -46,8 +46,8 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
 class LinearRegression(GLMRegressor):
     """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
-    Here n is the number of rows, λ = ``l2``, ω the sample weights (one where none are given); the
-    intercept w₀ is not penalised (paper 001, equation 13).
+    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13).
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class LinearRegression(GLMRegressor):
 class PoissonRegression(GLMRegressor):
     """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
 
-    Here n is the number of rows, λ = ``l2``, ω the sample weights (one where none are given); the
-    intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm.
+    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class PoissonRegression(GLMRegressor):
 class GeneralizedLinearRegression(GLMRegressor):
     """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
-    Here ℓ is the loss of the family, n the number of rows, λ = ``l2``, ω the sample weights (one
+    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights (one
     where none are given); the intercept w₀ is not penalised (paper 001, equation 13).
 
     Parameters

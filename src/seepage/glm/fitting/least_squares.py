@@ -45,16 +45,15 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
 
 
 def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
-    point = objective.at(objective.zeros())
-    H = point.hessian
-    check_columns(objective, H, point.counted, names)
+    H, gradient, counted = objective.quadratic()
+    check_columns(objective, H, counted, names)
     factor = cholesky_factor(H)
     if factor is None or factor.smallest_pivot < _WELL_CONDITIONED:
         return _by_qr(objective)
-    theta = -factor.solve(point.gradient)
+    theta = -factor.solve(gradient)
     if objective.rereads and factor.smallest_pivot >= _NO_REFINEMENT:
         return theta
-    return theta - factor.solve(objective.at(theta, hessian=False).gradient)
+    return theta - factor.solve(objective.gradient_at(theta))
 
 
 def _by_qr(objective: AnyObjective) -> Array:
@@ -69,7 +68,7 @@ def _by_qr(objective: AnyObjective) -> Array:
         R = stacked_r([R, objective.ridge**0.5 * penalty])
     upper = R[:size, :size]
     theta = xp.linalg.solve(upper, R[:size, size][:, None])[:, 0]
-    g = objective.at(theta, hessian=False).gradient
+    g = objective.gradient_at(theta)
     return theta - xp.linalg.solve(upper, xp.linalg.solve(upper.T, g[:, None]))[:, 0]
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
@@ -27,9 +26,9 @@ from seepage.glm.fitting.objective import (
     damped_factor,
     norm,
     penalised,
-    row_chunks,
 )
 from seepage.glm.losses.families import Categorical
+from seepage.support.chunks import row_slices
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
@@ -45,9 +44,10 @@ _FAR = 0.1  # a step of a margin that tells a diverging fit from one that has se
 _TIE = 1e-3  # records on the boundary stand this still, compared with the one that moves most
 # scikit-learn's LogisticRegression at its default tolerance ends at 9e-4 to 9e-3 on standardised
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
-# label 4e-2 to 4e-1, half the rows 3e-1; but one row left out 1e-9 to 2e-3: a warning at most.
+# label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
 _WARN, REFUSE = 1e-5, 1e-2
-PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
+_PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
+_WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
 
 def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
@@ -189,24 +189,23 @@ def check_stationarity(
     NotTheMinimiserError
         With the norm of the gradient and the relative step.
     """
-    _check_choice(on_mismatch)
-    gradient, spread = gradient_and_spread(fit, X)
-    H = _hessian(fit, X) if hessian is None else hessian
-    return judge_stationarity(fit, gradient, spread, H, on_mismatch)
+    sums = optimum_sums(fit, X)
+    H = Objective.of(fit, X).definite(sums.penalised_hessian(fit)) if hessian is None else hessian
+    return judge_stationarity(fit, sums, H, on_mismatch)
 
 
-def judge_stationarity(
-    fit: FittedGLM, gradient: Array, spread: float, H: Array, on_mismatch: str
-) -> float:
-    """Do the same with the sums over the rows at hand: see :func:`gradient_and_spread`."""
-    _check_choice(on_mismatch)
+def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
+    """Do the same with the sums over the records, and the Hessian, at hand."""
+    if on_mismatch not in ("raise", "warn"):
+        raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
+    gradient = sums.penalised_gradient(fit)
     xp = array_namespace(gradient)
     factor = cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
     # Coefficients may be zero (nothing to learn); a step is then compared with the one that
     # residuals of random sign would ask for.
-    random_step = spread * math.sqrt(H.shape[0] / float(xp.sum(xp.linalg.diagonal(H))))
+    random_step = math.sqrt(sums.squares * H.shape[0] / float(xp.sum(xp.linalg.diagonal(H))))
     scale = max(_size(fit, H), random_step)
     relative = step / scale if scale > 0 else step
     if relative <= _WARN:
@@ -232,11 +231,6 @@ def judge_stationarity(
     return relative
 
 
-def _check_choice(on_mismatch: str) -> None:
-    if on_mismatch not in ("raise", "warn"):
-        raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
-
-
 def _warn(message: str) -> None:
     warnings.warn(message, NotConvergedWarning, stacklevel=4)
 
@@ -254,37 +248,59 @@ def _size(fit: FittedGLM, H: Array) -> float:
     return math.sqrt(max(square, 0.0))
 
 
-def gradient_and_spread(fit: FittedGLM, X: Array) -> tuple[Array, float]:
-    """Return the gradient at the coefficients, and ``√Σᵢ (ωᵢ rᵢ ‖xᵢ‖)²``, in chunks of rows.
+@dataclass(frozen=True)
+class OptimumSums:
+    """The Hessian and gradient of the unpenalised objective of some records at the coefficients."""
 
-    A small share of the labels is added to the residuals, for where a fit is perfect.
-    """
-    theta, squares = fit.parameters, 0.0
-    total = fit.ridge * theta
-    if fit.intercept is not None:
-        total[-1, ...] = 0.0
-    for part in _parts(fit, X):
-        slopes = part.slopes(part.margins(theta))
-        total = total + part.gradient(theta, slopes)
-        lengths = part.row_norms if len(slopes.shape) == 1 else part.row_norms[:, None]
-        labels = PERFECT_FIT * part.weighted(part.target)
-        squares += norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2
-    return total, math.sqrt(squares)
+    hessian: Array
+    gradient: Array
+    squares: float  # Σ (ω r ‖x̃‖)², with a small share of the labels, for where a fit is perfect
+    counted: int  # records of positive weight
+    weight: float
+
+    def __add__(self, other: OptimumSums) -> OptimumSums:
+        return OptimumSums(
+            self.hessian + other.hessian,
+            self.gradient + other.gradient,
+            self.squares + other.squares,
+            self.counted + other.counted,
+            self.weight + other.weight,
+        )
+
+    def penalised_hessian(self, fit: FittedGLM) -> Array:
+        """Return the Hessian of the whole objective; not gauge-fixed."""
+        free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
+        return penalised(self.hessian, fit.ridge, free)
+
+    def penalised_gradient(self, fit: FittedGLM) -> Array:
+        """Return the gradient of the whole objective."""
+        gradient = self.gradient + fit.ridge * fit.parameters
+        if fit.intercept is not None:
+            gradient[-1, ...] = self.gradient[-1, ...]
+        return gradient
 
 
-def _hessian(fit: FittedGLM, X: Array) -> Array:
-    whole = Objective.of(fit, X)
-    H: Array = 0.0
-    for part in _parts(fit, X):
-        H = H + part.hessian(part.margins(fit.parameters))
-    free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
-    return whole.definite(penalised(H, fit.ridge, free))
+def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
+    """Return the sums over a table, one in single precision being widened piece by piece."""
+    xp = array_namespace(X)
+    step = _WIDENED if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
+    found = [_sums_of_rows(fit, X, rows) for rows in row_slices(*X.shape, chunk=step)]
+    return sum(found[1:], start=found[0])
 
 
-def _parts(fit: FittedGLM, X: Array) -> Iterator[Objective]:
-    """Yield the objectives of chunks of rows, without the penalty and in the type of ``fit``."""
-    xp = array_namespace(fit.coef)
-    for rows in row_chunks(*X.shape):
-        weight = None if fit.sample_weight is None else fit.sample_weight[rows]
-        part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0)
-        yield Objective.of(part, xp.astype(X[rows, :], fit.coef.dtype, copy=False))
+def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
+    xp = array_namespace(X)
+    weight = None if fit.sample_weight is None else fit.sample_weight[rows]
+    part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0)
+    objective = Objective.of(part, xp.astype(X[rows, :], xp.float64, copy=False))
+    margins = fit.margins(objective.X)
+    slopes = objective.slopes(margins)
+    lengths = objective.row_norms if len(slopes.shape) == 1 else objective.row_norms[:, None]
+    labels = _PERFECT_FIT * objective.weighted(objective.target)
+    return OptimumSums(
+        objective.hessian(margins),
+        objective.gradient(fit.parameters, slopes),
+        norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
+        objective.counted,
+        float(objective.counted if weight is None else xp.sum(weight)),
+    )

@@ -49,7 +49,7 @@ class FittedGLM:
     intercept
         ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
     ridge
-        ``nλ``, with n the number of rows.
+        ``nλ``, with n the number of records.
     sample_weight
         ``ω``, (n,), class weights included; ``None`` when all are one.
     target
@@ -225,6 +225,14 @@ class Objective:
                 self._gain_range(margins, counts=False)[0],
                 float(array_namespace(theta).max(self.row_norms)) if len(slopes) else 0.0,
             )
+
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.gradient(theta, self.slopes(self.margins(theta)))
+
+    def quadratic(self) -> tuple[Array, Array, int]:
+        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        return self.hessian(self.target), self.gradient_at(self.zeros()), self.counted
 
     def gains(self, step: Array) -> tuple[float, float]:
         """Return how far a step moves records to the side where their losses fall for ever.

@@ -77,13 +77,6 @@ class PenalisedLoss:
             return numbers
         return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
 
-    def penalised(self, theta: Array) -> Array:
-        """Return the parameters that the penalty counts, with zero for the intercept."""
-        kept = np.array(theta)
-        if self.intercept:
-            kept[-1] = 0.0
-        return kept
-
 
 @dataclass(frozen=True)
 class StreamedObjective:
@@ -127,7 +120,9 @@ class StreamedObjective:
         """Return what Newton's method asks about some parameters, by one pass over the source."""
         what = f"fit, pass {next(self._passes)}"
         sums = self._total(partial(Objective.at, theta=theta, hessian=hessian), what)
-        w = self.loss.penalised(theta)
+        w = np.array(theta)
+        if self.intercept:  # which is not penalised
+            w[-1] = 0.0
         free = sum(self.shape[1:]) or 1
         return replace(
             sums,
@@ -136,6 +131,15 @@ class StreamedObjective:
             hessian=penalised(sums.hessian, self.ridge, free * self.intercept) if hessian else None,
             gradient_scale=sums.gradient_scale + self.ridge * norm(w),
         )
+
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.at(theta, hessian=False).gradient
+
+    def quadratic(self) -> tuple[Array, Array, int]:
+        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        sums = self.at(self.zeros())
+        return sums.hessian, sums.gradient, sums.counted
 
     def gains(self, step: Array) -> tuple[float, float]:
         """Return how far a step moves records to the side where their losses fall for ever."""

@@ -30,9 +30,9 @@ from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
+from seepage.glm.jacobian.optimum import EPS
 from seepage.glm.jacobian.secular import largest_eigenvalue
 from seepage.glm.jacobian.updated_spectrum import largest_after_update
-from seepage.glm.jacobian.optimum import EPS
 from seepage.glm.jacobian.whitening import Whitener
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
 from seepage.support.double_double import Double, product
@@ -941,10 +941,8 @@ class SingleOutputJacobian(GLMJacobian):
         diagonal = xp.sum(A_V * A_V, axis=0)
 
         def cells(rows: slice) -> Array:
-            if to_z is None:
-                z = self.seen(rows)[:, 0, :] @ A_V
-            else:
-                z = self.design_times(rows, to_z)
+            precise = to_z is None
+            z = self.seen(rows)[:, 0, :] @ A_V if precise else self.design_times(rows, to_z)
             slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
             slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * z
             slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]

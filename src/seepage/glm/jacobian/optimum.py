@@ -21,26 +21,20 @@ from seepage.errors import InputError
 from seepage.glm.fitting.coordinates import far_centre, uncentred
 from seepage.glm.fitting.minimiser import (
     REFUSE,
+    OptimumSums,
     check_columns,
-    check_stationarity,
-    gradient_and_spread,
+    judge_stationarity,
+    optimum_sums,
 )
-from seepage.glm.fitting.objective import (
-    FittedGLM,
-    Objective,
-    cholesky_factor,
-    hessian,
-    penalised,
-)
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, penalised
 from seepage.glm.losses.families import Categorical
-from seepage.support.chunks import by_rows, chunk_for, row_slices
+from seepage.support.chunks import by_rows, chunk_for
 from seepage.support.double_double import Double, product
 
 Array = Any
 
 EPS = float(np.finfo(float).eps)
 _MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
-_NEAR = 1e-7  # a step after which the Hessian is still the same to its square
 _MOST_STEPS = 30
 _POWERS = 16  # products that estimate the extreme eigenvalues
 
@@ -128,15 +122,15 @@ def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) 
         Where there is no unique minimiser, or none to working precision.
     """
     fit, X, centre = shifted(fit, X)
-    margins = margins_of(fit, X)
-    H = hessian_of(fit, X, margins)
     objective = Objective.of(fit, X)
-    check_columns(objective, H, objective.counted, names)
+    sums = optimum_sums(fit, X)
+    H = sums.penalised_hessian(fit)
+    check_columns(objective, H, sums.counted, names)
     H = objective.definite(H)
-    step = check_stationarity(fit, X, on_mismatch, hessian=H)
+    step = judge_stationarity(fit, sums, H, on_mismatch)
     if _MINIMAL < step <= REFUSE:
-        fit, margins, H = _polished(fit, X, H)
-    return _weighed(fit, X, centre, margins, H, polish=step <= REFUSE)
+        fit, H = _polished(fit, X, sums, H)
+    return _weighed(fit, X, centre, margins_of(fit, X), H, polish=step <= REFUSE)
 
 
 def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
@@ -167,19 +161,6 @@ def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
 def margins_of(fit: FittedGLM, X: Array) -> Array:
     """Return the margins of every record, in float64."""
     return by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
-
-
-def hessian_of(fit: FittedGLM, X: Array, margins: Array) -> Array:
-    """Return the objective's Hessian in float64."""
-    xp = array_namespace(X)
-    # A float64 table goes through whole: the Hessian works in chunks of its own.
-    step = 1 << 22 if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
-    total: Array = 0.0
-    for rows in row_slices(X.shape[0], X.shape[1], chunk=step):
-        curvature = _curvature(fit, margins, rows)
-        intercept = fit.intercept is not None
-        total = total + hessian(_wide(X[rows, :]), curvature, ridge=0.0, intercept=intercept)
-    return penalised(total, fit.ridge, _free(fit))
 
 
 def condition_number(H: Array, inverse: Array) -> float:
@@ -348,7 +329,7 @@ def _settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Doub
     last, first, margins = math.inf, 0.0, product(design, exact)
     for count in range(_MOST_STEPS):
         r = _precise_slopes(fit, margins)
-        gradient = product(design.T, r).plus(exact.times(penalty))
+        gradient = product(design.transposed(), r).plus(exact.times(penalty))
         step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
         moved = float(xp.max(xp.abs(design.high @ xp.reshape(step, exact.high.shape))))
         first = first if count else moved
@@ -359,10 +340,7 @@ def _settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Doub
         margins = product(design, exact)
         if moved == 0.0:
             break
-    found = xp.reshape(exact.high, shape)
-    fit = replace(fit, coef=found if fit.intercept is None else found[:-1, ...])
-    if fit.intercept is not None:
-        fit = replace(fit, intercept=xp.reshape(found[-1, ...], fit.intercept.shape))
+    fit = _at(fit, xp.reshape(exact.high, shape))
     if len(shape) == 1:
         margins = margins[:, 0]
     return fit, margins, first
@@ -412,35 +390,32 @@ def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
     return r if fit.sample_weight is None else r.times(xp.reshape(fit.sample_weight, (-1, 1)))
 
 
-def _polished(fit: FittedGLM, X: Array, H: Array) -> tuple[FittedGLM, Array, Array]:
-    """Take ordinary Newton's steps until they no longer shrink; return also margins and Hessian."""
+def _polished(fit: FittedGLM, X: Array, sums: OptimumSums, H: Array) -> tuple[FittedGLM, Array]:
+    """Take ordinary Newton's steps until they no longer shrink; return also the Hessian there."""
     xp = array_namespace(X)
-    whole = Objective.of(fit, X)
-    factor, last, stale = cholesky_factor(H), math.inf, False
+    whole, last = Objective.of(fit, X), math.inf
     for _ in range(_MOST_STEPS):
+        factor = cholesky_factor(H)
         if factor is None:
             break
-        gradient, _ = gradient_and_spread(fit, X)
-        step = factor.solve(xp.reshape(gradient, (-1,)))
+        step = factor.solve(xp.reshape(sums.penalised_gradient(fit), (-1,)))
         size = math.sqrt(max(float(xp.sum(step * (H @ step))), 0.0))
         if not size < last / 2:
             break
-        theta = fit.parameters - xp.reshape(step, fit.parameters.shape)
-        fit = replace(fit, coef=theta if fit.intercept is None else theta[:-1, ...])
-        if fit.intercept is not None:
-            fit = replace(fit, intercept=xp.reshape(theta[-1, ...], fit.intercept.shape))
-        scale = math.sqrt(
-            max(float(xp.sum(xp.reshape(theta, (-1,)) * (H @ xp.reshape(theta, (-1,))))), 1e-300)
-        )
-        stale = size > _NEAR * scale
         last = size
-        if stale:
-            H = whole.definite(hessian_of(fit, X, margins_of(fit, X)))
-            factor = cholesky_factor(H)
-        if size == 0.0:
-            break
-    margins = margins_of(fit, X)
-    return fit, margins, whole.definite(hessian_of(fit, X, margins))
+        fit = _at(fit, fit.parameters - xp.reshape(step, fit.parameters.shape))
+        sums = optimum_sums(fit, X)
+        H = whole.definite(sums.penalised_hessian(fit))
+    return fit, H
+
+
+def _at(fit: FittedGLM, theta: Array) -> FittedGLM:
+    """Return a model with other parameters."""
+    if fit.intercept is None:
+        return replace(fit, coef=theta)
+    xp = array_namespace(theta)
+    last = xp.reshape(theta[-1, ...], fit.intercept.shape)
+    return replace(fit, coef=theta[:-1, ...], intercept=last)
 
 
 def singular(condition: float, ridge: float) -> InputError:
@@ -536,9 +511,7 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
     """Return a model of shifted columns as one of the caller's."""
     if centre is None:
         return fit
-    theta = uncentred(fit.parameters, _wide(centre))
-    xp = array_namespace(theta)
-    return replace(fit, intercept=xp.reshape(theta[-1, ...], fit.intercept.shape))
+    return _at(fit, uncentred(fit.parameters, _wide(centre)))
 
 
 def _wide(values: Array) -> Array:

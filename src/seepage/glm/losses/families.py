@@ -123,7 +123,7 @@ gaussian = Family(
 
 bernoulli = Family(
     name="bernoulli",
-    # log(1 + eᵐ) − y m, then s(m) − y, in forms that keep their digits where a row is fitted well.
+    # log(1 + eᵐ) − y m, then s(m) − y, in forms that keep their digits where a fit is good.
     loss=lambda m, y: (1 - y) * _softplus(m) + y * _softplus(-m),
     slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
     curvature=_bernoulli_curvature,
@@ -225,10 +225,10 @@ class Categorical:
             raise InputError(f"A categorical label needs at least 2 classes, not {self.outputs}.")
 
     def loss(self, M: Array, Y: Array) -> Array:
-        """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every row, (n,)."""
+        """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every record, (n,)."""
         xp = array_namespace(M)
-        # Beside the label's own margin, and the largest apart: it keeps its digits where a row is
-        # fitted well.
+        # Beside the label's own margin, and the largest apart: it keeps its digits where a fit is
+        # good.
         beside = M - xp.sum(Y * M, axis=1)[:, None]
         top = xp.max(beside, axis=1, keepdims=True)
         classes = xp.arange(M.shape[1], device=device(M))
@@ -237,19 +237,19 @@ class Categorical:
         return top[:, 0] + xp.log1p(xp.sum(powers, axis=1))
 
     def mean(self, M: Array) -> Array:
-        """Return the probabilities ``π = softmax(m)`` of every row, (n, K)."""
+        """Return the probabilities ``π = softmax(m)`` of every record, (n, K)."""
         xp = array_namespace(M)
         powers = xp.exp(M - xp.max(M, axis=1, keepdims=True))
         return powers / xp.sum(powers, axis=1, keepdims=True)
 
     def slope(self, M: Array, Y: Array) -> Array:
-        """Return ``∂ℓ/∂m = π − y`` of every row, (n, K)."""
+        """Return ``∂ℓ/∂m = π − y`` of every record, (n, K)."""
         P = self.mean(M)
-        # π (1 − y) − y (1 − π): it keeps its digits where a row is fitted well.
+        # π (1 − y) − y (1 − π): it keeps its digits where a record is fitted well.
         return P * (1 - Y) - Y * _others(P)
 
     def curvature(self, M: Array, Y: Array) -> Array:
-        """Return ``∂²ℓ/∂m² = diag π − ππᵀ`` of every row, (n, K, K)."""
+        """Return ``∂²ℓ/∂m² = diag π − ππᵀ`` of every record, (n, K, K)."""
         P = self.mean(M)
         A = -P[:, :, None] * P[:, None, :]
         on_diagonal = P * _others(P)
@@ -258,7 +258,7 @@ class Categorical:
         return A
 
     def label_slope(self, M: Array, Y: Array) -> Array:
-        """Return ``∂²ℓ/∂m∂y`` along the simplex, ``−T``, of every row, (n, K, K−1)."""
+        """Return ``∂²ℓ/∂m∂y`` along the simplex, ``−T``, of every record, (n, K, K−1)."""
         xp = array_namespace(M)
         T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
         return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))

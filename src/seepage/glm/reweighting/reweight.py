@@ -35,11 +35,11 @@ NOTICE = (
 
 
 class Round(NamedTuple):
-    """What one round of reweighting left: the leakage of the rows, and how good the model is."""
+    """What one round of reweighting left: the leakage of the records, and how good the model is."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
-    spread: float  # the standard deviation over the rows
+    spread: float  # the standard deviation over the records
     largest: float
     change: float  # how far the next weights lie from these, relative, root mean square
     score: float
@@ -68,7 +68,7 @@ class Reweighting:
     weights
         ``ω``, (n,).
     eta
-        The leakage of every row with these weights taken as constants, at ``noise``.
+        The leakage of every record with these weights taken as constants, at ``noise``.
     trajectory
         One :class:`Round` for the fit with the first weights and one for each round after it.
     groups
@@ -197,8 +197,8 @@ def reweight(
 ) -> Reweighting:
     """Fit a model with weights that make every record leak the same (IRFIL).
 
-    Each round fits the model, measures the leakage η of every row and sets the weights to
-    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Rows that leak much come to weigh little.
+    Each round fits the model, measures the leakage η of every record and sets the weights to
+    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Records that leak much come to weigh little.
 
     The weights depend on the data. The η that is made equal takes them as constants, as the paper
     does; :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights
@@ -213,13 +213,13 @@ def reweight(
     rounds
         How many times to set new weights and refit, at most.
     target
-        The leakage wanted of each row, relative to the others: one number above zero per row; with
+        The leakage wanted of each record, relative to the others: a number above zero each; with
         ``by``, a mapping from each group to its number. All the same where none is given.
     columns, label, simplex, attributes
-        What the leakage is about, as for :meth:`seepage.Leakage.rows`: the whole record with its
+        What the leakage is about, as for :meth:`seepage.Leakage.records`: the whole record with its
         label, or the named columns.
     by
-        The group of every row, or ``"class"`` for its label: one weight for each group, so that
+        The group of every record, or ``"class"`` for its label: one weight for each group, so that
         the *mean* leakages of the groups become equal.
     clamp
         The least and the largest weight, such as ``(0.1, 10)``; weights are one on average. Rows at
@@ -231,8 +231,8 @@ def reweight(
         The noise of the release; only the ratios of its variances matter here. The same for every
         parameter, of standard deviation one, where none is given.
     sample_weight
-        Weights to begin with: row i weighs ``ω⁰ᵢ`` times the weight that is found for it, and the
-        sum stays ``Σω⁰``. Rows of weight zero stay out.
+        Weights to begin with: record i weighs ``ω⁰ᵢ`` times the weight found for it, and the
+        sum stays ``Σω⁰``. Records of weight zero stay out.
     X_test, y_test
         Data to score the model of every round on; the training data where none are given.
     scoring

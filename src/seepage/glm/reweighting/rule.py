@@ -1,8 +1,8 @@
 """The rule of iteratively reweighted Fisher information loss: from leakage to the next weights.
 
-Row i of unit k (a unit is a row, or a group of rows) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With ``η̄_k``
-the mean leakage of the unit's rows and ``t_k`` the leakage wanted of it, relative to the others,
-the factors follow (paper 001, algorithm 1, where every row is a unit and every t one)::
+Record i of unit k (a unit is a record, or a group of them) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With
+``η̄_k`` the mean leakage of the unit's records and ``t_k`` the leakage wanted of it, relative to the
+others, the factors follow (paper 001, algorithm 1, where every record is a unit and every t one)::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
@@ -31,7 +31,7 @@ _NOTHING = 1e-12  # of the largest leakage: below it a unit is said to leak noth
 
 
 class ReweightRound(NamedTuple):
-    """One round: the weights, and the leakage of every row with them."""
+    """One round: the weights, and the leakage of every record with them."""
 
     weights: np.ndarray  # (n,)
     factors: np.ndarray  # (units,)
@@ -41,14 +41,14 @@ class ReweightRound(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReweightRule:
-    """Which rows share a weight, what leakage is wanted of them, and within which limits.
+    """Which records share a weight, what leakage is wanted of them, and within which limits.
 
     Parameters
     ----------
     start
-        ``ω⁰``, (n,). Rows of weight zero stay out: they count in no mean.
+        ``ω⁰``, (n,). Records of weight zero stay out: they count in no mean.
     unit
-        The unit of every row, (n,).
+        The unit of every record, (n,).
     target
         ``t``, (units,).
     low, high
@@ -62,20 +62,20 @@ class ReweightRule:
     high: float = math.inf
 
     def weights(self, factors: np.ndarray) -> np.ndarray:
-        """Return ``ω⁰ᵢ f_k`` of every row, (n,)."""
+        """Return ``ω⁰ᵢ f_k`` of every record, (n,)."""
         return np.asarray(self.start * factors[self.unit])
 
     def mass(self) -> np.ndarray:
-        """Return ``Σ ω⁰`` over the rows of each unit, (units,)."""
+        """Return ``Σ ω⁰`` over the records of each unit, (units,)."""
         return np.bincount(self.unit, weights=self.start, minlength=len(self.target))
 
     def counts(self) -> np.ndarray:
-        """Return how many rows of each unit take part, (units,)."""
+        """Return how many records of each unit take part, (units,)."""
         taking_part = (self.start > 0).astype(float)
         return np.bincount(self.unit, weights=taking_part, minlength=len(self.target))
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean over the rows of each unit that take part, (units,)."""
+        """Return the mean over the records of each unit that take part, (units,)."""
         kept = np.where(self.start > 0, values, 0.0)
         sums = np.bincount(self.unit, weights=kept, minlength=len(self.target))
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
@@ -116,7 +116,7 @@ class ReweightRule:
         Parameters
         ----------
         leakage_with
-            Refits with the weights it is given and returns the leakage of every row.
+            Refits with the weights it is given and returns the leakage of every record.
         rounds
             How many at most.
         tolerance
@@ -220,7 +220,7 @@ def _positive(wanted: np.ndarray) -> np.ndarray:
 
 
 def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups' labels in sorted order, and the position among them of every row's."""
+    """Return the groups' labels in sorted order, and the position among them of every record's."""
     values = as_numpy(by)
     if values.ndim == 0:
         raise InputError('by must be "class" or hold the group of every row.')

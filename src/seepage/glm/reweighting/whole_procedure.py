@@ -61,7 +61,7 @@ def procedure_leakage(
     rows: np.ndarray,
     release_noise: Noise,
 ) -> np.ndarray:
-    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given rows, the choice of the weights included.
+    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given records, the choice of the weights included.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def procedure_leakage(
     unknowns, noise
         What the leakage that drives the weights is about, and the noise it was measured at.
     rows
-        Positions of the rows asked about.
+        Positions of the records asked about.
     release_noise
         The noise of the release, whose information is Φ.
     """
@@ -111,7 +111,13 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
             "The leakage of the whole procedure is known for models with one output only; for "
             "softmax there is leakage(), which takes the weights as constants."
         )
-    check_third_derivatives(fit.family)
+    third = ("curvature_slope", "curvature_label_slope", "label_curvature")
+    missing = [name for name in third if getattr(fit.family, name) is None]
+    if missing:
+        raise InputError(
+            "The leakage of the whole procedure takes third derivatives of the loss: the family "
+            f"{fit.family.name!r} does not state {', '.join(missing)}."
+        )
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > _LARGEST_SYSTEM:
         raise InputError(
@@ -131,9 +137,9 @@ class _System:
     maker: SlopeMaker
     rule: ReweightRule
     weights: np.ndarray
-    scale: np.ndarray  # ω⁰ f_k / (m_k D_k) of every row; zero where the factor cannot move
+    scale: np.ndarray  # ω⁰ f_k / (m_k D_k) of every record; zero where the factor cannot move
     mean_effect: np.ndarray  # F̄, (S,)
-    effects: np.ndarray | None  # F_k, (units, S); None where every row is a unit of its own
+    effects: np.ndarray | None  # F_k, (units, S); None where every record is a unit of its own
 
     @classmethod
     def at(cls, maker: SlopeMaker, rule: ReweightRule, last: ReweightRound) -> _System:
@@ -157,7 +163,7 @@ class _System:
                 np.add.at(effects, unit[rows], effect)
         # Σ W_k f_k vanishes only where no factor moves, and then nothing is multiplied by F̄.
         mean = total / max(float(np.sum(mass * factors)), np.finfo(float).tiny)
-        # D_k = η̄_k / f_k, because the rows of a unit leak ω⁰ᵢ f_k eᵢ.
+        # D_k = η̄_k / f_k, because the records of a unit leak ω⁰ᵢ f_k eᵢ.
         D = np.where(moves, rule.means(last.eta) / last.factors, 1.0)
         scale = rule.start * (factors / (D * np.maximum(rule.counts(), 1.0)))[unit]
         return cls(maker, rule, last.weights, scale, mean, effects)
@@ -171,37 +177,37 @@ class _System:
             t = self._slopes(rows)
             bent = (self.weights[rows] * t.a_m)[:, None] * t.design
             L[P:, :P] -= packed(t.design).T @ bent
-            L += self._by_leakage(t, rows).T @ np.hstack([t.by_theta, t.by_hessian])
+            L += self._by_leakage(rows).T @ np.hstack([t.by_theta, t.by_hessian])
         return np.asarray(np.linalg.solve(L.T, np.eye(S, P)).T)
 
     def jacobians(self, adjoint: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return ``dθ/dzᵢ`` of the rows, (m, P, q)."""
+        """Return ``dθ/dzᵢ`` of the records, (m, P, q)."""
         P, t, V = len(self.maker.H), self._slopes(rows), self.maker.unknowns
         first, second = adjoint[:, :P], unpacked_form(adjoint[:, P:], P)
         along = np.reshape(t.design @ np.reshape(second, (P * P, P)).T, (-1, P, P))
         square = np.vecdot(along, t.design[:, None, :])
-        # What the row's own data do to H at its weight: to its curvature, and to x̃x̃ᵀ.
+        # What the record's own data do to H at its weight: to its curvature, and to x̃x̃ᵀ.
         bent = square[:, :, None] * (t.a_m[:, None] * V.of(self.maker.fit.coef))[:, None, :]
         bent += 2 * t.a[:, None, None] * (along @ self.maker.selection)
         if V.label:
             bent = np.concatenate([bent, (square * t.a_y[:, None])[:, :, None]], axis=2)
         direct = self.weights[rows, None, None] * (first @ t.M - bent)
-        through_weights = self._by_leakage(t, rows) @ adjoint.T
+        through_weights = self._by_leakage(rows) @ adjoint.T
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
-    def _slopes(self, rows: Rows) -> RowSlopes:
+    def _slopes(self, rows: Rows) -> RecordSlopes:
         slopes = self.maker.slopes(rows)
         if np.any(slopes.tied & (self.scale[rows] > 0)):
             raise InputError(
-                "Some row leaks equally much in two directions, where its leakage has no "
+                "Some record leaks equally much in two directions, where its leakage has no "
                 "derivative; the whole procedure cannot be measured for these data."
             )
         return slopes
 
-    def _by_leakage(self, t: RowSlopes, rows: Rows) -> np.ndarray:
-        """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the rows, (m, S).
+    def _by_leakage(self, rows: Rows) -> np.ndarray:
+        """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
 
-        ``W_k`` is the sum of the unit's first weights, and ``m_k`` counts its rows.
+        ``W_k`` is the sum of the unit's first weights, and ``m_k`` counts its records.
         """
         unit = self.rule.unit[rows]
         effect = (
@@ -212,7 +218,7 @@ class _System:
 
 
 def _effect(maker: SlopeMaker, rule: ReweightRule, rows: Rows) -> np.ndarray:
-    """Return the rows' share of ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
+    """Return the records' share of ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
     r, a, _ = maker.derivatives(rows)
     design = maker.design(rows)
     both = np.hstack([r[:, None] * design, -a[:, None] * packed(design)])
@@ -223,24 +229,23 @@ def _pieces(maker: SlopeMaker) -> Iterator[slice]:
     return row_slices(len(maker.X), len(maker.H) ** 2, what="rows")
 
 
-class RowSlopes(NamedTuple):
-    """What some rows contribute, with the derivatives of their leakage per unit of weight."""
+class RecordSlopes(NamedTuple):
+    """What some records contribute, with the derivatives of their leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
-    r: np.ndarray
     a: np.ndarray
     a_m: np.ndarray  # ∂a/∂m
     a_y: np.ndarray  # ∂a/∂y
     M: np.ndarray  # (m, P, q)
     tied: np.ndarray  # whether the leading singular value is not alone, so that the rest is void
-    own: np.ndarray  # ∂e/∂z by the row's own unknowns, (m, q)
+    own: np.ndarray  # ∂e/∂z by the record's own unknowns, (m, q)
     by_theta: np.ndarray  # ∂e/∂θ, (m, P)
     by_hessian: np.ndarray  # ∂e/∂H, packed, (m, P(P+1)/2)
 
 
 @dataclass(frozen=True, eq=False)
 class SlopeMaker:
-    """Makes the :class:`RowSlopes` of rows of a table.
+    """Makes the :class:`RecordSlopes` of records of a table.
 
     Parameters
     ----------
@@ -265,18 +270,18 @@ class SlopeMaker:
         return np.asarray(self.unknowns.of(identity, axis=1))
 
     def design(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return ``x̃`` of the rows, (m, P)."""
+        """Return ``x̃`` of the records, (m, P)."""
         X = self.X[rows, :]
         return X if self.fit.intercept is None else np.hstack([X, np.ones((len(X), 1))])
 
     def derivatives(self, rows: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return r, a and b of the rows, (m,) each."""
+        """Return r, a and b of the records, (m,) each."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         return family.slope(*at), family.curvature(*at), family.label_slope(*at)
 
-    def slopes(self, rows: slice | np.ndarray) -> RowSlopes:
-        """Return what the rows contribute."""
+    def slopes(self, rows: slice | np.ndarray) -> RecordSlopes:
+        """Return what the records contribute."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
@@ -302,18 +307,7 @@ class SlopeMaker:
         if label:
             own = np.concatenate([own, by_label[:, None]], axis=1)
         by_theta = by_margin[:, None] * design + (a * g_x)[:, None] * (v_x @ E.T)
-        return RowSlopes(design, r, a, a_m, a_y, M, tied, own, by_theta, -packed_form(g, h))
-
-
-def check_third_derivatives(family: Any) -> None:
-    """Raise unless the family states its third derivatives."""
-    third = ("curvature_slope", "curvature_label_slope", "label_curvature")
-    missing = [name for name in third if getattr(family, name) is None]
-    if missing:
-        raise InputError(
-            f"The leakage of the whole procedure takes third derivatives of the loss: the family "
-            f"{family.name!r} does not state {', '.join(missing)}."
-        )
+        return RecordSlopes(design, a, a_m, a_y, M, tied, own, by_theta, -packed_form(g, h))
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

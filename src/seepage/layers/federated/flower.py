@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,20 +84,21 @@ class UpdateRecorder:
         self.nodes.append(node)
 
     def gradients(self) -> LayerGradients:
-        """Return the updates recorded so far, for :func:`seepage.layers.v_information`."""
+        """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
+
+        They know their nodes, by which that groups them.
+        """
         if not self._parts:
             raise InputError("No update was recorded yet.")
-        self._parts = [joined(self._parts)]
+        # Numbers of 64 bits without a sign, which lists of small and large ones would not stay.
+        nodes = np.array(self.nodes, dtype=np.uint64)
+        self._parts = [replace(joined(self._parts), nodes=nodes)]
         return self._parts[0]
 
     def save(self) -> None:
         """Write what was recorded so far, if there is a path."""
         if self.path is not None and self._parts:
-            columns = {
-                "round": np.array(self.rounds),
-                "node": np.array(self.nodes, dtype=np.uint64),
-            }
-            save_gradients(self.gradients(), self.path, **columns)
+            save_gradients(self.gradients(), self.path, round=np.array(self.rounds))
 
     def _go_on(self, path: Path) -> None:
         found, columns = load_gradients(path)

@@ -46,6 +46,9 @@ class LayerGradients:
         For every layer, the variance that unit noise on the gradient has in each column.
     projections
         For every layer that was projected, the number that identifies its projection.
+    nodes
+        Which client each gradient came from, ``(n,)``, where that is known: gradients of one client
+        are alike, so V-information and the attacks group by it unless told otherwise.
 
     Examples
     --------
@@ -63,8 +66,14 @@ class LayerGradients:
     norms: np.ndarray
     variances: Mapping[str, np.ndarray]
     projections: Mapping[str, int] = field(default_factory=dict)
+    nodes: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        if self.nodes is not None and np.shape(self.nodes) != (len(self.norms),):
+            raise InputError(
+                f"There are {len(self.norms)} gradients, but nodes has the shape "
+                f"{np.shape(self.nodes)}; name one node for each."
+            )
         for layer in self.blocks:
             if not isinstance(layer, str):
                 raise InputError(
@@ -152,7 +161,8 @@ class LayerGradients:
     def rows(self, which: Any) -> LayerGradients:
         """Return some of the gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}
-        return replace(self, blocks=blocks, norms=self.norms[which])
+        nodes = None if self.nodes is None else self.nodes[which]
+        return replace(self, blocks=blocks, norms=self.norms[which], nodes=nodes)
 
     def without(self, *layers: str) -> LayerGradients:
         """Return what is left when these layers are not sent."""
@@ -162,12 +172,13 @@ class LayerGradients:
         if not left:
             raise InputError("Nothing is left when every layer is dropped.")
         places = [self.layers.index(k) for k in left]
-        return LayerGradients(
-            {k: self.blocks[k] for k in left},
-            {k: self.sizes[k] for k in left},
-            self.norms[:, places],
-            {k: self.variances[k] for k in left},
-            {k: key for k, key in self.projections.items() if k in left},
+        return replace(
+            self,
+            blocks={k: self.blocks[k] for k in left},
+            sizes={k: self.sizes[k] for k in left},
+            norms=self.norms[:, places],
+            variances={k: self.variances[k] for k in left},
+            projections={k: key for k, key in self.projections.items() if k in left},
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
@@ -223,12 +234,18 @@ class LayerGradients:
 
 
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
-    """Return several recordings with the same layers and projection as one."""
+    """Return several recordings with the same layers and projection as one.
+
+    It knows its nodes if all of them do.
+    """
     first = parts[0]
     for part in parts[1:]:
         first.check_same_projection(part)
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
-    return replace(first, blocks=blocks, norms=np.concatenate([part.norms for part in parts]))
+    known = [part.nodes for part in parts if part.nodes is not None]
+    nodes = np.concatenate(known) if len(known) == len(parts) else None
+    norms = np.concatenate([part.norms for part in parts])
+    return replace(first, blocks=blocks, norms=norms, nodes=nodes)
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
@@ -241,8 +258,11 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     path
         The file, a NumPy archive.
     columns
-        Arrays with one entry per gradient.
+        Arrays with one entry per gradient. The nodes of the recording, where it knows them, are
+        written as the column ``node`` unless one is given.
     """
+    if gradients.nodes is not None:
+        columns = {"node": gradients.nodes} | columns
     arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
     arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
@@ -256,7 +276,10 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
 def load_gradients(
     path: str | os.PathLike[str],
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
-    """Read what :func:`save_gradients` wrote: the gradients, and the further columns."""
+    """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
+
+    The column ``node``, where there is one, also becomes the ``nodes`` of the gradients.
+    """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
     try:
@@ -272,7 +295,8 @@ def load_gradients(
                 for name in found.files
                 if name.startswith("column ")
             }
-            return LayerGradients(blocks, sizes, found["norms"], variances, keys), columns
+            nodes = columns.get("node")
+            return LayerGradients(blocks, sizes, found["norms"], variances, keys, nodes), columns
     # An array without names (.npy) is no context, and a file of another kind has other entries.
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise InputError(

@@ -20,6 +20,7 @@ from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import call
 from seepage.support.chunks import progress
+from seepage.tables.frames import as_numpy
 
 _HELD = 64  # gradients gathered where the network lives before they are fetched
 
@@ -32,6 +33,7 @@ def record_gradients(
     layers: Sequence[str] | None = None,
     width: int = WIDTH,
     seed: int = 0,
+    nodes: Any = None,
 ) -> LayerGradients:
     """Return the mean gradient of every batch, layer by layer: what FedSGD would send.
 
@@ -50,6 +52,8 @@ def record_gradients(
         Layers with more numbers than this are projected to it at random.
     seed
         Of the projection: recordings to be compared need the same.
+    nodes
+        Which client each batch belongs to, by which V-information groups them.
 
     Examples
     --------
@@ -74,7 +78,7 @@ def record_gradients(
             total = losses(output, y).mean()
             found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
         keeper.add(dict(zip(trained, found, strict=True)))
-    return keeper.result()
+    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
 
 
 def record_updates(
@@ -84,11 +88,13 @@ def record_updates(
     layers: Sequence[str] | None = None,
     width: int = WIDTH,
     seed: int = 0,
+    nodes: Any = None,
 ) -> LayerGradients:
     """Return updates that were seen, layer by layer.
 
     Each is an :class:`Update` or ``{parameter name: tensor or array}``. The other parameters are
-    those of :func:`record_gradients`; ``net`` gives the layers their names and sizes.
+    those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
+    :class:`Update` knows its clients: unless ``nodes`` are given, they are its node.
 
     Examples
     --------
@@ -101,7 +107,10 @@ def record_updates(
     net = unwrapped(net)
     keeper = _Keeper(net, layers, width, seed)
     shapes = {name: p.shape for name, p in net.named_parameters()}
+    senders = []
     for update in updates:
+        if isinstance(update, Update):
+            senders.append("+".join(str(client) for client in update.clients))
         values = update.values if isinstance(update, Update) else update
         if not isinstance(values, Mapping):
             raise InputError(
@@ -117,7 +126,10 @@ def record_updates(
                 )
             found[name] = torch.as_tensor(values[name])
         keeper.add(found)
-    return keeper.result()
+    seen = keeper.result()
+    if nodes is not None:
+        return replace(seen, nodes=as_numpy(nodes))
+    return replace(seen, nodes=np.array(senders)) if len(senders) == len(seen) else seen
 
 
 def blank_recording(

@@ -342,7 +342,7 @@ class OutputShape:
 
 
 @dataclass(frozen=True)
-class WatchedRun:
+class NetworkRun:
     """The losses of a batch, and the calls that were kept on the way, in their order."""
 
     losses: Tensor
@@ -387,7 +387,7 @@ class WatchedNetwork:
         on_output: OnOutput,
         versions: bool = True,
         twice: bool = False,
-    ) -> WatchedRun:
+    ) -> NetworkRun:
         """Run the network on a batch and show the outputs of all uses of parameters."""
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
@@ -402,7 +402,7 @@ class WatchedNetwork:
                 "The network uses its parameters less often than when it was first looked at; its "
                 "course must not depend on the data."
             )
-        return WatchedRun(losses, keeper.calls)
+        return NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""

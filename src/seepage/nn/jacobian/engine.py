@@ -13,7 +13,7 @@ The engine owns the clip, and every pass is made with the one it has just then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -29,6 +29,7 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
 from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
 from seepage.nn.jacobian.random_directions import (
+    Direction,
     Directions,
     Draw,
     is_wide,
@@ -36,7 +37,7 @@ from seepage.nn.jacobian.random_directions import (
     random_direction,
     row_signs,
 )
-from seepage.nn.jacobian.tangents import inner_products
+from seepage.nn.jacobian.tangents import inner_products, summed_change
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
@@ -233,6 +234,28 @@ class Engine:
             return self.masked(pull)
 
         return torch.cat(self._in_chunks(x, y, 8, work))
+
+    def summed_changes(self, x: Inputs, y: Tensor, v: Tensor) -> dict[str, Tensor]:
+        """Return ``Σ_i J̃_i v_i`` by parameter, for one direction ``v (B, …)`` of every record."""
+        self._prepare(x, y)
+
+        def work(batch: Batch, rows: slice) -> dict[str, Tensor]:
+            return summed_change(self._network, batch, self.masked(v[rows]), self.clip)
+
+        parts = self._in_chunks(x, y, 5, work)
+        return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+
+    def pulls_along(self, x: Inputs, y: Tensor, u: Mapping[str, Tensor]) -> Tensor:
+        """Return ``J̃_iᵀu_k``, ``(K, B, …)``, for K directions of every parameter, ``(K, …)``."""
+        self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
+        count = len(next(iter(u.values())))
+        given = [{name: Direction(values[k]) for name, values in u.items()} for k in range(count)]
+
+        def work(batch: Batch, rows: slice) -> Tensor:
+            found = dense_probe(self._network, batch, lambda: given, self.clip)
+            return self.masked(found.pulls, 2)
+
+        return torch.cat(self._in_chunks(x, y, 8 + 3 * (count - 1), work), 1)
 
     def radial_pull(self, x: Inputs, y: Tensor) -> RadialPull:
         """Return ``Jᵀg = ½∇‖g‖²`` of every record, before clipping, with norms and losses."""

@@ -20,8 +20,9 @@ from seepage.nn.gradients.per_record_gradients import (
     ParameterGradient,
     RecordGradients,
     grouped,
+    weighted_sums,
 )
-from seepage.nn.gradients.watching import WatchedNetwork, WatchedRun, differentiable_backends
+from seepage.nn.gradients.watching import NetworkRun, WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 
@@ -91,7 +92,7 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
     parameters = network.problem.detached()
 
     def pieces(z: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        runs: list[WatchedRun] = []
+        runs: list[NetworkRun] = []
 
         def total(shifts: list[Tensor]) -> tuple[Tensor, Tensor]:
             each = iter(shifts)
@@ -147,3 +148,29 @@ def inner_products(
                 seen.changes[k] = ()
                 seen.terms[k] = replace(seen.terms[k], tensors=())
     return InnerProducts(gg, gd, dd, seen.losses, gradients)
+
+
+def summed_change(
+    network: WatchedNetwork, batch: Batch, v: Tensor, clip: Clip
+) -> dict[str, Tensor]:
+    """Return ``Σ_i ∂g̃_i`` by parameter name, for a change of every record along ``v (B, …)``.
+
+    With ``∂g = Jv``, ``∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ`` (see ``clipping``).
+    """
+    seen = tangents(network, batch, v[None])
+    gg, gd = torch.zeros_like(seen.losses), torch.zeros_like(seen.losses)
+    values: dict[Key, ParameterGradient] = {}
+    changes: dict[Key, ParameterGradient] = {}
+    with torch.no_grad():
+        for key, members in grouped(seen.terms).items():
+            values[key], (changes[key],) = seen.gradients(members)
+            grams = GramMatrices()
+            gg += values[key].dot(values[key], grams)
+            gd += values[key].dot(changes[key], grams)
+        norms = gg.sqrt()
+        along = torch.where(gg > 0, gd / torch.where(gg > 0, gg, 1.0), 0.0)
+        back = (clip.radial(norms) - 1) * along * clip.factor(norms)
+        like = network.problem.detached()
+        across = weighted_sums(changes, clip.factor(norms), like)
+        radial = weighted_sums(values, back, like)
+    return {name: across[name] + radial[name] for name in like}

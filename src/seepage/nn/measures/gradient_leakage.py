@@ -10,17 +10,21 @@ The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import Result
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.estimate import Estimate
+from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRelease
 from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
 from seepage.nn.measures.nystrom import InformationSketch, nystrom
 from seepage.nn.measures.traces import (
@@ -35,6 +39,7 @@ from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
 from seepage.support.number_check import check_positive
+from seepage.tables.frames import MemorySource, Table
 
 CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
@@ -55,6 +60,7 @@ def leakage(
     max_grad_norm: float | None = None,
     clip: str | Clip = "hard",
     view: View | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
     clip_derivative: str = "exact",
     chunk_size: int | str = "auto",
     seed: int = 0,
@@ -78,6 +84,9 @@ def leakage(
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, under a name;
+        columns go by their position in a record, or as ``"x0"``, ``"x1"`` and so on.
     clip_derivative
         ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
         random signs (records, cells and parts) bounds the leakage from above, and says ``bound``
@@ -101,11 +110,7 @@ def leakage(
     (10, 4)
     """
     check_positive(noise_multiplier, "noise_multiplier")
-    if view is not None and not isinstance(view, View):
-        raise InputError(
-            "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
-            f"sp.nn.Embedding('module')), not {view!r}."
-        )
+    check_view(view)
     chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
         net,
@@ -116,11 +121,35 @@ def leakage(
         chunk_size=chunk_size,
         seed=seed,
     )
-    return GradientLeakage(engine, x, y, noise_multiplier * chosen.max_grad_norm)
+    noise = noise_multiplier * chosen.max_grad_norm
+    return GradientLeakage(engine, x, y, noise, attributes)
 
 
-class GradientLeakage:
+def check_view(view: Any) -> None:
+    """Raise unless this says what is unknown of a record."""
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
+        )
+
+
+def check_batch(x: Inputs, y: Tensor) -> None:
+    """Raise unless there is a label for each of at least one record."""
+    if batch_size(x) != len(y):
+        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+    if not len(y):
+        raise InputError("The batch holds no records; give at least one.")
+
+
+class GradientLeakage(Leakage):
     """The leakage of one noisy gradient about the records of its batch.
+
+    It answers all that the leakage of a table answers (``columns``, ``groups``, ``subset``,
+    ``dataset``, ``information``), so that bounds, calibration and guarantees work on it as on any
+    other: a record's columns are the entries of the view's variable that it leaves unknown, one
+    after the other, and its label counts where it is asked for (``label=True``). These answers are
+    exact and take a pass or more for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts`
+    can be estimated from a few probes instead.
 
     Parameters
     ----------
@@ -130,17 +159,47 @@ class GradientLeakage:
         The batch.
     noise
         The standard deviation of the noise on the sum of the clipped gradients.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, under a name.
     """
 
-    def __init__(self, engine: Engine, x: Inputs, y: Tensor, noise: float) -> None:
-        self.engine, self.x, self.y, self.noise = engine, x, y, noise
-        if batch_size(x) != len(y):
-            raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
-        if not len(y):
-            raise InputError("The batch holds no record; give at least one.")
+    jacobian: GradientJacobian
 
-    def records(
-        self, measure: str | None = None, method: str = "rademacher", probes: int = 32
+    def __init__(
+        self,
+        engine: Engine,
+        x: Inputs,
+        y: Tensor,
+        noise: float,
+        attributes: Mapping[str, Sequence[str | int]] | None = None,
+    ) -> None:
+        check_batch(x, y)
+        self.engine, self.x, self.y = engine, x, y
+        jacobian = GradientJacobian(engine, x, y, noise)
+        names = tuple(f"x{j}" for j in jacobian.entries.tolist())
+        source = MemorySource(Table(jacobian.X, names, None, "torch"), y)
+        super().__init__(
+            GradientRelease(jacobian), source, (Gaussian(noise),), Attributes(source, attributes)
+        )
+
+    def unknowns(
+        self, columns: Columns, label: bool | None = None, simplex: bool = False
+    ) -> tuple[Unknowns, str]:
+        """Return what ``columns`` names of the view, as directions of a record and in words."""
+        unknowns, about = super().unknowns(columns, bool(label), simplex)
+        if columns is None:
+            about = self.engine.view.describe() + (" and the label" if label else "")
+        return unknowns, about
+
+    def records(  # type: ignore[override]  # the measure first, as everywhere for networks
+        self,
+        measure: str | None = None,
+        method: str | None = None,
+        probes: int = 32,
+        *,
+        columns: Columns = None,
+        label: bool | None = None,
+        simplex: bool = False,
     ) -> Estimate:
         """Return the leakage about each record; also ``rows()``.
 
@@ -151,9 +210,12 @@ class GradientLeakage:
             ``estimate``, the value is from below, and the error reaches to the bound above. There
             is no default.
         method
-            For the dFIL: ``"rademacher"`` (random signs), ``"hutch++"``, or ``"exact"``.
+            For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
+            ``"exact"``.
         probes
             How many probes to spend, at least 2.
+        columns, label, simplex
+            Named, they are answered exactly, as for the leakage of a table.
         """
         if measure is None:
             raise InputError(
@@ -161,10 +223,17 @@ class GradientLeakage:
                 "many passes as probes, or 'fil', the most of any direction, which iterates up to "
                 "100 times over the batch."
             )
+        if columns is not None or label is not None or simplex:
+            if method not in (None, "exact"):
+                raise InputError(
+                    f"Where columns or the label are named, the answer is exact, not by {method!r}."
+                )
+            return _exact(super().records(columns, label, measure, simplex))
         if measure == "fil":
             return self._fil()
         if measure != "dfil":
             raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
+        method = "rademacher" if method is None else method
         trace = self._trace(method, probes)
         unknowns = self.engine.unknowns(self.x, self.y)
         exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
@@ -176,14 +245,19 @@ class GradientLeakage:
             degrees=trace.degrees,
         )
 
-    rows = records
+    rows = records  # type: ignore[assignment]
 
-    def cells(self, probes: int = 64, method: str = "rademacher") -> Estimate:
+    def cells(  # type: ignore[override]
+        self, probes: int = 64, method: str = "rademacher", *, columns: Columns = None
+    ) -> Estimate:
         """Return the leakage about each number of each record alone, the rest of it known.
 
         One line per record, in the order of its flattened variable (pixels, features); zero where
-        the view holds an entry as known. Every probe estimates all of them at once.
+        the view holds an entry as known. Every probe estimates all of them at once; of named
+        columns the answer is exact.
         """
+        if columns is not None:
+            return _exact(super().cells(columns))
         if method == "exact":
             squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
             return self._rooted(squared, torch.zeros_like(squared), "fil", "exact", "cells")
@@ -240,7 +314,7 @@ class GradientLeakage:
         the number of unknowns, or more.
         """
         found = nystrom(self.engine, self.x, self.y, rank)
-        return InformationSketch(found.factor / self.noise, found.shape)
+        return InformationSketch(found.factor / self.jacobian.noise, found.shape)
 
     def norms(self) -> Tensor:
         """Return the norm of every record's gradient before clipping."""
@@ -294,7 +368,7 @@ class GradientLeakage:
 
     def _whitened(self, squares: Tensor) -> Tensor:
         """Return information: squares of Jacobians over the variance of the noise."""
-        return squares / self.noise**2
+        return squares / self.jacobian.noise**2
 
     def _rooted(
         self,
@@ -320,8 +394,13 @@ class GradientLeakage:
             about=about or self.engine.view.describe(),
             names=names,
             library="torch",
-            noise=(Gaussian(self.noise),),
+            noise=self.noise,
             standard_errors=spread,
             conditions=(*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS,
             degrees=degrees,
         )
+
+
+def _exact(result: Result) -> Estimate:
+    """Return an exact result as an estimate without errors."""
+    return Estimate(**vars(result), standard_errors=torch.zeros_like(result.values))

@@ -64,19 +64,31 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> TraceEstimate:
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
     """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent for each unknown; zero where known."""
-    count = batch_size(x)
     z = engine.variable(x, y)
     mask = engine.view.mask_for(z)
     size = z[0].numel()
     which = torch.arange(size) if mask is None else torch.nonzero(mask.flatten()).flatten().cpu()
-    out = torch.zeros(count, size, dtype=z.dtype, device=z.device)
-    for start in progress(range(0, len(which), _AT_A_TIME), "unknowns"):
-        few = which[start : start + _AT_A_TIME].to(z.device)
-        units = torch.zeros(len(few), size, dtype=z.dtype, device=z.device)
-        units[torch.arange(len(few), device=z.device), few] = 1.0
-        v = units.reshape(len(few), 1, *z.shape[1:]).expand(-1, count, *z.shape[1:])
-        out[:, few] = engine.squared_changes(x, y, v)
-    return out.reshape(count, *z.shape[1:])
+    out = torch.zeros(batch_size(x), size, dtype=z.dtype, device=z.device)
+
+    def unit(k: int) -> Tensor:
+        one = torch.zeros(size, dtype=z.dtype, device=z.device)
+        one[which[k]] = 1.0
+        return one.reshape(z.shape[1:])
+
+    out[:, which.to(z.device)] = squared_changes_along(engine, x, y, unit, len(which))
+    return out.reshape(-1, *z.shape[1:])
+
+
+def squared_changes_along(
+    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
+) -> Tensor:
+    """Return ``‖J̃v‖²`` of every record for ``count`` directions that all share, ``(B, count)``."""
+    found = []
+    for start in progress(range(0, count, _AT_A_TIME), "unknowns"):
+        some = [direction(k) for k in range(start, min(start + _AT_A_TIME, count))]
+        v = torch.stack(some)[:, None].expand(-1, batch_size(x), *some[0].shape)
+        found.append(engine.squared_changes(x, y, v))
+    return torch.cat(found, 1)
 
 
 def hutchpp(

@@ -19,14 +19,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.answers import Answers
-from seepage.streams.dask.tree import fetch, named, tree_sum
-from seepage.streams.dask.worker_files import fill_folder
-from seepage.streams.disk.coding import Coding
+from seepage.streams.dask.tasks import fetch, fill_folder, named, tree_sum
+from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Batches, ParquetFiles, Piece
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.support.chunks import usable_cores
-from seepage.tables.source import Chunk
+from seepage.tables.source import AnswerIfAny, Chunk
 from seepage.tables.table_file import write_tables
 
 Answer = TypeVar("Answer")
@@ -60,7 +58,7 @@ class SpreadFiles(ParquetFiles):
     def total(
         self,
         batches: Batches,
-        coding: Coding,
+        coding: TableEncoding,
         function: Callable[[Chunk], Answer],
         what: str,
         extra: Sequence[str],
@@ -88,7 +86,7 @@ class SpreadFiles(ParquetFiles):
     def write_folder(
         self,
         batches: Batches,
-        coding: Coding,
+        coding: TableEncoding,
         function: Callable[[Chunk], pa.Table],
         path: Path,
         what: str,
@@ -156,7 +154,7 @@ def _call(function: Any, *arguments: Any) -> Any:
 def _on_part(
     part: Batches,
     start: int,
-    coding: Coding,
+    coding: TableEncoding,
     function: Callable[[Chunk], Answer],
     extra: tuple[str, ...],
     sharing: int,
@@ -184,9 +182,9 @@ def _pieces_summed(
     columns: tuple[str, ...],
     function: Callable[[list[Piece]], Any],
     sharing: int,
-) -> Answers:
+) -> AnswerIfAny:
     found = sum_pieces(part, columns, function, _threads(sharing))
-    return Answers(()) if found is None else Answers((found,))
+    return AnswerIfAny(()) if found is None else AnswerIfAny((found,))
 
 
 def _rows(part: Batches, start: int) -> list[int]:

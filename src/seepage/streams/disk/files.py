@@ -1,4 +1,4 @@
-"""Parquet files, or a pyarrow data set, as a stream of record batches that says where each is from.
+"""Parquet files, or a pyarrow data set: found, read as record batches, cut for several machines.
 
 Files are read through small buffers, a few pages of every column at a time: a file whose row groups
 are larger than memory takes no more of it than one with small ones.
@@ -6,6 +6,7 @@ are larger than memory takes no more of it than one with small ones.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from seepage.errors import InputError
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
+PART_ROWS = 100_000  # rows that pay for what a part costs: a task, and a matrix that is sent
 BROKEN = (pa.ArrowException, OSError, ValueError)
 
 
@@ -128,8 +130,6 @@ class ParquetFiles(Batches):
 
     def parts(self) -> list[Batches]:
         """Return the row groups of every file, as many together as make a part."""
-        from seepage.streams.disk.parts import cut
-
         return [part for k, rows in enumerate(self._groups) for part in cut(self._only(k), rows)]
 
     def _only(self, k: int) -> ParquetFiles:
@@ -249,3 +249,114 @@ def _damaged(name: str) -> InputError:
 def _unreadable(error: Exception) -> InputError:
     first = str(error).splitlines()[0][:300].rstrip(".") if str(error) else type(error).__name__
     return InputError(f"The data set cannot be read: {first}.")
+
+
+class ParquetPart(Batches):
+    """Some row groups of one Parquet file.
+
+    Parameters
+    ----------
+    file
+        The file.
+    groups
+        The row groups.
+    rows
+        How many rows these have.
+    """
+
+    def __init__(self, file: ParquetFiles, groups: range, rows: int) -> None:
+        self._file, self._groups, self._rows = file, groups, rows
+        self.schema = file.schema
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._rows
+
+    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
+        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
+        return self._file.read_groups(0, self._groups, columns, size)
+
+
+def cut(file: ParquetFiles, rows: Sequence[int]) -> list[ParquetPart]:
+    """Return a file in parts of at least :data:`PART_ROWS` rows, or whole where it has fewer.
+
+    ``rows`` are those of its row groups.
+    """
+    parts, first, held = [], 0, 0
+    for group, count in enumerate(rows, 1):
+        held += count
+        if held >= PART_ROWS or (group == len(rows) and held):
+            parts.append(ParquetPart(file, range(first, group), held))
+            first, held = group, 0
+    return parts
+
+
+def open_batches(data: Any, filesystem: Any = None) -> Batches:
+    """Open a Parquet file, a folder of them, a list of them, or a pyarrow data set.
+
+    Paths may be those of any file system that fsspec or pyarrow know (``s3://…``).
+    """
+    if hasattr(data, "get_fragments"):
+        return DatasetBatches(data)
+    several = not isinstance(data, str | os.PathLike)
+    given = [os.fspath(path) for path in (data if several else [data])]
+    if not given:
+        raise InputError("No Parquet file was named; name at least one.")
+    found, system = _locate(given[0], filesystem)
+    if several:
+        files = [_locate(path, filesystem)[0] for path in given]
+        return ParquetFiles(files, system, None)
+    about = system.get_file_info(found)
+    if about.type == pafs.FileType.NotFound:
+        raise InputError(f"There is no file or folder {given[0]}.")
+    if about.type == pafs.FileType.File:
+        return ParquetFiles([found], system, None)
+    return _open_folder(found, system, given[0])
+
+
+def _open_folder(folder: str, system: Any, shown: str) -> Batches:
+    inside = system.get_file_info(pafs.FileSelector(folder, recursive=True))
+    parts = {
+        info.path: PurePosixPath(info.path).relative_to(folder).parts
+        for info in inside
+        if info.type == pafs.FileType.File and info.path.lower().endswith((".parquet", ".pq"))
+    }
+    # As other readers of folders do: what starts with a dot or underscore is no data.
+    files = sorted(path for path, names in parts.items() if not any(n[0] in "._" for n in names))
+    if not files:
+        raise InputError(f"The folder {shown} has no Parquet file (.parquet) in it.")
+    if any("=" in name for path in files for name in parts[path][:-1]):
+        import pyarrow.dataset as pads
+
+        ParquetFiles(files, system, folder)  # its checks name the file
+        kind = pads.partitioning(flavor="hive")
+        return DatasetBatches(
+            pads.dataset(files, filesystem=system, format="parquet", partitioning=kind)
+        )
+    return ParquetFiles(files, system, folder)
+
+
+def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
+    """Return the path within its file system, and that file system as pyarrow's."""
+    if filesystem is not None:
+        if isinstance(filesystem, pafs.FileSystem):
+            return path, filesystem
+        return path, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    if "://" not in path:
+        return str(Path(path).absolute()), pafs.LocalFileSystem()
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    except ImportError:
+        try:
+            system, inner = pafs.FileSystem.from_uri(path)
+        except BROKEN as error:
+            raise InputError(
+                f"{path} cannot be opened by pyarrow alone; install fsspec, which opens more."
+            ) from error
+        return inner, system
+    try:
+        system, inner = url_to_fs(path)
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be opened: {error}.") from error
+    return inner, pafs.PyFileSystem(pafs.FSSpecHandler(system))

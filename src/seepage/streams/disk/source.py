@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
-from seepage.streams.disk.coding import Coding, plain_part, scanned_part
-from seepage.streams.disk.column_choice import check_column, choose_columns, class_levels
 from seepage.streams.disk.column_scan import Scan, scan
-from seepage.streams.disk.files import Batches, Piece, plain_type
-from seepage.streams.disk.in_order import in_order
-from seepage.streams.disk.opening import open_batches
-from seepage.support.chunks import CHUNK, progress_over
-from seepage.tables.facts import is_text
+from seepage.streams.disk.encoding import (
+    TableEncoding,
+    check_column,
+    choose_columns,
+    class_levels,
+    encoded_columns,
+)
+from seepage.streams.disk.files import Batches, Piece, open_batches, plain_type
+from seepage.support.chunks import CHUNK, progress_over, usable_cores
 from seepage.tables.source import Chunk, RowSource
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _WIDE = 4096  # rows of a wide table that pay for what a chunk costs once
 _LARGEST = 8 * CHUNK  # numbers in one chunk at most
+_MOST_WORKERS = 8  # each holds a chunk and what is made of it
 
 
 def parquet(
@@ -83,14 +90,8 @@ def parquet(
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
         raise InputError("The Parquet data have no rows.")
-    kinds = {name: batches.schema.field(name).type for name in wanted}
-    to_scan = [n for n in wanted if scale or is_text(plain_type(kinds[n]))]
-    found = scan_columns(batches, to_scan) if to_scan else Scan()
-    parts = tuple(
-        scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
-        for n in wanted
-    )
-    return ParquetRows(batches, Coding(parts, target, weight, scale, drop_first))
+    parts = encoded_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
+    return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
 class ParquetRows(RowSource):
@@ -106,7 +107,7 @@ class ParquetRows(RowSource):
         How many chunks are worked on at a time; one for each core where not given.
     """
 
-    def __init__(self, batches: Batches, coding: Coding, threads: int | None = None) -> None:
+    def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
         self.batches, self.coding, self._threads = batches, coding, threads
         self.names = coding.names()
         self.attributes = coding.attributes()
@@ -226,3 +227,28 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 
 def _rows_in(item: tuple[int, list[Piece]]) -> int:
     return sum(piece.batch.num_rows for piece in item[1])
+
+
+def in_order(
+    items: Iterator[Item], work: Callable[[Item], Answer], threads: int | None = None
+) -> Iterator[Answer]:
+    """Yield ``work(item)`` of every item in turn, several of them being worked on at a time.
+
+    The caller's thread reads; the workers compute. One chunk for each core keeps all of them busy
+    in every line of the work, where a matrix product spread over the cores would leave them idle
+    in between, so the linear algebra is kept to one thread meanwhile. ``threads`` is for whoever
+    shares the cores with others.
+    """
+    workers = min(usable_cores() if threads is None else threads, _MOST_WORKERS)
+    waiting: deque[Future[Answer]] = deque()
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -13,9 +13,8 @@ from seepage.auditing.measures import LEAST, MOST
 from seepage.auditing.report import writing
 from seepage.cli import app
 from seepage.streams.dask import spread_files
-from seepage.streams.disk import parts as parquet_parts
-from seepage.streams.disk.files import ParquetFiles
-from seepage.streams.disk.opening import open_batches
+from seepage.streams.disk import files as parquet_files
+from seepage.streams.disk.files import ParquetFiles, open_batches
 
 ROWS, NUMBERS = 60_000, 4
 
@@ -59,7 +58,7 @@ def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
     # Far more records are over the limit than are kept: they have to be counted by the workers.
     options = ["--sigma", "0.004", "--max-eta", "0.15"]
     alone = told(people, *options, "--out", str(tmp_path / "alone"))
-    monkeypatch.setattr(parquet_parts, "PART_ROWS", 10_000)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 10_000)
 
     def refuse(*arguments):
         raise AssertionError("rows were read by the client")
@@ -119,7 +118,7 @@ def full(text, file):
 
 
 def test_files_are_cut_between_row_groups(people, monkeypatch):
-    monkeypatch.setattr(parquet_parts, "PART_ROWS", 12_000)
+    monkeypatch.setattr(parquet_files, "PART_ROWS", 12_000)
     whole = open_batches(people)
     parts = whole.parts()
     assert [part.rows for part in parts] == [15_000, 15_000, 15_000, 5_000, 10_000]

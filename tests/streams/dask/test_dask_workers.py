@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.cli import app
 from seepage.streams.dask.source import dask_rows
-from seepage.streams.dask.tree import FAN_IN
+from seepage.streams.dask.tasks import FAN_IN
 
 ROWS, COLUMNS, PARTS = 24_000, 5, FAN_IN + 4
 BLOCK = ROWS // PARTS

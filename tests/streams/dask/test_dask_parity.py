@@ -284,13 +284,13 @@ def test_workers_do_not_write_over_what_is_there(tmp_path):
 
 
 def test_files_that_the_client_cannot_see_are_missed(tmp_path, monkeypatch):
-    from seepage.streams.dask import worker_files
+    from seepage.streams.dask import tasks
 
     _, leak = _both("logistic", False, chunks=(60, 4))
     elsewhere = tmp_path / "another machine"
-    plain = worker_files.write_tables
+    plain = tasks.write_tables
     monkeypatch.setattr(
-        worker_files, "write_tables", lambda tables, path: plain(tables, elsewhere / path.name)
+        tasks, "write_tables", lambda tables, path: plain(tables, elsewhere / path.name)
     )
     with pytest.raises(sp.InputError, match=r"part-000000\.parquet where this machine cannot see"):
         leak.rows().write(tmp_path / "rows")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums, column_sums
-from seepage.streams.disk.in_order import in_order
+from seepage.streams.disk.source import in_order
 
 numbers = st.one_of(
     st.none(),

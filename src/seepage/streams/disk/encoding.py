@@ -1,8 +1,8 @@
-"""Turn record batches into the numbers a linear model is fitted on, column by column."""
+"""Which columns are features, and how record batches become the numbers of a linear model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.errors import InputError
-from seepage.streams.disk.column_scan import ColumnSums
+from seepage.errors import InputError, nearest
+from seepage.streams.disk.column_scan import ColumnSums, Scan
 from seepage.streams.disk.files import Piece, plain_type
 from seepage.tables.encoded import Part, encode_column
 from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
@@ -20,7 +20,7 @@ from seepage.tables.source import Chunk
 
 
 @dataclass(frozen=True)
-class Coding:
+class TableEncoding:
     """How the columns of a table become features, labels and weights.
 
     Parameters
@@ -113,7 +113,20 @@ class Coding:
             row += width
 
 
-def plain_part(name: str, kind: pa.DataType) -> Part:
+def encoded_columns(
+    names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
+) -> tuple[Part, ...]:
+    """Return how each of some columns is encoded, text and what is to be scaled after a scan."""
+    kinds = {name: schema.field(name).type for name in names}
+    to_scan = [n for n in names if scale or is_text(plain_type(kinds[n]))]
+    found = scan(to_scan) if to_scan else Scan()
+    return tuple(
+        _scanned_part(n, kinds[n], found[n]) if n in found else _plain_part(n, kinds[n])
+        for n in names
+    )
+
+
+def _plain_part(name: str, kind: pa.DataType) -> Part:
     """Return how a column of numbers is encoded that is used as it is, or refuse its type."""
     kind = plain_type(kind)
     if is_number(kind):
@@ -126,7 +139,7 @@ def plain_part(name: str, kind: pa.DataType) -> Part:
     )
 
 
-def scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
+def _scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
     """Return how a column is encoded whose levels, mean and spread a scan has found."""
     kind = plain_type(kind)
     if is_text(kind):
@@ -140,7 +153,7 @@ def scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
         spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
         levels = pa.array(sorted(sums.levels), kind)
         return Part(name, "categorical", 0, None, 0.0, spread, levels, len(levels) < 2)
-    plain = plain_part(name, kind)
+    plain = _plain_part(name, kind)
     if plain.kind == "boolean":
         return plain
     if not sums.spread > 0:
@@ -227,3 +240,50 @@ def _refuse_new_levels(column: Any, part: Part, piece: Piece) -> None:
             f"Column {part.name!r} of {piece.file} holds a value that was not there when the "
             "levels were read; the files must not change while they are read."
         )
+
+
+def choose_columns(
+    known: Sequence[str], target: str, weight: str | None, columns: Sequence[str] | None
+) -> list[str]:
+    """Return the columns of the features: the named ones, or all but the label and the weight."""
+    known = list(known)
+    if len(set(known)) < len(known):
+        twice = next(n for n in known if known.count(n) > 1)
+        raise InputError(f"Several columns are called {twice!r}; rename all but one.")
+    special = [target] if weight is None else [target, weight]
+    if isinstance(columns, str):
+        columns = [columns]
+    wanted = [n for n in known if n not in special] if columns is None else list(columns)
+    for name in [*special, *wanted]:
+        check_column(name, known)
+    for name in wanted:
+        if name in special:
+            raise InputError(f"Column {name!r} cannot be both a feature and the label or weight.")
+        if wanted.count(name) > 1:
+            raise InputError(f"Column {name!r} was named twice.")
+    if not wanted:
+        raise InputError("There is no column left for the features.")
+    return wanted
+
+
+def check_column(name: str, known: Sequence[str]) -> None:
+    """Refuse a name that no column has."""
+    if name not in known:
+        raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+
+
+def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
+    """Return the different labels, sorted, from what a scan found of them."""
+    if sums.missing:
+        raise InputError(f"The labels in column {target!r} have {sums.missing:,} gaps.")
+    if sums.levels is None:
+        raise InputError(
+            f"Column {target!r} has more than 1,000 different values, too many to be "
+            "classes; fit a regression, or name another column."
+        )
+    if pa.types.is_floating(kind) and not sums.whole:
+        raise InputError(
+            f"Column {target!r} holds numbers with decimals, which are no classes; fit a "
+            "regression, or name another column."
+        )
+    return np.asarray(sorted(sums.levels), dtype=object if is_text(kind) else None)

@@ -1,0 +1,323 @@
+"""The Jacobian of one noisy gradient about the records of its batch, as the core asks for it.
+
+The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, of which record i moves its own
+term only. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine gives
+without writing any of it out. A record that changes by a finite amount moves the release by
+``g̃(z′) − g̃(z)``: nothing has to be fitted again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.traces import squared_changes_along
+from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
+from seepage.tables.frames import as_numpy
+from seepage.tables.source import Chunk
+
+_AT_A_TIME = 8  # lines of the Jacobian that share one pass
+
+
+class GradientJacobian(ReleaseJacobian):
+    """``∂(Σ g̃)/∂z`` of a batch, over the standard deviation of the noise.
+
+    The columns of a record are the entries of the view's variable that it leaves unknown, one after
+    the other. Where the view is about the input, the label may be asked about beside it: the target
+    as it is where it is a number, and the probability of each class where it is one.
+
+    Parameters
+    ----------
+    engine
+        The network, its loss, its clip and the view.
+    x, y
+        The batch, records along the first axis.
+    noise
+        The standard deviation of the noise on the sum of the clipped gradients.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> from seepage.core.unknowns import Unknowns
+    >>> from seepage.nn.measures.gradient_jacobian import GradientJacobian
+    >>> net = torch.nn.Linear(3, 1, bias=False)
+    >>> engine = sp.nn.Engine(net, "mse", clip=sp.nn.NoClip())
+    >>> jacobian = GradientJacobian(engine, torch.randn(5, 3), torch.randn(5, 1), noise=2.0)
+    >>> jacobian.rows, jacobian.features, jacobian.size
+    (5, 3, 3)
+    >>> jacobian.row_information(Unknowns(None, False))(slice(0, 2)).shape
+    torch.Size([2, 3, 3])
+    """
+
+    def __init__(self, engine: Engine, x: Inputs, y: Tensor, noise: float) -> None:
+        self.engine, self.inputs, self.target, self.noise = engine, x, y, noise
+        z = engine.view.variable(engine.net, x, y)
+        mask = engine.view.mask_for(z)
+        self._shape = tuple(z.shape[1:])
+        unknown = torch.ones(self._shape, dtype=torch.bool) if mask is None else mask
+        self.entries = torch.nonzero(unknown.flatten()).flatten().to(z.device)
+        flat = z.reshape(len(z), -1)
+        self.X = flat if mask is None else flat[:, self.entries]
+        self.rows, self.features = self.X.shape
+        self.size = sum(p.numel() for p in engine.problem.released().values())
+
+    @property
+    def label_size(self) -> int:  # type: ignore[override]
+        """The unknowns in one label, where it may be asked about beside the input."""
+        return math.prod(self._with_label[1])
+
+    @cached_property
+    def _with_label(self) -> tuple[Engine, tuple[int, ...]]:
+        """Return the engine about input and label together, and the shape of one label."""
+        engine = self.engine
+        if not isinstance(engine.view, Input):
+            raise InputError(
+                f"The question is about {engine.view.describe()} alone; ask about the label beside "
+                "the input with view=sp.nn.Input(), and about it alone with view=sp.nn.Label()."
+            )
+        shape = tuple(Label().variable(engine.net, *self._batch(slice(0, 1))).shape[1:])
+        both = Engine(
+            engine.net,
+            engine.problem.loss,
+            view=_InputAndLabel(shape),
+            chunk_size=engine.chunks.size or "auto",
+        )
+        return both, shape
+
+    def unknown_count(self, unknowns: Unknowns) -> int:
+        """Count the unknown numbers of one row."""
+        label = self.label_size if unknowns.label else 0
+        return unknowns.features(self.features) + label
+
+    def _asked(self, unknowns: Unknowns) -> Engine:
+        if not unknowns.label:
+            return self.engine
+        engine = self._with_label[0]
+        engine.clip = self.engine.clip  # which owns it
+        return engine
+
+    def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return ``J z`` for a change ``z (len(rows), q)`` of some records, ``(P,)``."""
+        total = self._asked(unknowns).summed_changes(*self._batch(rows), self._placed(z, unknowns))
+        return torch.cat([part.flatten() for part in total.values()]) / self.noise
+
+    def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        return self._pulled(v[None, :], unknowns, rows)[0]
+
+    def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
+        """Return the function that gives each row's information matrix, ``(m, q, q)``.
+
+        One product for each unknown, whatever the number of parameters.
+        """
+        operator = self.row_operator(unknowns)
+        count = self.unknown_count(unknowns)
+
+        def matrices(rows: slice) -> Tensor:
+            apply, held = operator(rows), len(range(self.rows)[rows])
+            units = torch.eye(count, dtype=self.X.dtype, device=self.X.device)
+            found = torch.stack([apply(unit.expand(held, count)) for unit in units], 2)
+            return (found + found.transpose(1, 2)) / 2
+
+        return matrices
+
+    def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Tensor], Tensor]]:
+        """Return, for some rows, the product of one vector per row with its information matrix."""
+
+        def operator(rows: slice) -> Callable[[Tensor], Tensor]:
+            engine, (x, y) = self._asked(unknowns), self._batch(rows)
+
+            def apply(v: Tensor) -> Tensor:
+                product = engine.information_product(x, y, self._placed(v, unknowns))
+                return self._taken(product, unknowns) / self.noise**2
+
+            return apply
+
+        return operator
+
+    def row_traces(self, unknowns: Unknowns) -> Tensor:
+        """Return the trace of the information about each row, ``(n,)``."""
+        return self._squared(unknowns).sum(1)
+
+    def cell_information(self, unknowns: Unknowns) -> Tensor:
+        """Return the information about each unknown feature alone, ``(n, t)``."""
+        return self._squared(Unknowns(unknowns.columns, False, unknowns.basis))
+
+    def _squared(self, unknowns: Unknowns) -> Tensor:
+        """Return ``‖J e_j‖²`` for each unknown direction of each record, ``(n, q)``."""
+        engine, count = self._asked(unknowns), self.unknown_count(unknowns)
+
+        def unit(k: int) -> Tensor:
+            one = self.zeros(1, count)
+            one[0, k] = 1.0
+            return self._placed(one, unknowns)[0]
+
+        found = squared_changes_along(engine, self.inputs, self.target, unit, count)
+        return found / self.noise**2
+
+    def column_traces(self, attributes: list[Unknowns], rows: Any) -> Tensor:
+        """Return the trace of the information about each attribute over the rows; they add up."""
+        return torch.stack([self.row_traces(u)[rows].sum() for u in attributes])
+
+    def refits(self) -> GradientMoves:
+        """Return how the release moves when a record changes by a finite amount."""
+        if not isinstance(self.engine.view, Input | Label):
+            raise InputError(
+                "How far the gradient moves when an embedding changes by a finite amount is not "
+                "told; ask about the input or the label."
+            )
+        return GradientMoves(self)
+
+    def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
+        """Return the batch of records with ``features (K, d)`` that stand in a row's place."""
+        own_x, own_y = self._batch(slice(row, row + 1))
+        z = self.engine.view.variable(self.engine.net, own_x, own_y)
+        z = z.reshape(1, -1).repeat(len(features), 1)
+        z[:, self.entries] = torch.as_tensor(features).to(z)
+        z = z.reshape(-1, *self._shape)
+        again = torch.zeros(len(z), dtype=torch.int64, device=z.device)
+        if isinstance(self.engine.view, Label):
+            return rows_of(own_x, again), z
+        return z, own_y[again]
+
+    def _lines(self, unknowns: Unknowns, rows: Any) -> Iterator[Tensor]:
+        for start in range(0, self.size, _AT_A_TIME):
+            units = self.zeros(min(_AT_A_TIME, self.size - start), self.size)
+            units.diagonal(start).fill_(1.0)
+            yield from self._pulled(units, unknowns, rows)
+
+    def _pulled(self, v: Tensor, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return ``Jᵀv`` for some vectors ``v (K, P)`` of the release, ``(K, len(rows), q)``."""
+        released = self.engine.problem.released()
+        pieces = v.split([p.numel() for p in released.values()], 1)
+        directions = {
+            name: piece.reshape(-1, *p.shape)
+            for (name, p), piece in zip(released.items(), pieces, strict=True)
+        }
+        pulls = self._asked(unknowns).pulls_along(*self._batch(rows), directions)
+        return torch.stack([self._taken(pull, unknowns) for pull in pulls]) / self.noise
+
+    def _batch(self, rows: Any) -> tuple[Inputs, Tensor]:
+        return rows_of(self.inputs, rows), self.target[rows]
+
+    def _placed(self, z: Tensor, unknowns: Unknowns) -> Tensor:
+        """Spread changes ``(m, q)`` of the unknowns out over the variable, ``(m, …)``."""
+        features = unknowns.features(self.features)
+        out = self.zeros(len(z), math.prod(self._shape))
+        if features:
+            out[:, self.entries] = unknowns.back(z[:, :features].T, self.features).T
+        if unknowns.label:
+            return torch.cat((out, z[:, features:]), 1)
+        return out.reshape(len(z), *self._shape)
+
+    def _taken(self, values: Tensor, unknowns: Unknowns) -> Tensor:
+        """Restrict values ``(m, …)`` of the variable to the unknowns, ``(m, q)``."""
+        flat = values.reshape(len(values), -1)
+        features = unknowns.of(flat[:, self.entries], axis=1)
+        if not unknowns.label:
+            return features
+        return torch.cat((features, flat[:, math.prod(self._shape) :]), 1)
+
+
+class _InputAndLabel(View):
+    """The input and the label of a record, flattened, one after the other."""
+
+    mask = None
+
+    def __init__(self, label_shape: tuple[int, ...]) -> None:
+        self.label_shape = label_shape
+
+    def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return both present values, ``(B, d + L)``."""
+        both = Input().variable(net, x, y), Label().variable(net, x, y).to(x)
+        return torch.cat([part.reshape(len(part), -1) for part in both], 1)
+
+    @contextmanager
+    def placed(
+        self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
+    ) -> Iterator[tuple[Inputs, Tensor]]:
+        """Call the network with the first part of ``z``, and use the rest as the target."""
+        size = x[0].numel()
+        yield z[:, :size].reshape(-1, *x.shape[1:]), z[:, size:].reshape(-1, *self.label_shape)
+
+    def describe(self) -> str:
+        """Return what the view is about, in words."""
+        return "the input and the label"
+
+
+class GradientRelease(Release):
+    """One noisy gradient of a batch, whose records are all in memory.
+
+    Parameters
+    ----------
+    template
+        The Jacobian about all of them.
+    """
+
+    template: GradientJacobian
+
+    def __init__(self, template: GradientJacobian) -> None:
+        self.template = template
+
+    @property
+    def sensitivity(self) -> float | None:
+        """Twice the largest norm of a clipped gradient: one record's goes, another's comes."""
+        reach = 2 * self.template.engine.clip.sensitivity
+        return reach if math.isfinite(reach) else None
+
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
+        """Return the Jacobian about the records of the only chunk."""
+        return self.template
+
+
+class GradientMoves:
+    """The gradient of a batch with one record replaced, all others kept: what finite changes do.
+
+    Parameters
+    ----------
+    jacobian
+        The Jacobian at the records as they are.
+    """
+
+    def __init__(self, jacobian: GradientJacobian) -> None:
+        self._at = jacobian
+        self.rounding = 64 * float(torch.finfo(jacobian.X.dtype).eps)
+        self.X = as_numpy(jacobian.X).astype(float)
+        self.target = as_numpy(jacobian.target)
+        self.theta = self._flat(jacobian.inputs, jacobian.target)
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the clipped sums for some replacements of a row, ``(K, P)``."""
+        return np.asarray(self.theta + self.moves(row, features, labels))
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
+        if labels is not None:
+            raise InputError("A record's label cannot be replaced here; ask with a view of it.")
+        x, y = self._at.replaced(row, features)
+        own = self._at.replaced(row, self.X[row][None, :])
+        each = [self._flat(rows_of(x, slice(k, k + 1)), y[k : k + 1]) for k in range(len(y))]
+        return np.asarray(np.stack(each) - self._flat(*own))
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
+    ) -> ReleaseJacobian:
+        """Return the Jacobian about the replaced row."""
+        x, y = self._at.replaced(row, np.asarray(features)[None, :])
+        return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
+
+    def _flat(self, x: Inputs, y: Tensor) -> np.ndarray:
+        total = self._at.engine.clipped_gradient(x, y).gradient
+        flat = torch.cat([part.flatten() for part in total.values()])
+        return np.asarray(as_numpy(flat), dtype=float)
