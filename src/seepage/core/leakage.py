@@ -334,7 +334,9 @@ class Leakage(Generic[PerRecord]):
         }
         if not self.source.in_memory:
             return cast(PerRecord, RecordStream(self.source, function, **told))
-        values, accuracy = _with_accuracy(self.release.template, question, unknowns)
+        values, accuracy = self._narrowed(
+            *_with_accuracy(self.release.template, question, unknowns)
+        )
         index, library = self.source.index, self.source.library
         result = Result(values, index=index, library=library, accuracy=accuracy, **told)
         return cast(PerRecord, warned(result))
@@ -441,8 +443,9 @@ class Leakage(Generic[PerRecord]):
         accuracy: Any,
         index: np.ndarray | None = None,
     ) -> Result:
+        values, accuracy = self._narrowed(_root(squared), accuracy)
         result = Result(
-            _root(squared),
+            values,
             view,
             measure,
             about=about,
@@ -452,6 +455,13 @@ class Leakage(Generic[PerRecord]):
             accuracy=accuracy,
         )
         return warned(result)
+
+    def _narrowed(self, values: Array, accuracy: Any) -> tuple[Array, Any]:
+        """Return numbers in the type of the table, which may have been widened on the way."""
+        if not self.source.in_memory or values.dtype == self.table.values.dtype:
+            return values, accuracy
+        xp, kind = array_namespace(values), self.table.values.dtype
+        return xp.astype(values, kind), accuracy + float(xp.finfo(kind).eps)
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------

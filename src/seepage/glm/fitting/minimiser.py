@@ -74,20 +74,19 @@ def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[
     sizes = xp.sqrt(xp.linalg.diagonal(gram))
     remedy = "drop it or set l2 to a positive number."
     if bool(xp.any(sizes == 0)):
+        name = names[int(xp.argmin(sizes))]
+        if objective.intercept:  # from which the column has been shifted away
+            raise _constant(name, remedy)
         raise InputError(
-            f"Column {names[int(xp.argmin(sizes))]!r} is constant (all zeros), so without L2 its "
-            f"coefficient is not determined; {remedy}"
+            f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
+            f"determined; {remedy}"
         )
     factor = cholesky_factor(gram) if counted >= P else None
     if factor is not None and factor.smallest_pivot > _CLEARLY_INDEPENDENT:
         return
     flat = objective.constant_columns() if objective.intercept else None
     if flat is not None and bool(xp.any(flat)):
-        name = names[int(xp.argmax(xp.astype(flat, xp.int64)))]
-        raise InputError(
-            f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
-            f"determined; {remedy}"
-        )
+        raise _constant(names[int(xp.argmax(xp.astype(flat, xp.int64)))], remedy)
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
@@ -100,6 +99,13 @@ def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[
             f"{_listed(dependent, names)} depend linearly on one another, so without L2 the "
             "coefficients are not determined; drop one of them or set l2 to a positive number."
         )
+
+
+def _constant(name: str, remedy: str) -> InputError:
+    return InputError(
+        f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
+        f"determined; {remedy}"
+    )
 
 
 def _dependent_columns(R: Array, rows: int) -> list[int]:
