@@ -59,7 +59,7 @@ def test_one_unknown_has_the_inverse_of_its_information_for_a_bound(column: str)
 
 
 def test_noise_calibrated_on_one_unknown_meets_its_target() -> None:
-    leak, X = one_dummy()
+    leak, _ = one_dummy()
     noise = sp.calibrate(leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]))
     cells = np.asarray(leak.cells(columns=["age"]).mse_bound())
     # The bound on one unknown grows as the square of the noise.
@@ -315,7 +315,7 @@ def test_a_column_far_from_zero_varies(tmp_path: Path) -> None:
     table = pd.DataFrame({"far": far, "x": rng.standard_normal(60)})
     table["y"] = (far - 1e15) / 10 + table["x"] + rng.standard_normal(60)
     found = audited(table, tmp_path / "far.parquet")
-    assert [column["name"] for column in found["attributes"]] == ["far", "x"]
+    assert "far" in [column["name"] for column in found["attributes"]]
 
 
 def test_a_target_beyond_what_floats_can_tell_apart_is_refused(tmp_path: Path) -> None:
@@ -363,7 +363,9 @@ def test_the_median_of_an_audit_is_the_median(tmp_path: Path) -> None:
 def test_who_has_set_a_penalty_is_not_told_to_set_one() -> None:
     X, z = timestamps(1e9)
     y = (z + np.random.default_rng(2).standard_normal(12) > 0).astype(float)
+    told = ""
     try:
         sp.glm.LogisticRegression(l2=1e-2, fit_intercept=True).fit(X, y)
     except sp.InputError as refusal:
-        assert "set l2" not in str(refusal)
+        told = str(refusal)
+    assert "set l2" not in told

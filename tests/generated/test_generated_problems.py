@@ -1,4 +1,4 @@
-"""Linear models drawn at random, every view and measure against 60 digits; ``make fuzz`` draws more."""
+"""Linear models drawn at random, every view and measure against 60 digits."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.optimum import EPS
-from seepage.glm.jacobian.secular import largest_eigenvalue
-from seepage.glm.jacobian.updated_spectrum import largest_after_update
+from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
 from seepage.glm.jacobian.whitening import Whitener
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
 from seepage.support.double_double import Double, product
@@ -185,7 +184,7 @@ class GLMJacobian(ReleaseJacobian):
         return float(array_namespace(self.X).finfo(self.X.dtype).eps)
 
     def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: how the unknown features move the release, but for ``r``, ``(P, t, K)``."""
+        """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
             return self._precise_columns(unknowns).high
         return unknowns.of(self._features_of(self.whitener), axis=1)
@@ -283,9 +282,9 @@ class GLMJacobian(ReleaseJacobian):
         """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
 
         ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
-        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
-        For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` it is ``wᵀa w`` at
-        most, and for a label's ``b²/a``.
+        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
+        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` it is
+        ``wᵀa w`` at most, and for a label's ``b²/a``.
         """
         xp = array_namespace(self.X)
         r, a, b = self.derivatives(rows)
@@ -762,8 +761,8 @@ class SingleOutputJacobian(GLMJacobian):
     (:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
     information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
     Whatever block of rows is asked about, the release sees it through three sums over the rows,
-    ``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger
-    than P×P.
+    ``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is
+    larger than P×P.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class Optimum:
 
     @property
     def derivatives(self) -> tuple[Array, Array, Array, Array]:
-        """``r``, ``a`` and ``b`` of every record of one output, weighted, and the error of ``r``."""
+        """``r``, ``a`` and ``b`` of every record of one output, and the error of ``r``; weighted."""
         fit, low = self.fit, None
         m = self.margins
         if isinstance(m, Double):
@@ -308,8 +308,8 @@ def _refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[D
         inverse = inverse.plus(step)
     if not residual <= _SINGULAR:
         raise singular(condition, ridge)
-    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: transposed, it is off by E of what it gives, whatever
-    # the condition.
+    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: transposed, it is off by E of what it gives,
+    # whatever the condition.
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
@@ -347,7 +347,7 @@ def _settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Doub
 
 
 def _slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes that balance the penalty, and their errors; for no more records than columns.
+    """Return the slopes that balance the penalty, and their errors, for few records.
 
     At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines the
     slopes, and without the difference of a mean and a label that a good fit makes them.

@@ -1,4 +1,4 @@
-"""From a record's design row to the release: ``x̃ ↦ A x̃``, with ``A = Φ^½ T⁻¹ H⁻¹`` whitened by noise.
+"""From a record's design row to the release: ``x̃ ↦ A x̃`` with ``A = Φ^½ T⁻¹ H⁻¹``.
 
 Where columns were shifted by a centre ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` takes the
 parameters back to the caller's: with ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the
