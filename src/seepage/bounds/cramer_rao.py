@@ -282,8 +282,8 @@ def _write_out(
 def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
     """Return ``J`` of a block, ``(P, unknowns)``, from the side that takes fewer products."""
     xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
-    if jacobian.exact_entries:
-        J = jacobian.entries(unknowns, rows)
+    if jacobian.exact_row_jacobians:
+        J = jacobian.row_jacobians(unknowns, rows)
         return xp.reshape(xp.permute_dims(J, (1, 0, 2)), (jacobian.size, -1))
     if jacobian.size <= count * rows.shape[0]:
         lines = [jacobian.adjoint(v, unknowns, rows) for v in _units(jacobian, jacobian.size)]

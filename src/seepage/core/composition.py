@@ -114,6 +114,7 @@ class ComposedJacobian(ReleaseJacobian):
         self.rows, self.features, self.label_size = first.rows, first.features, first.label_size
         self.size = sum(part.size for part in parts)
         self.target = first.target
+        self.states_accuracy = all(part.states_accuracy for part in parts)
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
@@ -142,16 +143,16 @@ class ComposedJacobian(ReleaseJacobian):
 
         return operator
 
-    def entries(self, unknowns: Unknowns, rows: Array) -> Array:
+    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, one release after the other."""
         self._check_label(unknowns)
         xp = array_namespace(self.X)
-        return xp.concat([part.entries(unknowns, rows) for part in self.parts], axis=1)
+        return xp.concat([part.row_jacobians(unknowns, rows) for part in self.parts], axis=1)
 
     @property
-    def exact_entries(self) -> bool:
-        """Whether :meth:`entries` is more exact than products with the Jacobian."""
-        return all(part.exact_entries for part in self.parts)
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        return all(part.exact_row_jacobians for part in self.parts)
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η: those of the least exact release."""
@@ -162,7 +163,7 @@ class ComposedJacobian(ReleaseJacobian):
         return self._worst([part.cell_accuracy(squared, unknowns) for part in self.parts])
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of :meth:`entries`, given their squares."""
+        """Return the relative errors of :meth:`row_jacobians`, column by column."""
         return self._worst([part.entry_accuracy(squared, unknowns, rows) for part in self.parts])
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:

@@ -8,6 +8,7 @@ any chunk of them, and :class:`Refits` is the same question for changes that are
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -49,6 +50,8 @@ class ReleaseJacobian(ABC):
         ``P``, how many numbers are released.
     fit
         The fitted linear model whose parameters are released, where that is what is released.
+    states_accuracy
+        Whether it knows how exact its answers are, and results are to say so.
     """
 
     X: Array
@@ -58,6 +61,7 @@ class ReleaseJacobian(ABC):
     label_size: int
     size: int
     fit: Any = None
+    states_accuracy = False
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -74,7 +78,7 @@ class ReleaseJacobian(ABC):
         xp = array_namespace(self.X)
 
         def matrices(rows: slice) -> Array:
-            J = self.entries(unknowns, self.every_row()[rows])
+            J = self.row_jacobians(unknowns, self.every_row()[rows])
             return xp.matrix_transpose(J) @ J
 
         return matrices
@@ -132,7 +136,7 @@ class ReleaseJacobian(ABC):
         xp = array_namespace(self.X)
 
         def invert(piece: slice) -> Array:
-            J = self.entries(unknowns, rows[piece])
+            J = self.row_jacobians(unknowns, rows[piece])
             off = self.entry_accuracy(xp.sum(J * J, axis=1), unknowns, rows[piece])
             return xp.stack(inverse_gram_diagonal(J, xp.max(off, axis=1)), axis=2)
 
@@ -154,13 +158,13 @@ class ReleaseJacobian(ABC):
         """Return the trace of the inverse information about each row, ``(n,)``."""
         return self.traces_of_inverses(unknowns)[0]
 
-    def entries(self, unknowns: Unknowns, rows: Array) -> Array:
+    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
         return array_namespace(self.X).stack(list(self._lines(unknowns, rows)), axis=1)
 
     @property
-    def exact_entries(self) -> bool:
-        """Whether :meth:`entries` is more exact than products with the Jacobian."""
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
         return False
 
     # How exact it is --------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class ReleaseJacobian(ABC):
         return self._rounding() + 0 * squared
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of :meth:`entries`, given their squares."""
+        """Return the relative errors of :meth:`row_jacobians`, column by column."""
         return self._rounding() + 0 * squared
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
@@ -183,7 +187,7 @@ class ReleaseJacobian(ABC):
 
     def _rounding(self) -> float:
         """Return the error of sums over the release where nothing cancels."""
-        return 8 * self.size * float(array_namespace(self.X).finfo(self.X.dtype).eps)
+        return 4 * math.sqrt(self.size) * float(array_namespace(self.X).finfo(self.X.dtype).eps)
 
     def inverse_work(self, unknowns: Unknowns) -> float:
         """Return about how many multiplications a row's inverse information takes."""

@@ -366,9 +366,9 @@ class Leakage(Generic[PerRecord]):
         self, blocks: list[tuple[float, Unknowns, np.ndarray | None]]
     ) -> np.ndarray | None:
         """Return the relative errors of blocks of a table in memory, given traces or norms."""
-        if not self.source.in_memory or not blocks:
-            return None
         jacobian = self.release.template
+        if not (self.source.in_memory and blocks and jacobian.states_accuracy):
+            return None
         return np.array(
             [
                 jacobian.block_accuracy(value, unknowns, self.row_positions(which))
@@ -461,7 +461,8 @@ class Leakage(Generic[PerRecord]):
         if not self.source.in_memory or values.dtype == self.table.values.dtype:
             return values, accuracy
         xp, kind = array_namespace(values), self.table.values.dtype
-        return xp.astype(values, kind), accuracy + float(xp.finfo(kind).eps)
+        rounding = float(xp.finfo(kind).eps)
+        return xp.astype(values, kind), None if accuracy is None else accuracy + rounding
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------
@@ -489,7 +490,9 @@ def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
 def _with_accuracy(
     jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
 ) -> tuple[Array, Array]:
-    """Return the answer on every record, and the relative errors of the numbers."""
+    """Return the answer on every record, and the relative errors of the numbers where known."""
+    if not jacobian.states_accuracy:
+        return _of_each_record(jacobian, question, unknowns), None
     count = jacobian.unknown_count(unknowns)
     if question == "cramer_rao":
         traces, accuracy = jacobian.traces_of_inverses(unknowns)

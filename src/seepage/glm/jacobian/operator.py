@@ -47,6 +47,7 @@ MERGED = 1e4  # the condition up to which two whiteners become one without a los
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
 _POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
 _POLE_WORK = 1e9
+_FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
 
@@ -85,6 +86,7 @@ class GLMJacobian(ReleaseJacobian):
     """
 
     fit: FittedGLM | None = None
+    states_accuracy = True
 
     def __init__(
         self,
@@ -215,8 +217,8 @@ class GLMJacobian(ReleaseJacobian):
         return math.sqrt(float(array_namespace(A_V).sum(A_V * A_V)))
 
     @property
-    def exact_entries(self) -> bool:
-        """Whether :meth:`entries` is more exact than products with the Jacobian."""
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
         return True
 
     @property
@@ -283,22 +285,17 @@ class GLMJacobian(ReleaseJacobian):
 
         ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
         ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
-        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` it is
-        ``wᵀa w`` at most, and for a label's ``b²/a``.
+        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
+        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
         """
         xp = array_namespace(self.X)
-        r, a, b = self.derivatives(rows)
-        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
+        r, a, _ = self.derivatives(rows)
+        _, B = self.slopes(unknowns, rows)
+        chosen = self._deviations(unknowns)
+        leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
+        out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
         slopes = xp.sqrt(xp.sum(r * r, axis=1))
-        curved = xp.sum((a @ W.T) * W.T[None, :, :], axis=1)
-        curved = xp.sqrt(xp.where(curved > 0, curved, xp.zeros_like(curved)))
-        out = slopes[:, None] * chosen[None, :] + curved
-        if unknowns.label:
-            trace = xp.sum(xp.linalg.diagonal(a), axis=1)[:, None]
-            positive = trace > 0
-            labels = xp.sum(b * b, axis=1) / xp.where(positive, trace, xp.ones_like(trace))
-            labels = xp.sqrt(xp.where(positive, labels, xp.zeros_like(labels)))
-            out = xp.concat([out, labels], axis=1)
+        out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
         return EPS * self.map.spread * out
 
     def _deviations(self, unknowns: Unknowns) -> Array:
@@ -318,12 +315,25 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         r, a, b = self.derivatives(slice(0, self.rows))
         r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
+        if not self.map.spread:
+            return xp.zeros_like(r)
         W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
-        size, length = xp.sqrt(xp.sum(chosen * chosen)), xp.sum(W * W)
-        curved = a * length
-        if unknowns.label:
-            curved = curved + xp.where(a > 0, b * b / xp.where(a > 0, a, xp.ones_like(a)), 0 * a)
-        return EPS * self.map.spread * (xp.abs(r) * size + xp.sqrt(curved))
+        out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
+        own = a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0)
+        return (
+            EPS * self.map.spread * (out + xp.sqrt(own) * self._leverages(a, slice(0, self.rows)))
+        )
+
+    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
+        xp = array_namespace(self.X)
+        safe = xp.where(a > 0, a, xp.ones_like(a))
+        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
+        if self.map.deviations is None or bool(xp.all(a > _FLAT * xp.max(a))):
+            return most
+        every = xp.reshape(self.map.deviations, (-1, self.outputs))
+        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
+        return xp.minimum(most, xp.abs(self.design(rows)) @ every)
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every record."""
@@ -403,14 +413,17 @@ class GLMJacobian(ReleaseJacobian):
         which = xp.nonzero(lossy)[0]
         width = self.size * self.unknown_count(unknowns)
         for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
-            squared[which[piece], ...] = take(self.entries(unknowns, which[piece]))
+            squared[which[piece], ...] = take(self.row_jacobians(unknowns, which[piece]))
         return squared
 
     def _from_entries(self, unknowns: Unknowns, take: Callable[[Array], Array]) -> Array:
         """Return what ``take`` makes of the whitened Jacobians of all rows."""
         width = self.size * self.unknown_count(unknowns)
         return by_rows(
-            lambda rows: take(self.entries(unknowns, rows)), self.rows, width, chunk=WIDE_CHUNK
+            lambda rows: take(self.row_jacobians(unknowns, rows)),
+            self.rows,
+            width,
+            chunk=WIDE_CHUNK,
         )
 
     def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
@@ -422,11 +435,11 @@ class GLMJacobian(ReleaseJacobian):
         total = self.zeros(self.size, self.size)
         width = self.size * self.unknown_count(unknowns)
         for piece in row_slices(rows.shape[0], width, chunk=WIDE_CHUNK):
-            J = self.entries(unknowns, rows[piece])
+            J = self.row_jacobians(unknowns, rows[piece])
             total += xp.sum(J @ xp.matrix_transpose(J), axis=0)
         return float(dense_largest(total[None, :, :])[0])
 
-    def entries(self, unknowns: Unknowns, rows: slice | Array) -> Array:
+    def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
         xp = array_namespace(self.X)
         r, B = self.slopes(unknowns, rows)
@@ -505,7 +518,7 @@ class GLMJacobian(ReleaseJacobian):
         if self.paired:
 
             def squares(rows: slice) -> Array:
-                J = self.entries(unknowns, rows)
+                J = self.row_jacobians(unknowns, rows)
                 return xp.matrix_transpose(J) @ J
 
             return squares
@@ -871,7 +884,7 @@ class SingleOutputJacobian(GLMJacobian):
         if which.shape[0] == 0 or cost > _POLE_WORK:
             return found
         for piece in row_slices(int(which.shape[0]), self.size * count, chunk=WIDE_CHUNK):
-            found[which[piece]] = largest_square(self.entries(unknowns, which[piece]))
+            found[which[piece]] = largest_square(self.row_jacobians(unknowns, which[piece]))
         return found
 
     def release_gram(self, rows: slice) -> Array:

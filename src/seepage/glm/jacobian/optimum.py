@@ -83,7 +83,7 @@ class Optimum:
 
     @property
     def derivatives(self) -> tuple[Array, Array, Array, Array]:
-        """``r``, ``a`` and ``b`` of every record of one output, and the error of ``r``; weighted."""
+        """Weighted ``r``, ``a`` and ``b`` of every record of one output, and the error of ``r``."""
         fit, low = self.fit, None
         m = self.margins
         if isinstance(m, Double):
@@ -146,16 +146,14 @@ def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
     if centre is None:
         return fit, X, None
     X = X - centre[None, :]
-    shift = _wide(centre) @ fit.coef
-    fit = replace(fit, intercept=xp.reshape(fit.intercept + shift, fit.intercept.shape))
+    free = fit.intercept + xp.reshape(_wide(centre) @ fit.coef, fit.intercept.shape)
     for _ in range(_MOST_STEPS):
-        margins = margins_of(fit, X)
-        slope, curve = _intercept_sums(fit, margins)
-        move = xp.linalg.solve(curve, slope[:, None])[:, 0]
-        fit = replace(fit, intercept=fit.intercept - xp.reshape(move, fit.intercept.shape))
-        if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(fit.intercept)))):
+        slope, curve = _intercept_sums(fit, margins_of(replace(fit, intercept=free), X))
+        move = xp.reshape(xp.linalg.solve(curve, slope[:, None])[:, 0], free.shape)
+        free = free - move
+        if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
-    return fit, X, centre
+    return replace(fit, intercept=free), X, centre
 
 
 def margins_of(fit: FittedGLM, X: Array) -> Array:
