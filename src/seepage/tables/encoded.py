@@ -21,33 +21,20 @@ ROUNDING = 4 * float(np.finfo(float).eps)
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """How one column is encoded.
+    """How one column is encoded."""
 
-    Parameters
-    ----------
-    name, kind
-        The column and its kind.
-    filled, fill
-        How many gaps it has, and the value put there.
-    mean, spread
-        Of a numeric column with its gaps filled; of two values, of their code 0 and 1; see
-        :func:`category_spread` for a category.
-    levels
-        The values of a category in order, as they are in the table.
-    constant
-        Whether all values are the same.
-    low, step
-        Of a column of two values, the smaller one, and by how much the other is larger.
-    """
-
+    # The column and its kind
     name: str
     kind: str
+    # How many gaps it has, and the value put there
     filled: int
     fill: Any
+    # Of a numeric column with its gaps filled, of two values as 0 and 1; or `category_spread`
     mean: float
     spread: float
-    levels: pa.Array | None
-    constant: bool
+    levels: pa.Array | None  # the values of a category in order, as they are in the table
+    constant: bool  # whether all values are the same
+    # Of a column of two values, the smaller one, and by how much the other is larger
     low: float = 0.0
     step: float = 1.0
 
