@@ -47,6 +47,7 @@ Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
+_FREE = 1 << 18  # numbers of a release about a table up to which a law is checked besides
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -369,12 +370,25 @@ class Leakage(Generic[PerRecord]):
         jacobian = self.release.template
         if not (self.source.in_memory and blocks and jacobian.states_accuracy):
             return None
-        return np.array(
-            [
-                jacobian.block_accuracy(value, unknowns, self.row_positions(which))
-                for value, unknowns, which in blocks
-            ]
-        )
+        found = []
+        for value, unknowns, which in blocks:
+            rows = self.row_positions(which)
+            error = jacobian.block_accuracy(value, unknowns, rows)
+            if len(blocks) == 1 and jacobian.rows * jacobian.size <= _FREE:
+                error = max(error, self._excess(value, error, unknowns, rows))
+            found.append(error)
+        return np.array(found)
+
+    def _excess(self, value: float, error: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return by how much η² of a block breaks a law; 0 where it does not.
+
+        It is no more than the trace of the information about the block, which is the sum of those
+        about its records. They are computed another way: where the law is broken, so is a number.
+        """
+        traces = self.release.template.row_traces(unknowns)
+        total = float(array_namespace(traces).sum(traces[rows]))
+        excess = value / total - 1 if total > 0 else 0.0
+        return excess if excess > 20 * error + 1e-9 else 0.0
 
     def _blocks(
         self,

@@ -223,7 +223,7 @@ def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch:
     if relative <= REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
-            "leakage is about as accurate as that; refit with a tighter tol for more."
+            "leakage is that of the minimiser itself; refit with a tighter tol to release that."
         )
     elif on_mismatch == "warn":
         _warn(f"The coefficients do not minimise the stated objective: {finding}.")
