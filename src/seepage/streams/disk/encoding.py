@@ -95,6 +95,9 @@ class TableEncoding:
                 if self.scale and part.kind == "numeric":
                     numbers -= part.mean
                     numbers /= part.spread
+                elif self.scale:
+                    numbers -= part.low
+                    numbers /= part.step
             else:
                 whole = pa.chunked_array([decoded(column)])
                 _refuse_new_levels(whole, part, piece)
