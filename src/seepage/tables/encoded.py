@@ -51,17 +51,18 @@ class Part:
             often = low + step * (np.nanmean(values) > low + step / 2)
             fill = float(np.nanmedian(values) if kind == "numeric" else often)
             values[np.isnan(values)] = fill
+        with np.errstate(invalid="ignore"):
+            largest = float(np.abs(values).max())
         if kind == "boolean":
             values = (values - low) / step
         with np.errstate(over="ignore", invalid="ignore"):
             mean, spread = float(values.mean()), float(values.std())
-            largest = float(np.abs(values).max())
         if not (np.isfinite(mean) and np.isfinite(spread)):
             raise InputError(
                 f"The values of column {shown(name)} are too large for their spread to be "
                 f"computed (up to {largest:.2g}); write them in a larger unit."
             )
-        constant = spread <= ROUNDING * largest
+        constant = spread * step <= ROUNDING * largest
         return cls(name, kind, filled, fill, mean, spread, None, constant, low, step)
 
     @classmethod
