@@ -35,7 +35,7 @@ ESTIMATORS = {
 }
 
 
-class WatchedRun(Run):
+class ComparedRun(Run):
     """A run of one setting in which several estimators keep sums of their own."""
 
     def __init__(self, grid: Grid, images: ImageTensors, seed: int) -> None:
@@ -75,7 +75,7 @@ def compare(
     grid: Grid, images: ImageTensors, steps: int, say: Callable[[str], object] = print
 ) -> dict[str, Any]:
     """Train one network and return what each estimator makes of every record's leakage."""
-    run = WatchedRun(grid, images, seed=0)
+    run = ComparedRun(grid, images, seed=0)
     while run.step < steps:
         run.advance()
         if run.step % 100 == 0:

@@ -61,30 +61,16 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, with what its noisy copies predict for them.
+    """A model fitted without some records, with what its noisy copies predict for them."""
 
-    Parameters
-    ----------
-    held_out
-        The records that are tried.
-    model, settings
-        The model, and how it was fitted.
-    labels
-        What is known of the labels of all records.
-    rows
-        How many records there are with those that are held out.
-    seed
-        Of the noise.
-    saw_them
-        Whether no model could be fitted without these records, so that this one has seen them.
-    """
-
-    held_out: RowSource
+    held_out: RowSource  # the records that are tried
+    # The model, and how it was fitted
     model: Any
     settings: FitSettings
-    labels: LabelFacts
-    rows: int
-    seed: int
+    labels: LabelFacts  # what is known of the labels of all records
+    rows: int  # how many records there are with those that are held out
+    seed: int  # of the noise
+    # Whether no model could be fitted without these records, so that this one has seen them
     saw_them: bool = False
     _known: dict[float, float] = field(default_factory=dict)
     _trivial: float = np.nan
@@ -447,7 +433,7 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
     """Return the rows to fit on and those held out, every class on the first side."""
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
-    wanted = max(1, round(HELD_OUT * n))
+    wanted = _held_out_count(n)
     if classes:
         # The first record of every class (in random order) stays on the side of the fit.
         _, first = np.unique(y[order], return_index=True)
@@ -460,13 +446,16 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
         raise InputError(
             f"The table has {n} usable rows, too few to fit a model on some and test it on others."
         )
-    test = rest[:wanted]
-    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(test[:TESTED])
+    return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
+
+
+def _held_out_count(rows: int) -> int:
+    return min(TESTED, max(1, round(HELD_OUT * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
     """Return which rows are held out, sorted, without an order of all of them: for any number."""
-    wanted = min(TESTED, max(1, round(HELD_OUT * rows)))
+    wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))
     while len(chosen) < wanted:

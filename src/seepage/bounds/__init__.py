@@ -7,8 +7,9 @@ wants a whole record of d unknowns (paper 004, section 5; the last step is exact
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 
-The first two are ``leak.records().mse_bound()`` and ``leak.records(measure="dfil").mse_bound()``; this
-package has the exact one, and the bounds for other adversaries and from other promises.
+The first two are ``leak.records().mse_bound()`` and
+``leak.records(measure="dfil").mse_bound()``; this package has the exact one, and the bounds for
+other adversaries and from other promises.
 """
 
 from seepage.bounds.cramer_rao import (
@@ -20,8 +21,14 @@ from seepage.bounds.cramer_rao import (
 )
 from seepage.bounds.from_privacy import from_privacy, from_renyi, membership_advantage, two_point
 from seepage.bounds.hammersley import FiniteChangeBound, hammersley_chapman_robbins
-from seepage.bounds.priors import BoundedPrior, Domain, EmpiricalPrior, GaussianPrior
-from seepage.bounds.van_trees import van_trees, van_trees_rows
+from seepage.bounds.van_trees import (
+    BoundedPrior,
+    Domain,
+    EmpiricalPrior,
+    GaussianPrior,
+    van_trees,
+    van_trees_rows,
+)
 
 __all__ = [
     "BoundedPrior",

@@ -43,8 +43,9 @@ def calibrate(
         between 0 and 1 (0.99: all but the most leaked hundredth meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
-        A result of ``leak`` to calibrate, such as ``leak.columns()``, ``leak.records(measure="dfil")``
-        or the bound ``sp.bounds.cramer_rao_rows(leak)``; the records' FIL when not given.
+        A result of ``leak`` to calibrate, such as ``leak.columns()``,
+        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
+        records' FIL when not given.
 
     Examples
     --------

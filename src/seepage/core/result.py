@@ -119,15 +119,18 @@ class Result(NDArrayOperatorsMixin):
         Of a bound on an error, these are the entries with the smallest bound. Cells count by their
         row's worst.
         """
-        numbers = np.asarray(self)
-        less = self.less_is_worse
-        if numbers.ndim == 2:
-            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
-        order = np.argsort(numbers if less else -numbers, kind="stable")[:count]
+        order = self.worst_first()[:count]
         xp = array_namespace(self.values)
         where = xp.asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
         return replace(self, values=picked, index=self.labels()[order])
+
+    def worst_first(self) -> np.ndarray:
+        """Return the positions of the entries from the worst to the best."""
+        numbers, less = np.asarray(self), self.less_is_worse
+        if numbers.ndim == 2:
+            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
+        return np.argsort(numbers if less else -numbers, kind="stable")
 
     def mse_bound(self) -> Result:
         """Return the least mean squared error per unknown that the leakage allows.

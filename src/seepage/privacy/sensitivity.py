@@ -1,4 +1,4 @@
-"""How far one record can move the minimiser of a penalised objective, and what noise hides of it.
+"""How far one record can move a release, and what noise hides of it.
 
 Let two tables differ in one record, and ``w``, ``w'`` be their minimisers. The objective of one is
 strongly convex with constant nλ, and its gradient at the other's minimiser is that of two losses::
@@ -13,6 +13,8 @@ for every record that could be in the table, but at minimisers only:
 * Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
 
 The intercept is not penalised, so nothing bounds how far it moves: models with one are refused.
+Where the release itself bounds every record's part, as a sum of clipped gradients does, that is the
+answer.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ _FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guaran
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far replacing one record can move the released parameters, in Euclidean norm.
+    """How far replacing one record can move the release, in Euclidean norm.
 
     Parameters
     ----------
     value
-        ``2L/(nλ)``.
+        ``2L/(nλ)`` of a penalised model, ``2L`` of a sum of clipped gradients.
     lipschitz
-        ``L``.
+        ``L``: the largest gradient of a loss, clipped where gradients are.
     guarantee
         Whether it rests on stated bounds alone; if not, on the data at hand, and then it is an
         indication only.
@@ -71,13 +73,16 @@ def output_sensitivity(
     label_bound: float | None = None,
     lipschitz: float | None = None,
 ) -> Sensitivity:
-    """Return the sensitivity of a penalised model's parameters to replacing one record.
+    """Return the sensitivity of a release to replacing one record.
+
+    That of a penalised model's parameters is bounded by ``2L/(nλ)``; that of a sum of clipped
+    gradients is twice their largest norm, whatever the data.
 
     Parameters
     ----------
     leak
-        The leakage of one release, about records in memory or read in chunks; its model must have
-        a penalty and no intercept.
+        The leakage of one release, about records in memory or read in chunks. A linear model must
+        have a penalty and no intercept.
     row_norm
         What no record's norm ``‖x‖`` exceeds: a promise about all records, kept for instance by
         :func:`clip_rows`. Where not given, the largest in the data, and no guarantee.
@@ -97,6 +102,10 @@ def output_sensitivity(
     >>> output_sensitivity(leak, row_norm=1.0).value
     0.2
     """
+    known = leak.release.sensitivity
+    if known is not None and len(leak.noise) == 1:
+        clipped = f"No record's part of the release is larger than {known / 2:g}."
+        return Sensitivity(known, known / 2, True, (clipped,))
     fit = _penalised_fit(leak)
     assumptions: tuple[str, ...]
     if lipschitz is not None:
@@ -134,7 +143,8 @@ def output_perturbation(
     )
     (noise,) = leak.noise
     size = leak.release.template.size
-    assumptions = ("Only the noisy parameters leave.", *found.assumptions)
+    what = "gradient of one step leaves" if leak.release.model is None else "parameters leave"
+    assumptions = (f"Only the noisy {what}.", *found.assumptions)
     if isinstance(noise, Gaussian):
         information = np.asarray(noise.information(size))
         worst = np.linalg.eigvalsh(information)[-1] if information.ndim == 2 else information.max()

@@ -1,4 +1,8 @@
-"""Tables that are never in memory as a whole: rows that come in chunks, from disk or elsewhere."""
+"""Sources larger than memory: records that come in chunks, from Parquet files or a Dask cluster.
+
+Both give what :class:`~seepage.tables.source.RowSource` asks for and nothing else; what is asked of
+the chunks is not known here.
+"""
 
 from __future__ import annotations
 

@@ -108,4 +108,5 @@ class KeyedStream:
         count = int(np.prod(size))
         sizes, signs = self.words(2 * count).reshape(2, count)
         exponential = -np.log(((sizes >> np.uint64(11)) + 1.0) * 2.0**-53)
-        return np.where(signs >> np.uint64(63), exponential, -exponential).reshape(size)
+        signed = np.where(signs >> np.uint64(63), exponential, -exponential)
+        return np.asarray(signed).reshape(size)

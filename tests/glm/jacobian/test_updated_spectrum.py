@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seepage.glm.jacobian.updated_spectrum import largest_after_update
+from seepage.glm.jacobian.secular import largest_after_update
 
 SIZE = 40
 

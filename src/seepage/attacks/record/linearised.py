@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from seepage.attacks.noisy_releases import parameters_of
-from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
+from seepage.bounds.van_trees import EmpiricalPrior, GaussianPrior
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
@@ -82,7 +82,7 @@ class LinearisedAdversary:
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
             raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
-        if leak.jacobian.fit is None:
+        if leak.release.model is None:
             raise InputError(
                 "This adversary inverts the release of a fitted linear model; against gradients of "
                 "a network there is sp.attacks.GradientInversion."

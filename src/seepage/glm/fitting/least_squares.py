@@ -38,20 +38,19 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
         n, d = objective.X.shape
         if d > n:
             return _dual(objective)
-    point = objective.at(objective.zeros())
-    H = point.hessian
+    H, gradient, counted = objective.quadratic()
     xp = array_namespace(H)
-    check_columns(objective, H, point.counted, names)
+    check_columns(objective, H, counted, names)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
     factor = cholesky_factor(H / (sizes[:, None] * sizes[None, :]))
     pivot = 0.0 if factor is None else float(xp.min(xp.linalg.diagonal(factor.lower))) ** 2
     if factor is None or pivot < _WELL_CONDITIONED:
         return _by_qr(objective)
-    theta = -factor.solve(point.gradient / sizes) / sizes
+    theta = -factor.solve(gradient / sizes) / sizes
     if objective.rereads and pivot >= _NO_REFINEMENT:
         return theta
-    return theta - factor.solve(objective.at(theta, hessian=False).gradient / sizes) / sizes
+    return theta - factor.solve(objective.gradient_at(theta) / sizes) / sizes
 
 
 def _by_qr(objective: AnyObjective) -> Array:
@@ -64,7 +63,7 @@ def _by_qr(objective: AnyObjective) -> Array:
         R = stacked_r([R, objective.ridge**0.5 * penalty])
     upper = R[:size, :size]
     theta = xp.linalg.solve(upper, R[:size, size][:, None])[:, 0]
-    g = objective.at(theta, hessian=False).gradient
+    g = objective.gradient_at(theta)
     return theta - xp.linalg.solve(upper, xp.linalg.solve(upper.T, g[:, None]))[:, 0]
 
 

@@ -35,27 +35,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """What is minimised, but for the records.
+    """What is minimised, but for the records."""
 
-    Parameters
-    ----------
-    family
-        The loss.
-    classes
-        The classes that the labels stand for, sorted; ``None`` where labels are numbers.
-    ridge
-        ``nλ``.
-    intercept
-        Whether there is an intercept.
-    features
-        The number of columns.
-    """
-
-    family: Family | Categorical
+    family: Family | Categorical  # the loss
+    # The classes that the labels stand for, sorted; ``None`` where labels are numbers
     classes: np.ndarray | None
-    ridge: float
-    intercept: bool
-    features: int
+    ridge: float  # ``nλ``
+    intercept: bool  # whether there is an intercept
+    features: int  # the number of columns
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,13 +63,6 @@ class PenalisedLoss:
             self.family.check_labels(numbers)  # type: ignore[union-attr]
             return numbers
         return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
-
-    def penalised(self, theta: Array) -> Array:
-        """Return the parameters that the penalty counts, with zero for the intercept."""
-        kept = np.array(theta)
-        if self.intercept:
-            kept[-1] = 0.0
-        return kept
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,9 @@ class StreamedObjective:
         """Return what Newton's method asks about some parameters, by one pass over the source."""
         what = f"fit, pass {next(self._passes)}"
         sums = self._total(partial(Objective.at, theta=theta, hessian=hessian), what)
-        w = self.loss.penalised(theta)
+        w = np.array(theta)
+        if self.intercept:  # which is not penalised
+            w[-1] = 0.0
         free = sum(self.shape[1:]) or 1
         return replace(
             sums,
@@ -136,6 +118,15 @@ class StreamedObjective:
             hessian=penalised(sums.hessian, self.ridge, free * self.intercept) if hessian else None,
             gradient_scale=sums.gradient_scale + self.ridge * norm(w),
         )
+
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.at(theta, hessian=False).gradient
+
+    def quadratic(self) -> tuple[Array, Array, int]:
+        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        sums = self.at(self.zeros())
+        return sums.hessian, sums.gradient, sums.counted
 
     def gains(self, step: Array) -> tuple[float, float]:
         """Return how far a step moves records to the side where their losses fall for ever."""

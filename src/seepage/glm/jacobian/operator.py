@@ -29,8 +29,7 @@ from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
-from seepage.glm.jacobian.secular import largest_eigenvalue
-from seepage.glm.jacobian.updated_spectrum import largest_after_update
+from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
 
 if TYPE_CHECKING:

@@ -23,18 +23,27 @@ columns), the equation is a short power series. With ``z = ρ δ_max/λ`` and ``
 are of the form ``λ Σ p²/(λ − ρδ) = Σ_j z^j Σ p² δ̂^j``. Their coefficients, the same for all ``λ``,
 are one narrow product with ``p``, after which a step of Newton's method no longer reads ``p`` at
 all. There ``z`` is a few hundredths; elsewhere the series often gives a good first guess.
+
+Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
+from scipy.linalg import cholesky, eigvalsh
+from scipy.optimize import brentq
 
+from seepage.core.spectra import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
+from seepage.tables.frames import as_numpy
 
 Array = Any
 
+_LOW_RANK = 0.25  # of the size; above, an update of a higher rank is written out
+_CLOSEST = 256  # roundings from the largest pole at which it is first looked
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
 _SMALL = 0.1  # the largest z for which the series is trusted
 # The powers kept in each step of Newton's method: the error relative to λ goes from z over z³ and
@@ -308,3 +317,54 @@ def positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
     helper = root + xp.abs(trace)
     safe = xp.where(helper > 0, helper, xp.ones_like(helper))
     return xp.where(trace >= 0, helper / 2, 2 * minus_det / safe), root
+
+
+def largest_after_update(delta: Array, U: Array, S: Array) -> float:
+    """Return the largest eigenvalue of ``diag(δ) + U S Uᵀ``, or 0 where that is negative.
+
+    Above all poles δ, with ``K(λ) = Uᵀ(λ − diag δ)⁻¹U = LLᵀ``, no eigenvalue exceeds λ exactly
+    where the largest eigenvalue ``μ(λ)`` of ``LᵀS L`` is below one. It falls in λ, so ``1/μ = 1``
+    has one root, and each look at it costs P k² operations rather than P³. Where the update has so
+    large a negative part that the root lies below the largest pole, the matrix is written out.
+
+    Parameters
+    ----------
+    delta
+        The diagonal, ``(P,)``.
+    U, S
+        The update: ``(P, k)`` and a symmetric ``(k, k)``.
+    """
+    xp = array_namespace(delta)
+    P, k = U.shape
+    top = float(xp.max(delta))
+    update = as_numpy(S)
+    reach = _largest_product(update, as_numpy(U.T @ U))
+    close = _CLOSEST * float(xp.finfo(delta.dtype).eps) * max(top, reach)
+    low, high = top + close, top + reach
+    if reach > 0 and k <= _LOW_RANK * P and high > low:
+
+        def excess(at: float) -> float:
+            K = U.T @ (U / (at - delta)[:, None])
+            return 1 / max(_largest_product(update, as_numpy(K)), 1e-300) - 1
+
+        # Rounding may leave either end on the root itself.
+        if excess(low) < 0:
+            if excess(high) <= 0:
+                return high
+            return float(brentq(excess, low, high, xtol=1e-15 * high, rtol=1e-15))
+    whole = U @ (S @ U.T)
+    whole[xp.arange(P), xp.arange(P)] += delta
+    return float(dense_largest(whole[None, :, :])[0])
+
+
+def _largest_product(S: np.ndarray, K: np.ndarray) -> float:
+    """Return the largest eigenvalue of ``S K`` for a positive semi-definite ``K``."""
+    scale = np.sqrt(np.diagonal(K))
+    scale = np.where(scale > 0, scale, 1.0)
+    # A unit diagonal first: near a pole one direction is larger than all others by far. The
+    # smallest of ridges lets dependent directions through.
+    correlation = K / np.outer(scale, scale)
+    correlation[np.diag_indices_from(correlation)] += 4 * len(K) * np.finfo(float).eps
+    L = scale[:, None] * cholesky(correlation, lower=True)
+    last = len(K) - 1
+    return float(eigvalsh(L.T @ S @ L, subset_by_index=[last, last])[0])

@@ -232,7 +232,7 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
         or (layout.axis is None and not repeat)
         or not a.rule.covers(a.arguments, a.shape, layout)
     ]
-    axes = {module: _run_axes(runs, large_runs[module]) for module, runs in small_runs.items()}
+    axes = {m: _run_axes(runs, large_runs.get(m, [])) for m, runs in small_runs.items()}
     owners = _owners([a for a, _ in pairs], helpless, axes)
     planned: list[Layout | None] = []
     for k, (a, _) in enumerate(pairs):
@@ -242,9 +242,10 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
             planned.append(None if left else layouts[k])
     fallbacks = []
     for module, names in owners.items():
-        inputs, outputs = axes[module] or ([], [])  # never: it was chosen for having them
+        found = axes[module]
+        assert found is not None  # noqa: S101 - it was chosen for that
         functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
-        told = tuple(sorted(names)), inputs, outputs, tuple(sorted(functions))
+        told = tuple(sorted(names)), *found, tuple(sorted(functions))
         fallbacks.append(Fallback(module, *told))
     return Plan(planned, fallbacks, frozenset(small.functions))
 

@@ -22,7 +22,7 @@ from seepage.nn.gradients.per_record_gradients import (
     grouped,
     weighted_sums,
 )
-from seepage.nn.gradients.watching import WatchedNetwork, WatchedRun, differentiable_backends
+from seepage.nn.gradients.watching import NetworkRun, WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 
@@ -54,24 +54,13 @@ class InnerProducts:
 
 @dataclass(frozen=True)
 class Tangents:
-    """The terms to a batch's gradients, and how they change along K directions.
+    """The terms to a batch's gradients, and how they change along K directions."""
 
-    Parameters
-    ----------
-    losses
-        ``(B,)``.
-    terms
-        The terms as they are.
-    changes
-        For each term, the tangents of its tensors, stacked along a first axis of length K.
-    directions
-        K.
-    """
-
-    losses: Tensor
-    terms: list[GradientTerm]
+    losses: Tensor  # ``(B,)``
+    terms: list[GradientTerm]  # the terms as they are
+    # For each term, the tangents of its tensors, stacked along a first axis of length K
     changes: list[tuple[Tensor, ...]]
-    directions: int
+    directions: int  # K
 
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
         """Return a parameter's gradient, and its change along every direction."""
@@ -92,7 +81,7 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
     parameters = network.problem.detached()
 
     def pieces(z: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        runs: list[WatchedRun] = []
+        runs: list[NetworkRun] = []
 
         def total(shifts: list[Tensor]) -> tuple[Tensor, Tensor]:
             each = iter(shifts)

@@ -67,15 +67,10 @@ class Estimate(Result):
         Of a bound on an error, these are the entries with the smallest bound; of a bound on
         leakage, those with the largest. Cells count by their row's worst.
         """
-        numbers = np.asarray(self)
-        less = self.less_is_worse
-        worst = numbers
-        if numbers.ndim == 2:
-            worst = numbers.min(axis=1) if less else numbers.max(axis=1)
-        order = np.argsort(worst if less else -worst, kind="stable")[:count]
+        order = self.worst_first()[:count]
         return replace(
             self,
-            values=numbers[order],
+            values=np.asarray(self)[order],
             standard_errors=np.asarray(self.standard_errors)[order],
             index=self.labels()[order],
         )

@@ -265,8 +265,16 @@ class GradientRelease(Release):
         The Jacobian about all of them.
     """
 
+    template: GradientJacobian
+
     def __init__(self, template: GradientJacobian) -> None:
         self.template = template
+
+    @property
+    def sensitivity(self) -> float | None:
+        """Twice the largest norm of a clipped gradient: one record's goes, another's comes."""
+        reach = 2 * self.template.engine.clip.sensitivity
+        return reach if math.isfinite(reach) else None
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of the only chunk."""
@@ -284,7 +292,7 @@ class GradientMoves:
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
-        self.rounding = 64 * torch.finfo(jacobian.X.dtype).eps
+        self.rounding = 64 * float(torch.finfo(jacobian.X.dtype).eps)
         self.X = as_numpy(jacobian.X).astype(float)
         self.target = as_numpy(jacobian.target)
         self.theta = self._flat(jacobian.inputs, jacobian.target)

@@ -110,11 +110,7 @@ def leakage(
     (10, 4)
     """
     check_positive(noise_multiplier, "noise_multiplier")
-    if view is not None and not isinstance(view, View):
-        raise InputError(
-            "view must be a view of the records (sp.nn.Input(), sp.nn.Label() or "
-            f"sp.nn.Embedding('module')), not {view!r}."
-        )
+    check_view(view)
     chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
         net,
@@ -127,6 +123,22 @@ def leakage(
     )
     noise = noise_multiplier * chosen.max_grad_norm
     return GradientLeakage(engine, x, y, noise, attributes)
+
+
+def check_view(view: Any) -> None:
+    """Raise unless this says what is unknown of a record."""
+    if view is not None and not isinstance(view, View):
+        raise InputError(
+            f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
+        )
+
+
+def check_batch(x: Inputs, y: Tensor) -> None:
+    """Raise unless there is a label for each of at least one record."""
+    if batch_size(x) != len(y):
+        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+    if not len(y):
+        raise InputError("The batch holds no records; give at least one.")
 
 
 class GradientLeakage(Leakage):
@@ -161,10 +173,7 @@ class GradientLeakage(Leakage):
         noise: float,
         attributes: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
-        if batch_size(x) != len(y):
-            raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
-        if not len(y):
-            raise InputError("The batch holds no record; give at least one.")
+        check_batch(x, y)
         self.engine, self.x, self.y = engine, x, y
         jacobian = GradientJacobian(engine, x, y, noise)
         names = tuple(f"x{j}" for j in jacobian.entries.tolist())

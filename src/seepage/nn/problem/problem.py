@@ -45,20 +45,14 @@ class Batch:
 
 @dataclass
 class NetworkProblem:
-    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released.
+    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released."""
 
-    Parameters
-    ----------
-    net, loss, view
-        The network, its loss per record, and what is asked about.
-    channels_last
-        Whether images and kernels are laid out with the channels last, for speed alone: torch's
-        pooling and convolutions are then up to twice as fast.
-    """
-
+    # The network, its loss per record, and what is asked about
     net: nn.Module
     loss: Loss
     view: View
+    # Whether images and kernels are laid out with the channels last, for speed alone: torch's
+    # pooling and convolutions are then up to twice as fast
     channels_last: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:

@@ -162,13 +162,19 @@ class SamplerCheck:
 
     def facts(self) -> dict[str, int]:
         """Return what has been seen so far."""
-        names = ("steps", "entries", "same_size", "last_size", "warned")
-        return {name: int(getattr(self, name)) for name in names}
+        return {
+            "steps": self.steps,
+            "entries": self.entries,
+            "same_size": self.same_size,
+            "last_size": self.last_size,
+            "warned": int(self.warned),
+        }
 
     def take(self, facts: Mapping[str, int]) -> None:
         """Go on from what :meth:`facts` gave."""
-        for name, value in facts.items():
-            setattr(self, name, bool(value) if name == "warned" else value)
+        self.steps, self.entries = facts["steps"], facts["entries"]
+        self.same_size, self.last_size = facts["same_size"], facts["last_size"]
+        self.warned = bool(facts["warned"])
 
 
 def _log1m(rate: float) -> float:

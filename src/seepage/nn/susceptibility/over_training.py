@@ -18,18 +18,14 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import check_apart, checked_index
 from seepage.nn.susceptibility.attribution import Attribution
-from seepage.nn.susceptibility.plis import (
-    as_tensors,
-    check_batch,
-    check_view,
-    named,
-)
+from seepage.nn.susceptibility.plis import as_tensors, named
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility
 from seepage.support.number_check import check_positive
 from seepage.tables.frames import build_frame

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.linear_models import as_network
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Input, View, batch_size
+from seepage.nn.problem.views import Input, View
 from seepage.nn.susceptibility.comparison import compare as compare_measures
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility
 from seepage.support.number_check import check_positive
@@ -127,22 +128,6 @@ def _release(
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")
     return float(noise_multiplier) * chosen.max_grad_norm, chosen
-
-
-def check_view(view: Any) -> None:
-    """Raise unless this says what the attributes are."""
-    if view is not None and not isinstance(view, View):
-        raise InputError(
-            f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
-        )
-
-
-def check_batch(x: Any, y: Tensor) -> None:
-    """Raise unless there is a label for each of at least one record."""
-    if batch_size(x) != len(y):
-        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
-    if len(y) == 0:
-        raise InputError("The batch holds no records.")
 
 
 def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibility:

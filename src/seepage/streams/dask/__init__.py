@@ -1,1 +1,4 @@
-"""Tables on a Dask cluster: collections, and files that its workers read. Only sums come here."""
+"""Tables on a Dask cluster: collections, and files that its workers read. Only sums come here.
+
+Nothing else in the package imports Dask.
+"""

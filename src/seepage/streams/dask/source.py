@@ -18,11 +18,9 @@ from seepage.streams.disk.encoding import (
     check_column,
     choose_columns,
     class_levels,
-    plain_part,
-    scanned_part,
+    encoded_columns,
 )
 from seepage.streams.disk.files import plain_type
-from seepage.tables.facts import is_text
 
 
 def dask_rows(
@@ -92,16 +90,11 @@ def _of_frame(
     wanted = choose_columns(known, target, weight, columns)
     # The types of text and categories are those of values, which an empty frame does not have.
     schema = pa.Schema.from_pandas(frame._meta_nonempty, preserve_index=False)
-    kinds = {name: schema.field(name).type for name in wanted}
-    to_scan = [n for n in wanted if scale or is_text(plain_type(kinds[n]))]
     lengths = _lengths(frame[[target]].to_delayed())
     if not sum(lengths):
         raise InputError("The dask data frame has no rows.")
-    found = _scanned(frame, schema, to_scan, lengths) if to_scan else Scan()
-    parts = tuple(
-        scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
-        for n in wanted
-    )
+    scan = partial(_scanned, frame, schema, lengths=lengths)
+    parts = encoded_columns(wanted, schema, scale, scan)
     coding = TableEncoding(parts, target, weight, scale, drop_first)
 
     def partitions(extra: tuple[str, ...]) -> Sequence[Any]:

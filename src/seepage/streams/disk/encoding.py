@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.errors import InputError, nearest
-from seepage.streams.disk.column_scan import ColumnSums
+from seepage.streams.disk.column_scan import ColumnSums, Scan
 from seepage.streams.disk.files import Piece, plain_type
 from seepage.tables.encoded import Part, encode_column
 from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
@@ -21,25 +21,14 @@ from seepage.tables.source import Chunk
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the columns of a table become features, labels and weights.
+    """How the columns of a table become features, labels and weights."""
 
-    Parameters
-    ----------
-    parts
-        How each column is encoded, in the order of the features.
-    target, weight
-        The columns of the labels and of the sample weights (or ``None``).
-    scale
-        Whether numeric columns are centred and divided by their standard deviations.
-    drop_first
-        Whether the first level of every category is left out.
-    """
-
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # how each column is encoded, in the order of the features
+    # The columns of the labels and of the sample weights (or ``None``)
     target: str
     weight: str | None
-    scale: bool
-    drop_first: bool
+    scale: bool  # whether numeric columns are centred and divided by their standard deviations
+    drop_first: bool  # whether the first level of every category is left out
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -113,7 +102,20 @@ class TableEncoding:
             row += width
 
 
-def plain_part(name: str, kind: pa.DataType) -> Part:
+def encoded_columns(
+    names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
+) -> tuple[Part, ...]:
+    """Return how each of some columns is encoded, text and what is to be scaled after a scan."""
+    kinds = {name: schema.field(name).type for name in names}
+    to_scan = [n for n in names if scale or is_text(plain_type(kinds[n]))]
+    found = scan(to_scan) if to_scan else Scan()
+    return tuple(
+        _scanned_part(n, kinds[n], found[n]) if n in found else _plain_part(n, kinds[n])
+        for n in names
+    )
+
+
+def _plain_part(name: str, kind: pa.DataType) -> Part:
     """Return how a column of numbers is encoded that is used as it is, or refuse its type."""
     kind = plain_type(kind)
     if is_number(kind):
@@ -126,7 +128,7 @@ def plain_part(name: str, kind: pa.DataType) -> Part:
     )
 
 
-def scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
+def _scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
     """Return how a column is encoded whose levels, mean and spread a scan has found."""
     kind = plain_type(kind)
     if is_text(kind):
@@ -140,7 +142,7 @@ def scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
         spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
         levels = pa.array(sorted(sums.levels), kind)
         return Part(name, "categorical", 0, None, 0.0, spread, levels, len(levels) < 2)
-    plain = plain_part(name, kind)
+    plain = _plain_part(name, kind)
     if plain.kind == "boolean":
         return plain
     if not sums.spread > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,12 +20,10 @@ from seepage.streams.disk.encoding import (
     check_column,
     choose_columns,
     class_levels,
-    plain_part,
-    scanned_part,
+    encoded_columns,
 )
 from seepage.streams.disk.files import Batches, Piece, open_batches, plain_type
 from seepage.support.chunks import CHUNK, progress_over, usable_cores
-from seepage.tables.facts import is_text
 from seepage.tables.source import Chunk, RowSource
 
 Item = TypeVar("Item")
@@ -92,13 +90,7 @@ def parquet(
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
         raise InputError("The Parquet data have no rows.")
-    kinds = {name: batches.schema.field(name).type for name in wanted}
-    to_scan = [n for n in wanted if scale or is_text(plain_type(kinds[n]))]
-    found = scan_columns(batches, to_scan) if to_scan else Scan()
-    parts = tuple(
-        scanned_part(n, kinds[n], found[n]) if n in found else plain_part(n, kinds[n])
-        for n in wanted
-    )
+    parts = encoded_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
