@@ -14,8 +14,6 @@ from torch import nn
 import seepage as sp
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, Update, record_updates, v_information
-from seepage.layers.federated.flower import UpdateRecorder
-from seepage.layers.measures.independence_test import Exchange, in_turn
 
 QUICK = {"family": "logistic", "resamples": 50, "permutations": 199}
 
@@ -63,21 +61,26 @@ NET = nn.Sequential(nn.Linear(6, 1, bias=False))
 
 def test_updates_are_grouped_by_the_clients_they_came_from():
     # A property of ten clients that nothing tells: ungrouped, their marks give it away.
-    by_simulation = by_recorder = 0
-    for seed in range(12):
+    small = 0
+    for seed in range(10):
         updates, p = updates_of(10, 8, seed)
         found = v_information(record_updates(NET, updates), p, seed=seed, **QUICK)
-        by_simulation += found.columns["p_value"][0] <= 0.05
-        recorder = UpdateRecorder(NET)
-        nothing = {"0.weight": torch.zeros(1, 6)}
-        for update in updates:
-            returned = {"0.weight": -update.values["0.weight"]}
-            recorder.add(nothing, returned, update.round, 100 + update.clients[0])
-        found = v_information(recorder.gradients(), p, seed=seed, **QUICK)
-        by_recorder += found.columns["p_value"][0] <= 0.05
-    assert by_simulation <= 3
-    assert by_recorder <= 3
+        small += found.columns["p_value"][0] <= 0.05
+    assert small <= 3
     assert "grouped by the 10 nodes" in " ".join(found.notes)
+
+
+def test_a_recorder_of_flower_groups_by_its_nodes():
+    from seepage.layers.federated.flower import UpdateRecorder
+
+    updates, p = updates_of(10, 8, 0)
+    recorder = UpdateRecorder(NET)
+    for update in updates:
+        returned = {"0.weight": -update.values["0.weight"]}
+        recorder.add({"0.weight": torch.zeros(1, 6)}, returned, 1, 100 + update.clients[0])
+    found = v_information(recorder.gradients(), p, **QUICK)
+    same = v_information(record_updates(NET, updates), p, **QUICK)
+    np.testing.assert_allclose(found.columns["p_value"], same.columns["p_value"])
 
 
 def test_groups_may_be_refused_or_named():
@@ -121,7 +124,7 @@ def test_a_class_of_one_node_is_not_grouped_and_said_so():
 
 
 def test_perfect_separation_does_not_exclude_the_whole_entropy():
-    for seed in range(10):
+    for seed in range(4):
         draw = np.random.default_rng(seed)
         p = np.arange(80) % 2
         g = draw.standard_normal((80, 2)) + 20 * p[:, None]
@@ -131,7 +134,7 @@ def test_perfect_separation_does_not_exclude_the_whole_entropy():
 
 
 def test_where_nothing_is_found_something_may_have_been_missed():
-    for seed in range(20):
+    for seed in range(10):
         draw = np.random.default_rng(seed)
         g, p = draw.standard_normal((80, 2)), np.arange(80) % 2
         found = v_information(g, p, seed=seed, **QUICK)
@@ -178,32 +181,3 @@ def test_groups_of_attacked_updates():
     assert np.all((mixed.low < mixed.values) & (mixed.values < mixed.high))
     with pytest.raises(InputError, match="60 updates, but groups has the shape"):
         sp.attacks.attack_layers(seen, p, seen, p, groups=[1])
-
-
-def test_what_may_be_exchanged():
-    labels, fold = np.array([0, 0, 1, 1, 0, 1, 1, 0]), np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    assert Exchange.of(labels, fold, None).arrangements() == 6
-    pairs = np.array([0, 0, 1, 1, 2, 2, 3, 3])  # the last two have both labels
-    found = Exchange.of(labels, fold, pairs)
-    assert not found.over_all()
-    assert found.arrangements() == 4
-    whole = Exchange.of(labels[pairs], fold, pairs)
-    assert whole.over_all()
-    assert whole.arrangements() == 6
-
-
-def test_ranks_in_turn_are_uniform_with_ties():
-    # Scores of two values only, so that most arrangements tie.
-    draw = np.random.default_rng(1)
-    labels, fold = np.arange(24) % 2, np.arange(24) // 8
-    exchange = Exchange.of(labels, fold, None)
-    found = []
-    for _ in range(600):
-        said = [np.where(draw.random((8, 2)) < 0.5, 0.4, 0.6) for _ in range(2)]
-        found.append(in_turn(exchange, exchange.drawn(59, draw), said, draw))
-    for level in (0.05, 0.1, 0.5):
-        assert np.mean(np.array(found) <= level) == pytest.approx(
-            level, abs=3 * np.sqrt(level * (1 - level) / 600)
-        )
-    flat = [np.full((8, 2), 0.5)] * 2
-    assert in_turn(exchange, exchange.drawn(59, draw), flat, draw) == 1.0
