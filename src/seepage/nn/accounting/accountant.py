@@ -344,8 +344,9 @@ class FisherAccountant(RunReader):
 
     def _survey_is_due(self) -> bool:
         run = self.run
-        waiting = run.survey is not None and self._surveyed != run.steps and not len(self._open)
-        return waiting and run.survey.due(run.steps)
+        if run.survey is None or self._surveyed == run.steps or len(self._open):
+            return False
+        return run.survey.due(run.steps)
 
     def close_step(self) -> None:
         """Count the step whose batch was observed as taken."""

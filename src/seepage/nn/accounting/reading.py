@@ -135,7 +135,7 @@ class RunReader(ABC):
             conditions=(
                 *_RELEASED,
                 *self.chance(),
-                *_told(np.count_nonzero(~measured), self.n),
+                *_told(int(np.count_nonzero(~measured)), self.n),
                 *(self._hidden() if hidden else ()),
             ),
             degrees=degrees.cpu().numpy() if isinstance(degrees, Tensor) else degrees,
