@@ -16,7 +16,7 @@ from seepage.tables.names import printable, shown, unique
 Array = np.ndarray[Any, Any]
 
 # A spread below this share of the largest value is rounding, not variation.
-_ROUNDING = 1e-13
+ROUNDING = 4 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,14 @@ class Part:
     # How many gaps it has, and the value put there
     filled: int
     fill: Any
-    # Of a numeric or boolean column with its gaps filled; see :class:`Encoded` for a category
+    # Of a numeric column with its gaps filled, of two values as 0 and 1; or `category_spread`
     mean: float
     spread: float
     levels: pa.Array | None  # the values of a category in order, as they are in the table
     constant: bool  # whether all values are the same
+    # Of a column of two values, the smaller one, and by how much the other is larger
+    low: float = 0.0
+    step: float = 1.0
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray, kind: str) -> Part:
@@ -41,22 +44,26 @@ class Part:
         if kind == "categorical":
             return cls._of_category(name, column)
         values, filled = _numbers(column, None)
+        low, step = (0.0, 1.0) if kind == "numeric" else two_values(values)
         fill: Any = None
         if filled:
-            # Of zeros and ones, the mean says which are more frequent.
-            middle = np.nanmedian(values) if kind == "numeric" else np.nanmean(values) > 0.5
-            fill = float(middle)
+            # Of two values, the mean says which is more frequent.
+            often = low + step * (np.nanmean(values) > low + step / 2)
+            fill = float(np.nanmedian(values) if kind == "numeric" else often)
             values[np.isnan(values)] = fill
+        with np.errstate(invalid="ignore"):
+            largest = float(np.abs(values).max())
+        if kind == "boolean":
+            values = (values - low) / step
         with np.errstate(over="ignore", invalid="ignore"):
             mean, spread = float(values.mean()), float(values.std())
-            largest = float(np.abs(values).max())
         if not (np.isfinite(mean) and np.isfinite(spread)):
             raise InputError(
                 f"The values of column {shown(name)} are too large for their spread to be "
                 f"computed (up to {largest:.2g}); write them in a larger unit."
             )
-        constant = spread <= _ROUNDING * largest
-        return cls(name, kind, filled, fill, mean, spread, None, constant)
+        constant = spread * step <= ROUNDING * largest
+        return cls(name, kind, filled, fill, mean, spread, None, constant, low, step)
 
     @classmethod
     def _of_category(cls, name: str, column: pa.ChunkedArray) -> Part:
@@ -73,7 +80,7 @@ class Part:
             fill = int(sizes.argmax())
             sizes[fill] += filled
         shares = sizes / sizes.sum()
-        spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
+        spread = category_spread(shares)
         return cls(name, "categorical", filled, fill, 0.0, spread, levels, len(levels) < 2)
 
     @property
@@ -100,6 +107,26 @@ class Part:
         return [f"{self.name}={level}" for level in self._level_names()[int(drop_first) :]]
 
 
+def two_values(values: Array) -> tuple[float, float]:
+    """Return the smaller of two values, gaps among them, and by how much the other is larger.
+
+    0 and 1 where there is none.
+    """
+    if np.all(np.isnan(values)):
+        return 0.0, 1.0
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return low, high - low if high > low else 1.0
+
+
+def category_spread(shares: Array) -> float:
+    """Return the root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
+
+    Of two levels, one of which says all: that of the one, ``√(p (1 − p))``.
+    """
+    total = max(0.0, 1.0 - float(shares @ shares))
+    return float(np.sqrt(total / 2 if len(shares) == 2 else total))
+
+
 def encode_column(
     part: Part, column: pa.ChunkedArray, out: Array, scale: bool, drop_first: bool
 ) -> None:
@@ -109,6 +136,8 @@ def encode_column(
         if scale and part.kind == "numeric":
             values -= part.mean
             values /= part.spread
+        elif scale:
+            values = (values - part.low) / part.step
         out[:, 0] = values
         return
     codes = pc.index_in(plain_numbers(column), value_set=part.levels)

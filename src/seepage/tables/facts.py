@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 ENOUGH = 10  # rows from which all-different values make an identifier
 FEW = 20  # different texts up to which numbers among them are taken for codes
 
+BEYOND = "whole numbers beyond 2⁵³, which floats cannot tell apart"
 COMMAS = "numbers with commas in them"
 
 _DATE = re.compile(
@@ -106,6 +107,11 @@ def _distinct(column: pa.ChunkedArray) -> int:
     return int(pc.count_distinct(column, mode="only_valid").as_py())
 
 
+def beyond_floats(least: float, most: float) -> bool:
+    """Say whether whole numbers between these cannot all be told apart as floats."""
+    return max(abs(least), abs(most)) > 2.0**53
+
+
 def _look_at_numbers(column: pa.ChunkedArray, as_codes: bool) -> Facts:
     column = plain_numbers(column)
     rows, missing, distinct = len(column), column.null_count, _distinct(column)
@@ -120,7 +126,9 @@ def _look_at_numbers(column: pa.ChunkedArray, as_codes: bool) -> Facts:
     identifier = ""
     if whole and missing == 0 and rows >= ENOUGH and distinct == rows and high - low == rows - 1:
         identifier = "are all different and count up"
-    kind = "boolean" if whole and {low, high} == {0.0, 1.0} and distinct == 2 else "numeric"
+    kind = "boolean" if distinct == 2 else "numeric"
+    if integer and not identifier and beyond_floats(low, high):
+        return Facts(rows, missing, distinct, kind, refused=BEYOND)
     return Facts(
         rows,
         missing,

@@ -26,12 +26,14 @@ from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums
 from seepage.streams.disk.encoding import TableEncoding
 from seepage.streams.disk.files import Batches, Piece, plain_type
 from seepage.streams.disk.source import ParquetRows, scan_columns, sum_pieces
-from seepage.tables.encoded import Part
+from seepage.tables.encoded import ROUNDING, Part, category_spread
 from seepage.tables.facts import (
+    BEYOND,
     COMMAS,
     ENOUGH,
     FEW,
     Facts,
+    beyond_floats,
     commas_in,
     decoded,
     is_number,
@@ -43,7 +45,6 @@ from seepage.tables.facts import (
 from seepage.tables.names import shown
 from seepage.tables.source import RowSource
 
-_ROUNDING = 1e-13  # a spread below this share of the largest value is rounding, not variation
 _64_BITS = (1 << 64) - 1
 
 
@@ -240,8 +241,9 @@ def _facts(batches: Batches, name: str, sums: ColumnSums, as_codes: bool) -> Fac
     counts_up = sums.whole and missing == 0 and sums.most - sums.least == rows - 1
     if rows >= ENOUGH and counts_up and _all_different(batches, name, sums):
         identifier = "are all different and count up"
-    boolean = sums.whole and distinct == 2 and (sums.least, sums.most) == (0.0, 1.0)
-    plain = "boolean" if boolean else "numeric"
+    plain = "boolean" if distinct == 2 else "numeric"
+    if pa.types.is_integer(kind) and not identifier and beyond_floats(sums.least, sums.most):
+        return Facts(rows, missing, distinct, plain, refused=BEYOND, capped=capped)
     return Facts(
         rows,
         missing,
@@ -319,6 +321,9 @@ def _class_type(batches: Batches, plan: ColumnPlan, sums: ColumnSums) -> dict[st
 
 def _number(name: str, kind: str, sums: ColumnSums) -> Part:
     """Return how a column of numbers is encoded; see :meth:`Part.of`."""
+    low, step = 0.0, 1.0
+    if kind == "boolean" and sums.values:
+        low, step = sums.least, (sums.most - sums.least) or 1.0
     fill = None
     if sums.missing:
         if kind == "numeric":
@@ -326,7 +331,7 @@ def _number(name: str, kind: str, sums: ColumnSums) -> Part:
                 f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
                 "its median takes the whole column; say --missing drop, or fill them first."
             )
-        fill = float(sums.mean > 0.5)
+        fill = low + step * float(sums.mean > low + step / 2)
     # With the fill in the place of the gaps.
     whole = (
         sums
@@ -334,14 +339,14 @@ def _number(name: str, kind: str, sums: ColumnSums) -> Part:
         else replace(sums, missing=0, rows=sums.values) + ColumnSums(sums.missing, 0, fill)
     )
     mean, squares = whole.mean, whole.squares
-    spread = float(np.sqrt(squares / sums.rows))
+    spread = float(np.sqrt(squares / sums.rows)) / step
     if not (np.isfinite(mean) and np.isfinite(spread)):
         raise InputError(
             f"The values of column {shown(name)} are too large for their spread to be computed; "
             "write them in a larger unit."
         )
-    constant = spread <= _ROUNDING * max(abs(sums.least), abs(sums.most))
-    return Part(name, kind, sums.missing, fill, mean, spread, None, constant)
+    constant = spread * step <= ROUNDING * max(abs(sums.least), abs(sums.most))
+    return Part(name, kind, sums.missing, fill, mean, spread, None, constant, low, step)
 
 
 def _category(name: str, stored: pa.DataType, sums: ColumnSums) -> Part:
@@ -353,5 +358,5 @@ def _category(name: str, stored: pa.DataType, sums: ColumnSums) -> Part:
         fill = int(sizes.argmax())
         sizes[fill] += sums.missing
     shares = sizes / sizes.sum()
-    spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
+    spread = category_spread(shares)
     return Part(name, "categorical", sums.missing, fill, 0.0, spread, levels, len(levels) < 2)

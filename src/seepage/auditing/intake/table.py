@@ -1,6 +1,6 @@
 """Decide what every column of a table is for an audit, and turn the table into numbers.
 
-Numeric columns are centred and divided by their standard deviation; a boolean column is 0 and 1; a
+Numeric columns are centred and divided by their standard deviation; one of two values is 0 and 1; a
 category becomes one 0/1 feature per level. The means, deviations and fills that this takes are
 public constants to everything that follows: the leakage is that of the model, given them. What
 cannot be used is refused, and what was done is remembered, one sentence each.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -60,7 +60,7 @@ class ColumnPlan:
     target: str
     target_kind: str
     features: tuple[str, ...]  # the columns it is predicted from, in the order of the table
-    # For every feature: ``numeric``, ``boolean`` (true and false, or 0 and 1) or ``categorical``
+    # For every feature: ``numeric``, ``boolean`` (two values) or ``categorical``
     kinds: dict[str, str]
     sensitive: tuple[str, ...] = ()  # features the caller worries about most
     # Columns whose values say which group a record belongs to, features or not
@@ -149,6 +149,7 @@ def plan_columns(
     sensitive: Sequence[str] = (),
     groups: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    quantities: Sequence[str] = (),
     missing: str = "refuse",
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
@@ -167,6 +168,9 @@ def plan_columns(
         Columns to compare groups by; one that is dropped still serves for that.
     categorical
         Columns of numbers that are codes of categories (the target too, for classes).
+    quantities
+        Columns of two numbers that are quantities all the same, such as doses: others are taken
+        for a yes and a no, and measured in whole levels.
     missing
         ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the
         median or the most frequent value.
@@ -178,12 +182,14 @@ def plan_columns(
         target that is an identifier, has one value only or too many classes; gaps, unless
         ``missing`` says what to do; and when no feature is left.
     """
-    _check_names(table.names, target, drop, sensitive, groups, categorical)
+    _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
     wanted = [n for n in table.names if n not in {target, *drop}]
     facts, sizes = table.look([target, *wanted], set(categorical), groups)
     check_groups(sizes)
+    for name in quantities:
+        facts[name] = _as_quantity(name, facts[name])
     steps = list(table.steps)
     kind = _target_kind(target, facts[target], as_classes=target in categorical)
     if kind == "count":
@@ -222,6 +228,13 @@ def plan_columns(
     )
 
 
+def _as_quantity(name: str, facts: Facts) -> Facts:
+    """Return the facts of a column that holds quantities, however few."""
+    if facts.kind == "categorical":
+        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+    return replace(facts, kind="numeric")
+
+
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
     """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
     if len(set(known)) < len(known):
@@ -251,9 +264,9 @@ def _target_kind(name: str, facts: Facts, *, as_classes: bool) -> str:
             f"{who} is an identifier: its values {facts.identifier}, so there is nothing to learn; "
             "name another column."
         )
-    if facts.kind == "boolean" or (facts.distinct == 2 and facts.whole):
+    if facts.distinct == 2 and facts.whole:
         return "binary"
-    if facts.kind == "numeric" and not as_classes:
+    if facts.kind != "categorical" and not as_classes:
         return "count" if facts.integer and facts.least == 0 else "numeric"
     if facts.distinct > MOST_CLASSES:
         raise InputError(
@@ -452,7 +465,9 @@ def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     found, start = [], 0
     for part in coding.parts:
         width = part.width(coding.drop_first)
-        unit = part.spread if coding.scale and part.kind == "numeric" else 1.0
+        unit = part.spread if part.kind == "numeric" else 1.0
+        if not coding.scale:  # the model's features are the columns as they are
+            unit = 1 / part.step
         columns = tuple(range(start, start + width))
         found.append(Attribute(part.name, part.kind, columns, np.eye(width) / unit, part.spread))
         start += width
@@ -468,7 +483,10 @@ def _told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[st
         steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
-        steps.append(f"{counted(len(boolean), 'column')} of 0 and 1 kept so: {listed(boolean)}.")
+        steps.append(
+            f"{counted(len(boolean), 'column')} of two values measured in whole levels; if these "
+            f"are quantities, use --quantity: {listed(boolean)}."
+        )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:
         first = ", all levels but the first in order" if drop_first else ""

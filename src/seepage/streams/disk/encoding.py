@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from seepage.errors import InputError, nearest
 from seepage.streams.disk.column_scan import ColumnSums, Scan
 from seepage.streams.disk.files import Piece, plain_type
-from seepage.tables.encoded import Part, encode_column
+from seepage.tables.encoded import Part, category_spread, encode_column
 from seepage.tables.facts import decoded, is_number, is_text, plain_numbers
 from seepage.tables.names import unique
 from seepage.tables.source import Chunk
@@ -95,6 +95,9 @@ class TableEncoding:
                 if self.scale and part.kind == "numeric":
                     numbers -= part.mean
                     numbers /= part.spread
+                elif self.scale:
+                    numbers -= part.low
+                    numbers /= part.step
             else:
                 whole = pa.chunked_array([decoded(column)])
                 _refuse_new_levels(whole, part, piece)
@@ -139,7 +142,7 @@ def _scanned_part(name: str, kind: pa.DataType, sums: ColumnSums) -> Part:
             )
         counts = np.asarray(list(sums.levels.values()), dtype=float)
         shares = counts / counts.sum()
-        spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
+        spread = category_spread(shares)
         levels = pa.array(sorted(sums.levels), kind)
         return Part(name, "categorical", 0, None, 0.0, spread, levels, len(levels) < 2)
     plain = _plain_part(name, kind)
