@@ -147,8 +147,8 @@ def test_intervals_of_surveys_cover_the_mean_over_redrawn_batches():
 
 @pytest.mark.slow
 def test_intervals_of_surveys_are_calibrated():
-    for every in (3, 5, 10):
-        share, ratio = coverage(runs=10, seeds=30, steps=60, every=every)
-        print(f"one step in {every} surveyed: {share:.1%} of 2,400 intervals have the truth")
+    for every in (5, 10):
+        share, ratio = coverage(runs=10, seeds=10, steps=60, every=every)
+        print(f"one step in {every} surveyed: {share:.1%} of 800 intervals have the truth")
         assert ratio == pytest.approx(1.0, abs=0.05)
         assert 0.92 <= share <= 0.98
