@@ -40,7 +40,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.leakage import release_of
 from seepage.support.files import Writer
-from seepage.tables.encoded import labels_of
+from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk, RowSource
 from seepage.tables.table_file import write_each
 

@@ -33,7 +33,7 @@ from seepage.errors import InputError, nearest
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.frames import as_numpy, read_table
+from seepage.tables.source import as_numpy, read_table
 
 _TARGET_KINDS = {
     "linear": "numeric",

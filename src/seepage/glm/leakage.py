@@ -35,8 +35,7 @@ from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.frames import MemorySource, Table
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table
 
 Array = Any
 

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums, column_sums
 from seepage.streams.disk.source import in_order
+from seepage.tables.columns import MOST_LEVELS, ColumnSums, column_sums
 
 numbers = st.one_of(
     st.none(),

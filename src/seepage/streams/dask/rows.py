@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from seepage.errors import InputError
 from seepage.streams.dask.tasks import fetch, named, tree_sum, write_by_workers
-from seepage.streams.disk.encoding import TableEncoding
-from seepage.streams.disk.files import Piece
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.columns import Piece, TableEncoding
+from seepage.tables.source import Chunk, RowSource, first_not_finite
 
 Answer = TypeVar("Answer")
 
@@ -82,16 +81,13 @@ def as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
 
 
 def _refuse_not_finite(numbers: np.ndarray, names: tuple[str, ...], start: int) -> None:
-    if np.isfinite(np.sum(numbers)):  # far cheaper than a mask, and finite unless something is
-        return
-    bad = ~np.isfinite(numbers)
-    if not bad.any():
-        return  # finite entries whose sum overflowed
-    row, column = np.argwhere(bad)[0]
-    raise InputError(
-        f"{names[column]!r} holds NaN or infinity in row {start + row:,}; drop such rows or fill "
-        "the gaps."
-    )
+    row = first_not_finite(numbers)
+    if row is not None:
+        column = int(np.argmin(np.isfinite(numbers[row])))
+        raise InputError(
+            f"{names[column]!r} holds NaN or infinity in row {start + row:,}; drop such rows or "
+            "fill the gaps."
+        )
 
 
 class DaskRows(RowSource):

@@ -12,15 +12,18 @@ import pyarrow as pa
 from seepage.errors import InputError
 from seepage.streams.dask.rows import ArrayReader, DaskRows, FrameReader, as_piece
 from seepage.streams.dask.tasks import fetch, named, tree_sum
-from seepage.streams.disk.column_scan import ColumnSums, Scan, column_sums, scan
-from seepage.streams.disk.encoding import (
+from seepage.tables.columns import (
+    ColumnSums,
+    Scan,
     TableEncoding,
     check_column,
     choose_columns,
     class_levels,
-    encoded_columns,
+    column_sums,
+    encode_columns,
+    plain_type,
+    scan,
 )
-from seepage.streams.disk.files import plain_type
 
 
 def dask_rows(
@@ -94,7 +97,7 @@ def _of_frame(
     if not sum(lengths):
         raise InputError("The dask data frame has no rows.")
     scan = partial(_scanned, frame, schema, lengths=lengths)
-    parts = encoded_columns(wanted, schema, scale, scan)
+    parts = encode_columns(wanted, schema, scale, scan)
     coding = TableEncoding(parts, target, weight, scale, drop_first)
 
     def partitions(extra: tuple[str, ...]) -> Sequence[Any]:

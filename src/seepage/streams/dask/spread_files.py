@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from seepage.errors import InputError
 from seepage.streams.dask.tasks import fetch, fill_folder, named, tree_sum
-from seepage.streams.disk.encoding import TableEncoding
-from seepage.streams.disk.files import Batches, ParquetFiles, Piece
+from seepage.streams.disk.files import Batches, ParquetFiles
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.support.chunks import usable_cores
+from seepage.tables.columns import Piece, TableEncoding
 from seepage.tables.source import AnswerIfAny, Chunk
 from seepage.tables.table_file import write_tables
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,19 +18,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from seepage.errors import InputError
+from seepage.tables.columns import Piece, plain_type
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
 PART_ROWS = 100_000  # rows that pay for what a part costs: a task, and a matrix that is sent
 BROKEN = (pa.ArrowException, OSError, ValueError)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Some rows as they came, the file they are from, and the position of the first of them."""
-
-    batch: pa.RecordBatch
-    file: str
-    first: int
 
 
 class Batches(ABC):
@@ -228,15 +219,6 @@ def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) ->
                 f"Column {name!r} is {ours} in {first} but {theirs} in {here}; write all files "
                 "with one schema."
             )
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, however they are stored."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    return kind
 
 
 def _damaged(name: str) -> InputError:

@@ -14,16 +14,19 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
-from seepage.streams.disk.column_scan import Scan, scan
-from seepage.streams.disk.encoding import (
+from seepage.streams.disk.files import Batches, open_batches
+from seepage.support.chunks import CHUNK, progress_over, usable_cores
+from seepage.tables.columns import (
+    Piece,
+    Scan,
     TableEncoding,
     check_column,
     choose_columns,
     class_levels,
-    encoded_columns,
+    encode_columns,
+    plain_type,
+    scan,
 )
-from seepage.streams.disk.files import Batches, Piece, open_batches, plain_type
-from seepage.support.chunks import CHUNK, progress_over, usable_cores
 from seepage.tables.source import Chunk, RowSource
 
 Item = TypeVar("Item")
@@ -90,7 +93,7 @@ def parquet(
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
         raise InputError("The Parquet data have no rows.")
-    parts = encoded_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
+    parts = encode_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
