@@ -29,11 +29,11 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.source import as_numpy, read_table
+from seepage.tables.source import as_numpy, check_column, read_table
 
 _TARGET_KINDS = {
     "linear": "numeric",
@@ -188,8 +188,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     else:
         wanted = [groups] if isinstance(groups, str) else list(groups)
         for name in wanted:
-            if name not in frame.columns:
-                raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+            check_column(name, frame.columns)
         found = {name: frame[name].to_numpy() for name in wanted}
     for name, labels in found.items():
         if labels.shape != (len(frame),):
@@ -268,8 +267,7 @@ def _raw_attributes(
         Columns of numbers that are codes of categories.
     """
     for name in categorical:
-        if name not in frame.columns:
-            raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+        check_column(name, frame.columns)
     probe = frame[: min(_PROBED, len(frame))]
     apply = _applied(transform, named)
     start = apply(probe)

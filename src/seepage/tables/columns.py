@@ -12,15 +12,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.tables.names import printable, shown, unique
-from seepage.tables.source import Chunk, first_not_finite
+from seepage.tables.source import Chunk, check_column, first_not_finite
 
 MOST_LEVELS = 1000  # different values that are counted; of more only this is known
 ENOUGH = 10  # rows from which all-different values make an identifier
@@ -34,7 +34,7 @@ _DATE = re.compile(
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 _COMMAS = r"^[-+]?\d*(,\d+)+(\.\d*)?$"
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Piece:
     batch: pa.RecordBatch | pa.Table
     file: str
     first: int
+
+
+def rows_in(pieces: Iterable[Piece]) -> int:
+    """Return how many rows some pieces have."""
+    return sum(piece.batch.num_rows for piece in pieces)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -88,6 +93,11 @@ def plain_numbers(column: Column) -> Column:
     if not pc.any(gone).as_py():
         return column
     return pc.if_else(gone, pa.scalar(None, column.type), column)
+
+
+def floats(column: Column) -> np.ndarray:
+    """Return a column of numbers as floats, NaN in its gaps."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np.ndarray:
@@ -189,7 +199,7 @@ def column_sums(column: Column) -> ColumnSums:
     if not (is_number(column.type) or pa.types.is_boolean(column.type)):
         return ColumnSums(rows, missing, levels=None)
     levels = _levels(column)
-    numbers = column.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False)
+    numbers = floats(column.drop_null())
     if numbers.size == 0:
         return ColumnSums(rows, missing, levels=levels)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -385,10 +395,9 @@ class ColumnEncoding:
     @property
     def fill_text(self) -> str:
         """The value the gaps are filled with, to be read."""
-        return f"{self.fill:g}" if self.levels is None else shown(self._level_names()[self.fill])
-
-    def _level_names(self) -> list[str]:
-        return [] if self.levels is None else level_names(self.levels)
+        return (
+            f"{self.fill:g}" if self.levels is None else shown(level_names(self.levels)[self.fill])
+        )
 
     def width(self, drop_first: bool) -> int:
         """Return how many features the column becomes."""
@@ -398,7 +407,7 @@ class ColumnEncoding:
         """Return the names of its features."""
         if self.levels is None:
             return [self.name]
-        return [f"{self.name}={level}" for level in self._level_names()[int(drop_first) :]]
+        return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
         """Write the column of a piece into its place among the features, which is zero so far."""
@@ -476,8 +485,7 @@ class TableEncoding:
         The features lie column by column in memory, as they came: a matrix product is as fast that
         way, and nothing is transposed. ``by_rows`` has them row by row, for a chunk that is kept.
         """
-        rows = sum(piece.batch.num_rows for piece in pieces)
-        places = self.places()
+        rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
         columns = np.zeros((rows, width)).T if by_rows else np.zeros((width, rows))
         labels, weights = [], []
@@ -561,12 +569,6 @@ def refuse_repeated(names: Sequence[str]) -> None:
         raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
 
 
-def check_column(name: str, known: Sequence[str]) -> None:
-    """Refuse a name that no column has."""
-    if name not in known:
-        raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
-
-
 def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
     """Return the different labels, sorted, from what a scan found of them."""
     if sums.missing:
@@ -592,7 +594,7 @@ def typed_levels(levels: Iterable[Any], stored: pa.DataType) -> pa.Array:
 
 def labels_of(column: Column, missing: str = "") -> np.ndarray:
     """Return every value as text, (n,), one object per different value however long it is."""
-    plain = plain_numbers(column)
+    plain = plain_numbers(decoded(column))
     levels = pc.unique(plain.drop_null())
     texts = level_names(levels)
     gap = len(texts)
@@ -613,7 +615,7 @@ def level_names(levels: pa.Array) -> list[str]:
 
 def _numbers(column: pa.Array) -> np.ndarray:
     if column.null_count or pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64(), safe=False)
+        return floats(column)
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 

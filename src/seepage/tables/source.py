@@ -194,9 +194,14 @@ class MemorySource(RowSource):
         return function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
 
     def _column(self, name: str) -> np.ndarray:
-        if name not in self.names:
-            raise InputError(f"There is no column {name!r}{nearest(name, self.names)}.")
+        check_column(name, self.names)
         return as_numpy(self.table.values[:, self.names.index(name)])
+
+
+def check_column(name: str, known: Sequence[str]) -> None:
+    """Refuse a name that no column has."""
+    if name not in known:
+        raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
 
 
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.errors import InputError
+from seepage.errors import InputError, not_whole
 from seepage.tables.columns import Column, decoded, is_text
 from seepage.tables.names import counted, listed, printable, unique
 
@@ -312,7 +312,7 @@ def _read_parquet(path: Path) -> pa.Table:
         with pq.ParquetFile(path) as file:
             return file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "Parquet") from error
+        raise not_whole(path.name, "Parquet") from error
 
 
 def _read_arrow(path: Path) -> pa.Table:
@@ -324,7 +324,7 @@ def _read_arrow(path: Path) -> pa.Table:
             reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
             return reader.read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "Arrow") from error
+        raise not_whole(path.name, "Arrow") from error
 
 
 def _read_json_lines(path: Path) -> pa.Table:
@@ -374,14 +374,7 @@ def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
             raise InputError(
                 f"{path.name} holds text that is not UTF-8; write it again as UTF-8."
             ) from error
-        raise _broken(path, kind) from error
-
-
-def _broken(path: Path, kind: str) -> InputError:
-    return InputError(
-        f"{path.name} is not a whole {kind} file: it may have been cut off or damaged; write or "
-        "copy it again."
-    )
+        raise not_whole(path.name, kind) from error
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:

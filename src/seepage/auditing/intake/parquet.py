@@ -21,7 +21,7 @@ from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches
 from seepage.streams.disk.source import ParquetRows, sum_pieces
-from seepage.tables.columns import Piece, TableEncoding, complete_rows, plain_type
+from seepage.tables.columns import Piece, TableEncoding, complete_rows, plain_type, rows_in
 from seepage.tables.source import RowSource
 
 
@@ -52,13 +52,13 @@ class TableInChunks(TableToAudit):
 
     def complete(self, needed: Sequence[str]) -> TableInChunks:
         """Return the rows that have a value in all of some columns."""
-        return TableInChunks(self._batches.changed(needed=needed))
+        return TableInChunks(self._batches.complete(needed))
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
         """Return the rows as numbers, read again in every pass."""
-        return ParquetRows(self._batches.changed(labels={coding.target: labels}), coding)
+        return ParquetRows(self._batches.labelled(coding.target, labels), coding)
 
 
 class AuditedRows(Batches):
@@ -101,17 +101,22 @@ class AuditedRows(Batches):
         kinds |= {name: coding.kind for name, coding in self._labels.items()}
         self.schema = pa.schema({**kinds, ROW: pa.int64()})
 
-    def changed(self, **other: Any) -> AuditedRows:
-        """Return the same rows with another of the settings."""
-        kept = {"first": self._first, "needed": self._needed, "labels": self._labels}
-        return AuditedRows(self._inner, **(kept | other))
+    def complete(self, needed: Sequence[str]) -> AuditedRows:
+        """Return those of the rows that have a value in all of some columns."""
+        return AuditedRows(self._inner, self._first, needed, self._labels)
+
+    def labelled(self, target: str, labels: LabelCoding) -> AuditedRows:
+        """Return the same rows with their labels read in a way."""
+        same = AuditedRows(self._inner, self._first, self._needed, {target: labels})
+        same.rows = self.rows  # not counted again
+        return same
 
     @cached_property
     def rows(self) -> int:
         """The number of rows, counted once where some are left out."""
         if not self._needed:
             return self._inner.rows
-        return sum_pieces(self, self._needed, _count) or 0
+        return sum_pieces(self, self._needed, rows_in) or 0
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns of the rows in order, at most ``size`` rows at a time."""
@@ -151,7 +156,3 @@ class AuditedRows(Batches):
             AuditedRows(part, start, self._needed, self._labels)
             for part, start in zip(inner, starts, strict=False)
         ]
-
-
-def _count(pieces: Sequence[Piece]) -> int:
-    return sum(piece.batch.num_rows for piece in pieces)

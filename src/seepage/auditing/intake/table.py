@@ -47,6 +47,7 @@ from seepage.tables.columns import (
     complete_rows,
     decoded,
     first_text,
+    floats,
     is_text,
     labels_of,
     level_names,
@@ -207,7 +208,7 @@ def _surplus(pieces: Sequence[Piece], least: float) -> int:
     """
     total = 0
     for piece in pieces:
-        values = (_floats(piece.batch.column(0)) - least).astype(np.int64)
+        values = (floats(piece.batch.column(0)) - least).astype(np.int64)
         rows = np.asarray(piece.batch.column(1))
         total += int(_mixed(values).sum()) - int(_mixed(rows).sum())
     return total
@@ -219,10 +220,6 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _floats(column: Column) -> np.ndarray:
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def _first_texts(pieces: Sequence[Piece]) -> list[int]:
@@ -273,25 +270,26 @@ def plan_columns(
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
     wanted = [n for n in table.names if n not in {target, *drop}]
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
-    facts = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
+    profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
-    kind = _target_kind(table, target, facts[target], as_classes=target in categorical)
+    kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
     if kind == "count":
         steps.append(
             f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
             "taken as counts; if they stand for classes, name it with --categorical."
         )
-    useless = _useless(facts, wanted)
+    useless = _useless(profiles, wanted)
     _check_sensitive(sensitive, target, drop, useless)
-    for reason, names in _by_reason(useless).items():
+    for reason in dict.fromkeys(useless.values()):
+        names = [n for n, why in useless.items() if why == reason]
         steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
     if drop:
         steps.append(f"{counted(len(set(drop)), 'column')} left out as asked: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
-    _check_features(table, features, facts)
-    numbers = [n for n in features if facts[n].kind == "numeric" and facts[n].integer]
-    few = [n for n in numbers if facts[n].distinct <= FEW]
+    _check_features(table, features, profiles)
+    numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
+    few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
             f"{counted(len(few), 'column')} of few different whole numbers taken as numeric; if "
@@ -300,12 +298,12 @@ def plan_columns(
     if not features:
         raise InputError("No column is left to predict the target from; see what was dropped.")
     if missing == "refuse":
-        _check_no_gaps([target, *features], facts, facts[target].rows)
+        _check_no_gaps([target, *features], profiles)
     return ColumnPlan(
         target=target,
         target_kind=kind,
         features=features,
-        kinds={n: facts[n].kind for n in features},
+        kinds={n: profiles[n].kind for n in features},
         sums=sums,
         sensitive=tuple(dict.fromkeys(sensitive)),
         groups=tuple(dict.fromkeys(groups)),
@@ -329,48 +327,43 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
         raise InputError(f"The target {shown(target)} cannot be dropped.")
 
 
-def _target_kind(table: TableToAudit, name: str, facts: ColumnProfile, *, as_classes: bool) -> str:
+def _target_kind(
+    table: TableToAudit, name: str, profile: ColumnProfile, *, as_classes: bool
+) -> str:
     who = f"The target {shown(name)}"
-    _check_usable(table, name, who, facts)
-    if facts.missing == facts.rows:
+    _check_usable(table, name, who, profile)
+    if profile.missing == profile.rows:
         raise InputError(f"{who} has no values at all, so there is nothing to predict.")
-    if facts.distinct == 1:
+    if profile.distinct == 1:
         raise InputError(f"{who} has one value only, so there is nothing to predict.")
-    if facts.identifier:
+    if profile.identifier:
         raise InputError(
-            f"{who} is an identifier: its values {facts.identifier}, so there is nothing to learn; "
-            "name another column."
+            f"{who} is an identifier: its values {profile.identifier}, so there is nothing to "
+            "learn; name another column."
         )
-    if facts.kind == "boolean" or (facts.distinct == 2 and facts.whole):
+    if profile.kind == "boolean" or (profile.distinct == 2 and profile.whole):
         return "binary"
-    if facts.kind == "numeric" and not as_classes:
-        return "count" if facts.integer and facts.least == 0 else "numeric"
-    if facts.distinct > MOST_CLASSES:
+    if profile.kind == "numeric" and not as_classes:
+        return "count" if profile.integer and profile.least == 0 else "numeric"
+    if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(facts)} classes, and at most {MOST_CLASSES} can be told apart; "
+            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
             "name another column."
         )
-    return "binary" if facts.distinct == 2 else "multiclass"
+    return "binary" if profile.distinct == 2 else "multiclass"
 
 
-def _useless(facts: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
+def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
     """Return the features that say nothing, each with the reason in words."""
     out = {}
     for name in wanted:
-        known = facts[name]
+        known = profiles[name]
         if known.missing >= MISSING_SHARE * known.rows:
             out[name] = "99 % or more of their values missing"
         elif known.distinct == 1 and not known.refused:
             out[name] = "with one value only"
         elif known.identifier:
             out[name] = f"identifiers whose values {known.identifier}"
-    return out
-
-
-def _by_reason(useless: dict[str, str]) -> dict[str, list[str]]:
-    out: dict[str, list[str]] = {}
-    for name, reason in useless.items():
-        out.setdefault(reason, []).append(name)
     return out
 
 
@@ -393,34 +386,34 @@ def _check_sensitive(
 
 
 def _check_features(
-    table: TableToAudit, features: Sequence[str], facts: dict[str, ColumnProfile]
+    table: TableToAudit, features: Sequence[str], profiles: dict[str, ColumnProfile]
 ) -> None:
-    dates = [n for n in features if facts[n].refused == "dates"]
+    dates = [n for n in features if profiles[n].refused == "dates"]
     if dates:
         raise InputError(
             f"Dates and times cannot be used as they are: {listed(dates)}; turn each into a number "
             "(for instance days since a reference date), or leave it out with --drop."
         )
     for name in features:
-        _check_usable(table, name, f"Column {shown(name)}", facts[name])
-        levels = facts[name].distinct
-        if facts[name].kind == "categorical" and levels > MOST_LEVELS:
+        _check_usable(table, name, f"Column {shown(name)}", profiles[name])
+        levels = profiles[name].distinct
+        if profiles[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
-                f"Column {shown(name)} has {_many(facts[name])} different values, and a category "
-                f"may have at most {MOST_LEVELS:,}; put rare ones together, or leave the column "
-                "out with --drop."
+                f"Column {shown(name)} has {_many(profiles[name])} different values, and a "
+                f"category may have at most {MOST_LEVELS:,}; put rare ones together, or leave the "
+                "column out with --drop."
             )
 
 
-def _check_usable(table: TableToAudit, name: str, who: str, facts: ColumnProfile) -> None:
-    if facts.refused == "dates":
+def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfile) -> None:
+    if profile.refused == "dates":
         raise InputError(
             f"{who} holds dates or times; turn them into a number (for instance days since a "
             "reference date)."
         )
-    if facts.refused:
-        raise InputError(f"{who} holds {facts.refused}; turn it into plain numbers, or drop it.")
-    if facts.almost_numbers:
+    if profile.refused:
+        raise InputError(f"{who} holds {profile.refused}; turn it into plain numbers, or drop it.")
+    if profile.almost_numbers:
         row = min(table.total([name, ROW], _first_texts))
         raise InputError(
             f"{who} holds numbers, but also text, first in row {row:,}; correct that, or name the "
@@ -428,8 +421,8 @@ def _check_usable(table: TableToAudit, name: str, who: str, facts: ColumnProfile
         )
 
 
-def _many(facts: ColumnProfile) -> str:
-    return f"more than {facts.distinct - 1:,}" if facts.capped else f"{facts.distinct:,}"
+def _many(profile: ColumnProfile) -> str:
+    return f"more than {profile.distinct - 1:,}" if profile.capped else f"{profile.distinct:,}"
 
 
 def _group_count(table: TableToAudit, name: str, sums: ColumnSums) -> int | None:
@@ -455,14 +448,14 @@ def check_groups(sizes: Mapping[str, int | None]) -> None:
             )
 
 
-def _check_no_gaps(names: Sequence[str], facts: dict[str, ColumnProfile], rows: int) -> None:
-    gaps = [n for n in names if facts[n].missing]
+def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> None:
+    gaps = [n for n in names if profiles[n].missing]
     if gaps:
-        worst = max(gaps, key=lambda n: facts[n].missing)
+        worst = max(gaps, key=lambda n: profiles[n].missing)
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
-            f"(most in {shown(worst)}: {facts[worst].missing:,} of {rows:,}); say --missing drop "
-            "to leave out those rows, or --missing impute to fill them."
+            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
+            "say --missing drop to leave out those rows, or --missing impute to fill them."
         )
 
 
@@ -540,13 +533,13 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
     fill = None
     if sums.missing and kind == "boolean":
         fill = float(sums.mean > 0.5)  # of zeros and ones, the mean says which are more frequent
-    elif sums.missing and table.raw is None:
-        raise InputError(
-            f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: its "
-            "median takes the whole column; say --missing drop, or fill them first."
-        )
     elif sums.missing:
-        fill = float(np.median(_floats(plain_numbers(table.raw.column(name)).drop_null())))
+        if table.raw is None:
+            raise InputError(
+                f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
+                "its median takes the whole column; say --missing drop, or fill them first."
+            )
+        fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
     return ColumnEncoding.of_numbers(name, kind, sums, fill)
 
 
@@ -563,8 +556,8 @@ def _code_labels(
         )
     number = not is_text(plain_type(stored)) and sums.whole
     if number and max(-sums.least, sums.most) < 2**63:
-        counts = {int(level): count for level, count in levels.items()}
-        return LabelCoding(pa.int64()), LabelFacts(counts=counts)
+        whole = {int(level): count for level, count in levels.items()}
+        return LabelCoding(pa.int64()), LabelFacts(counts=whole)
     known = typed_levels(levels, stored)
     names = level_names(known)
     counts = dict(zip(names, levels.values(), strict=True))

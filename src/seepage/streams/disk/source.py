@@ -20,14 +20,14 @@ from seepage.tables.columns import (
     Piece,
     Scan,
     TableEncoding,
-    check_column,
     choose_columns,
     class_levels,
     encode_columns,
     plain_type,
+    rows_in,
     scan,
 )
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, RowSource, check_column
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -158,7 +158,7 @@ class ParquetRows(RowSource):
             return function(self.coding.encode(pieces, start, extra))
 
         starts = _with_starts(gathered(self.batches.read(columns, size), size))
-        shown = progress_over(starts, len(self), what, _rows_in)
+        shown = progress_over(starts, len(self), what, lambda item: rows_in(item[1]))
         yield from in_order(shown, work, self._threads)
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
@@ -225,11 +225,7 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
     start = 0
     for pieces in lists:
         yield start, pieces
-        start += sum(piece.batch.num_rows for piece in pieces)
-
-
-def _rows_in(item: tuple[int, list[Piece]]) -> int:
-    return sum(piece.batch.num_rows for piece in item[1])
+        start += rows_in(pieces)
 
 
 def in_order(
