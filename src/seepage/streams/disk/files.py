@@ -107,7 +107,9 @@ class ParquetFiles(Batches):
                     f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
                     "it is read."
                 )
-            batches = file.iter_batches(size, row_groups=list(groups), columns=list(columns))
+            # A whole file may have come to lie in other row groups since it was opened.
+            some = None if self._read == slice(None) else list(groups)
+            batches = file.iter_batches(size, row_groups=some, columns=list(columns))
             while True:
                 try:
                     batch = next(batches, None)
