@@ -18,6 +18,10 @@ class NotConvergedWarning(UserWarning):
     """A model is near the minimiser of its objective but not on it."""
 
 
+class InaccurateWarning(UserWarning):
+    """A number that is exact by its formula has lost so many digits to rounding that it shows."""
+
+
 def nearest(name: object, candidates: Iterable[object]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing."""
     close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.5)

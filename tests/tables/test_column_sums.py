@@ -106,7 +106,7 @@ def test_values_whose_squares_overflow_are_refused_in_any_pieces():
     column = pa.array(1e300 * (np.arange(90) + 1.0))
     for cuts in ([], [7, 40]):
         with pytest.raises(ValueError, match=r"'huge' are too large .*up to 9e\+301"):
-            ColumnEncoding.of_numbers("huge", "numeric", whole(column, cuts))
+            ColumnEncoding.of_numbers("huge", whole(column, cuts))
 
 
 def test_levels_of_decimals_and_dictionaries_are_found_again():

@@ -41,7 +41,7 @@ class Question:
     ----------
     table, header, names
         The file or folder; of a CSV file, whether it has a header, and names separated by commas.
-    target, drop, categorical, sensitive, group, missing
+    target, drop, categorical, quantities, sensitive, group, missing
         What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
     model, l2, model_file, scale
         What is fitted, or the file of a model that was; whether columns are standardised.
@@ -64,6 +64,7 @@ class Question:
     group: Sequence[str] = ()
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
+    quantities: Sequence[str] = ()
     missing: str = "refuse"
     scale: bool = True
     header: bool = True
@@ -131,6 +132,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             sensitive=question.sensitive,
             groups=question.group,
             categorical=question.categorical,
+            quantities=question.quantities,
             missing=question.missing,
         )
         fitted = _given_model(question)

@@ -27,7 +27,8 @@ ENOUGH = 10  # rows from which all-different values make an identifier
 FEW = 20  # different texts up to which numbers among them are taken for codes
 
 _HEAD = 4 * MOST_LEVELS  # rows that show at once that a column has more
-_ROUNDING = 1e-13  # a spread below this share of the largest value is rounding, not variation
+# A spread below this share of the largest value is rounding, not variation.
+_ROUNDING = 4 * float(np.finfo(float).eps)
 _DATE = re.compile(
     r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T]\d{1,2}:\d\d.*)?"
 )
@@ -284,12 +285,14 @@ def profile_column(
     known = ColumnProfile(rows, missing, distinct, levels is None)
     if is_text(stored):
         return known if as_codes or levels is None else _profile_text(known, levels)
-    boolean = sums.whole and distinct == 2 and (sums.least, sums.most) == (0.0, 1.0)
-    truths = pa.types.is_boolean(stored)
+    integer = pa.types.is_integer(stored)
+    if integer and not counts_up and max(abs(sums.least), abs(sums.most)) > 2.0**53:
+        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot tell apart")
+    boolean = distinct == 2 or pa.types.is_boolean(stored)
     return replace(
         known,
-        kind="categorical" if as_codes else "boolean" if boolean or truths else "numeric",
-        integer=pa.types.is_integer(stored),
+        kind="categorical" if as_codes else "boolean" if boolean else "numeric",
+        integer=integer,
         whole=sums.whole,
         least=sums.least,
         identifier="are all different and count up" if counts_up else "",
@@ -343,18 +346,31 @@ class ColumnEncoding:
     # How many gaps it has, and what is put there: a number, or the position of a level
     filled: int = 0
     fill: Any = None
-    # Of numbers with their gaps filled; of a category, the root of the total variance of its
-    # one-hot code, √(1 − Σ p²)
+    # Of numbers with their gaps filled, of two values as 0 and 1; or `category_spread`
     mean: float = 0.0
     spread: float = 1.0
     levels: pa.Array | None = None  # the values of a category in order, as they are in the table
     constant: bool = False  # whether all values are the same
+    # Of a column of two values, the smaller one, and by how much the other is larger
+    low: float = 0.0
+    step: float = 1.0
 
     @classmethod
-    def of_numbers(
-        cls, name: str, kind: str, sums: ColumnSums, fill: float | None = None
-    ) -> ColumnEncoding:
-        """Return the encoding of numbers, or of false and true, with a fill for their gaps."""
+    def of_two_values(cls, name: str, sums: ColumnSums) -> ColumnEncoding:
+        """Return the encoding of two values, their gaps filled with the more frequent one."""
+        low, step = sums.least, (sums.most - sums.least) or 1.0
+        high = (sums.levels or {}).get(sums.most, 0)
+        often = 2 * high > sums.values
+        share = (high + sums.missing * often) / sums.rows
+        spread = math.sqrt(share * (1 - share))
+        fill = (sums.most if often else low) if sums.missing else None
+        constant = spread * step <= _ROUNDING * max(abs(sums.least), abs(sums.most))
+        filled = sums.missing
+        return cls(name, "boolean", filled, fill, share, spread, None, constant, low, step)
+
+    @classmethod
+    def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
+        """Return the encoding of numbers, with a fill for their gaps."""
         whole = sums if fill is None else sums.with_gaps_filled(fill)
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
@@ -364,7 +380,7 @@ class ColumnEncoding:
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
-        return cls(name, kind, filled, fill, whole.mean, whole.spread, None, constant)
+        return cls(name, "numeric", filled, fill, whole.mean, whole.spread, None, constant)
 
     @classmethod
     def of_category(
@@ -383,8 +399,7 @@ class ColumnEncoding:
         fill = int(sizes.argmax()) if filled else None
         if fill is not None:
             sizes[fill] += filled
-        shares = sizes / sizes.sum()
-        spread = float(np.sqrt(max(0.0, 1.0 - float(shares @ shares))))
+        spread = category_spread(sizes / sizes.sum())
         return cls(name, "categorical", filled, fill, 0.0, spread, levels, len(levels) < 2)
 
     @property
@@ -425,6 +440,9 @@ class ColumnEncoding:
         if scale and self.kind == "numeric":
             numbers -= self.mean
             numbers /= self.spread
+        elif scale:
+            numbers -= self.low
+            numbers /= self.step
 
     def _write_levels(
         self, column: pa.Array, piece: Piece, out: np.ndarray, drop_first: bool
@@ -440,6 +458,15 @@ class ColumnEncoding:
         which = codes.to_numpy().astype(np.int64) - int(drop_first)
         rows = np.flatnonzero(which >= 0)
         out[which[rows], rows] = 1.0
+
+
+def category_spread(shares: np.ndarray) -> float:
+    """Return the root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
+
+    Of two levels, one of which says all: that of the one, ``√(p (1 − p))``.
+    """
+    total = max(0.0, 1.0 - float(shares @ shares))
+    return float(np.sqrt(total / 2 if len(shares) == 2 else total))
 
 
 @dataclass(frozen=True)
@@ -538,7 +565,7 @@ def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEn
             f"Column {name!r} has one value only, so it cannot be scaled; leave it out with "
             "columns=."
         )
-    return ColumnEncoding.of_numbers(name, "numeric", sums)
+    return ColumnEncoding.of_numbers(name, sums)
 
 
 def choose_columns(

@@ -83,6 +83,137 @@ def test_fedavg_averages_the_clients_models():
     )
 
 
+def far_apart():
+    """Clients whose inputs lie far apart, of different sizes, and a network that normalises."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = []
+    for place, records in enumerate((30, 10, 60)):
+        x = torch.randn(records, 3, dtype=torch.float64) + 5 * place
+        data.append((x, (x[:, 0] > 5 * place).long()))
+    return net.train(), data
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_fedavg_averages_running_statistics_by_record_counts(together):
+    net, data = far_apart()
+    run = simulate(
+        net,
+        LOSS,
+        data,
+        rounds=2,
+        method="fedavg",
+        local_steps=3,
+        batch_size=60,
+        lr=0.1,
+        together=together,
+    )
+    state = copy.deepcopy(net.state_dict())
+    for _ in range(2):
+        states = []
+        for x, y in data:
+            local = copy.deepcopy(net)
+            local.load_state_dict(state)
+            optimiser = torch.optim.SGD(local.parameters(), lr=0.1)
+            for _ in range(3):
+                optimiser.zero_grad()
+                LOSS(local(x), y).backward()
+                optimiser.step()
+            states.append(local.state_dict())
+        for name, value in state.items():
+            mean = 0.3 * states[0][name] + 0.1 * states[1][name] + 0.6 * states[2][name]
+            state[name] = mean.to(value.dtype)
+    torch.testing.assert_close(run.net.state_dict(), state)
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
+    ],
+)
+def test_clients_train_by_epochs_with_the_optimiser_they_are_given(optimiser):
+    net, data = far_apart()
+    seen = []
+    options = {"method": "fedavg", "local_epochs": 3, "batch_size": 60, "optimiser": optimiser}
+    run = simulate(net, LOSS, data, rounds=2, observe=seen.append, **options)
+    state = copy.deepcopy(net.state_dict())
+    for _ in range(2):
+        states = []
+        for x, y in data:
+            local = copy.deepcopy(net)
+            local.load_state_dict(state)
+            own = optimiser(local.parameters())
+            for _ in range(3):
+                own.zero_grad()
+                LOSS(local(x), y).backward()
+                own.step()
+            states.append(local.state_dict())
+        shown, state = (
+            state,
+            {
+                name: (0.3 * a + 0.1 * states[1][name] + 0.6 * states[2][name]).to(a.dtype)
+                for name, a in states[0].items()
+            },
+        )
+    torch.testing.assert_close(run.net.state_dict(), state)
+    for name in dict(net.named_parameters()):
+        torch.testing.assert_close(seen[5].values[name], shown[name] - states[2][name])
+    assert all(p.grad is None for p in run.net.parameters())
+
+
+def test_an_epoch_meets_every_record_once():
+    net, data = problem(clients=1, records=10)
+    met = []
+    net.register_forward_pre_hook(lambda _, given: met.append(given[0]))
+    simulate(net, LOSS, data, rounds=1, method="fedavg", local_epochs=2, batch_size=4)
+    assert [len(batch) for batch in met] == [4, 4, 2] * 2
+    for half in (met[:3], met[3:]):
+        rows = torch.cat(half)
+        torch.testing.assert_close(
+            rows[rows[:, 0].argsort()], data[0][0][data[0][0][:, 0].argsort()]
+        )
+
+
+@pytest.mark.parametrize("method", ["fedsgd", "fedavg"])
+def test_the_order_of_the_clients_changes_nothing(method):
+    net, data = far_apart()
+    options = {"rounds": 20, "method": method, "batch_size": 60, "lr": 0.3}
+    one, other = (simulate(net, LOSS, order, **options).net for order in (data, data[::-1]))
+    torch.testing.assert_close(one.state_dict(), other.state_dict())
+    for x, y in data:
+        right = [float((each.eval()(x).argmax(1) == y).double().mean()) for each in (one, other)]
+        assert right[0] == right[1]
+
+
+def test_with_noise_every_client_counts_the_same():
+    net, data = far_apart()
+    seen = []
+    options = {"method": "fedavg", "max_norm": 1e-3, "noise_multiplier": 1e-9, "lr": 0.1}
+    run = simulate(net, LOSS, data, rounds=1, observe=seen.append, **options)
+    for name, value in run.net.state_dict().items():
+        if name in dict(net.named_parameters()):
+            step = 0.1 * sum(u.values[name] for u in seen) / 3
+            torch.testing.assert_close(value, net.state_dict()[name] - step)
+
+
+def test_buffers_are_seen_as_they_leave():
+    net, data = far_apart()
+    net.register_buffer("mask", torch.tensor([True, False]))
+    seen = []
+    run = simulate(net, LOSS, data, rounds=1, max_norm=1e-6, batch_size=60, observe=seen.append)
+    recorded = record_updates(net, seen)
+    assert recorded.layers == ("mask", "0", "1", "1.buffers", "3")
+    x = data[2][0]
+    # BatchNorm moves a tenth of the way from 0 to the mean of the batch; clipping leaves that.
+    moved = -0.1 * net[0](x).mean(0).detach()
+    torch.testing.assert_close(seen[2].values["1.running_mean"], moved)
+    assert [u.values["1.num_batches_tracked"].item() for u in seen] == [-1.0] * 3
+    assert run.net.state_dict()["1.num_batches_tracked"].item() == 1
+    assert run.net.state_dict()["mask"].tolist() == [True, False]
+
+
 def test_the_network_handed_in_stays_as_it_was():
     net, data = problem()
     before = copy.deepcopy(net.state_dict())
@@ -189,6 +320,10 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
     [
         ({"method": "fedprox"}, "method must be"),
         ({"local_steps": 2}, "use method='fedavg'"),
+        ({"optimiser": torch.optim.Adam}, "neither epochs nor an optimiser"),
+        ({"local_epochs": 1}, "neither epochs nor an optimiser"),
+        ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
+        ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),
         ({"lr": 0.0}, "lr above zero"),
         ({"noise_multiplier": 1.0}, "needs max_norm"),
         ({"max_norm": 0.0}, "max_norm must be above zero"),

@@ -27,7 +27,7 @@ import os
 import numpy as np
 trained = trainer.accountant_.records("dfil")
 np.savez(
-    f"found-{rank}.npz", loop=rows.values, loop_errors=rows.standard_errors, trained=trained.values,
+    f"found-{rank}.npz", loop=records.values, loop_errors=records.standard_errors, trained=trained.values,
     trained_errors=trained.standard_errors, own=trainer.accountant_.individual_privacy().costs,
     history=[now.worst_dfil for now in trainer.history_], observed=accountant.run.sums.uses.numpy(),
     network=np.concatenate([p.detach().numpy().ravel() for p in net.parameters()]),

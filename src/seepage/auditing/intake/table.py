@@ -1,6 +1,6 @@
 """Decide what every column of a table is for an audit, and turn the table into numbers.
 
-Numeric columns are centred and divided by their standard deviation; a boolean column is 0 and 1; a
+Numeric columns are centred and divided by their standard deviation; one of two values is 0 and 1; a
 category becomes one 0/1 feature per level. The means, deviations and fills that this takes are
 public constants to everything that follows: the leakage is that of the model, given them. What
 cannot be used is refused, and what was done is remembered, one sentence each.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -79,7 +79,7 @@ class ColumnPlan:
     target: str
     target_kind: str
     features: tuple[str, ...]  # the columns it is predicted from, in the order of the table
-    # For every feature: ``numeric``, ``boolean`` (true and false, or 0 and 1) or ``categorical``
+    # For every feature: ``numeric``, ``boolean`` (two values) or ``categorical``
     kinds: dict[str, str]
     sums: Scan  # what was found of every column that was looked at
     sensitive: tuple[str, ...] = ()  # features the caller worries about most
@@ -236,6 +236,7 @@ def plan_columns(
     sensitive: Sequence[str] = (),
     groups: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    quantities: Sequence[str] = (),
     missing: str = "refuse",
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
@@ -254,6 +255,9 @@ def plan_columns(
         Columns to compare groups by; one that is dropped still serves for that.
     categorical
         Columns of numbers that are codes of categories (the target too, for classes).
+    quantities
+        Columns of two numbers that are quantities all the same, such as doses: others are taken
+        for a yes and a no, and measured in whole levels.
     missing
         ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the
         median or the most frequent value.
@@ -265,12 +269,14 @@ def plan_columns(
         target that is an identifier, has one value only or too many classes; gaps, unless
         ``missing`` says what to do; and when no feature is left.
     """
-    _check_names(table.names, target, drop, sensitive, groups, categorical)
+    _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
     wanted = [n for n in table.names if n not in {target, *drop}]
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
+    for name in quantities:
+        profiles[name] = _as_quantity(name, profiles[name])
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
@@ -312,6 +318,13 @@ def plan_columns(
     )
 
 
+def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
+    """Return what a column is that holds quantities, however few."""
+    if profile.kind == "categorical":
+        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+    return replace(profile, kind="numeric")
+
+
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
     """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
     refuse_repeated(known)
@@ -341,9 +354,9 @@ def _target_kind(
             f"{who} is an identifier: its values {profile.identifier}, so there is nothing to "
             "learn; name another column."
         )
-    if profile.kind == "boolean" or (profile.distinct == 2 and profile.whole):
+    if profile.distinct == 2 and profile.whole:
         return "binary"
-    if profile.kind == "numeric" and not as_classes:
+    if profile.kind != "categorical" and not as_classes:
         return "count" if profile.integer and profile.least == 0 else "numeric"
     if profile.distinct > MOST_CLASSES:
         raise InputError(
@@ -530,17 +543,17 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
+    if kind == "boolean":
+        return ColumnEncoding.of_two_values(name, sums)
     fill = None
-    if sums.missing and kind == "boolean":
-        fill = float(sums.mean > 0.5)  # of zeros and ones, the mean says which are more frequent
-    elif sums.missing:
+    if sums.missing:
         if table.raw is None:
             raise InputError(
                 f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
                 "its median takes the whole column; say --missing drop, or fill them first."
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
-    return ColumnEncoding.of_numbers(name, kind, sums, fill)
+    return ColumnEncoding.of_numbers(name, sums, fill)
 
 
 def _code_labels(
@@ -594,7 +607,9 @@ def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     """Return every column with its features, and how far they move for one unit of it."""
     found = []
     for part, at in coding.places():
-        unit = part.spread if coding.scale and part.kind == "numeric" else 1.0
+        unit = part.spread if part.kind == "numeric" else 1.0
+        if not coding.scale:  # the model's features are the columns as they are
+            unit = 1 / part.step
         columns = tuple(range(at.start, at.stop))
         steps = np.eye(len(columns)) / unit
         found.append(Attribute(part.name, part.kind, columns, steps, part.spread))
@@ -610,7 +625,10 @@ def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) 
         steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
-        steps.append(f"{counted(len(boolean), 'column')} of 0 and 1 kept so: {listed(boolean)}.")
+        steps.append(
+            f"{counted(len(boolean), 'column')} of two values measured in whole levels; if these "
+            f"are quantities, use --quantity: {listed(boolean)}."
+        )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:
         first = ", all levels but the first in order" if drop_first else ""

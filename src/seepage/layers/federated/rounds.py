@@ -6,12 +6,14 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
 from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_directions import key_of
@@ -35,7 +37,8 @@ class Update:
     clients
         The clients whose updates are summed in it: one, or k with secure aggregation.
     values
-        By parameter name, the mean of these clients' updates.
+        The mean of these clients' updates by name of parameter, and of buffer: for buffers (the
+        running statistics of BatchNorm), what the server had less what the clients sent.
     """
 
     round: int
@@ -77,6 +80,8 @@ def simulate(
     batch_size: int = 32,
     lr: float = 0.01,
     local_steps: int = 1,
+    local_epochs: int | None = None,
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     per_round: int | None = None,
     max_norm: float | None = None,
     noise_multiplier: float = 0.0,
@@ -89,7 +94,13 @@ def simulate(
 
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
-    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients.
+    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients;
+    with an ``optimiser`` of your own it sends ``θ − θ_client``.
+
+    Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
+    by the records that a client has, in FedSGD by those of its batch; with noise, every client
+    counts the same, for its share in the mean is what the noise has to hide. Buffers (the running
+    statistics of BatchNorm) are sent and averaged too; clipping and noise do not reach them.
 
     Parameters
     ----------
@@ -104,11 +115,17 @@ def simulate(
     batch_size, lr
         Of every local step; plain SGD.
     local_steps
-        Local steps of FedAvg.
+        Local steps of FedAvg, each on a batch drawn anew.
+    local_epochs
+        Instead, how often each client goes through all its records, in shuffled batches.
+    optimiser
+        Makes the optimiser of a client from the parameters, for FedAvg:
+        ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
+        round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
     per_round
         How many clients, drawn at random, take part in a round; by default all.
     max_norm
-        Updates are scaled down to this norm before they leave.
+        Updates of the parameters are scaled down to this norm before they leave.
     noise_multiplier
         The sum of the updates that the server sees carries Gaussian noise of this times
         ``max_norm``, to which every client adds its share.
@@ -142,6 +159,8 @@ def simulate(
         batch_size=batch_size,
         lr=lr,
         local_steps=local_steps,
+        local_epochs=local_epochs,
+        optimiser=optimiser,
         per_round=per_round,
         max_norm=max_norm,
         noise_multiplier=noise_multiplier,
@@ -180,6 +199,8 @@ class _Server:
     batch_size: int
     lr: float
     local_steps: int
+    local_epochs: int | None
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None
     per_round: int | None
     max_norm: float | None
     noise_multiplier: float
@@ -191,6 +212,13 @@ class _Server:
             raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
+        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
+            raise InputError(
+                "In FedSGD clients send the gradient of one batch, with neither epochs nor an "
+                "optimiser; use method='fedavg'."
+            )
+        if self.local_epochs is not None and (self.local_epochs < 1 or self.local_steps != 1):
+            raise InputError("Give local_epochs (at least 1) or local_steps, not both.")
         self._losses = per_record(self.loss)
         self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
         if not self.clients:
@@ -214,6 +242,8 @@ class _Server:
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError("The network has no parameter with requires_grad to be trained.")
+        # What one unit of an update moves the parameters by.
+        self._scale = self.lr if self.optimiser is None else 1.0
         self._checked: set[int] = set()  # clients whose labels were compared with the output
 
     def _read(self, place: int, client: Any) -> Client:
@@ -242,41 +272,82 @@ class _Server:
             taking = sorted(order.tolist())
         seen = []
         for group in _groups(taking, self.together):
-            sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
+            sent = [self._sent(client, len(group), draw) for client in group]
             # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
-            mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
+            shares = self._shares([(client,) for client in group])
+            mean = {
+                name: sum(w * v[name] for w, v in zip(shares, sent, strict=True))
+                for name in sent[0]
+            }
             seen.append(Update(number, group, mean))
         if not is_finite([update.values for update in seen]):
             raise InputError(
                 f"The updates of round {number} are not finite: the training has diverged; use a "
                 "smaller lr, or max_norm."
             )
-        weights = [len(update.clients) / len(taking) for update in seen]
+        shares = self._shares([update.clients for update in seen])
         with torch.no_grad():
             for name, parameter in self._trained.items():
-                for update, weight in zip(seen, weights, strict=True):
-                    parameter -= self.lr * weight * update.values[name]
+                for update, share in zip(seen, shares, strict=True):
+                    parameter -= self._scale * share * update.values[name]
+            for name, buffer in sent_buffers(self.net).items():
+                step = sum(w * u.values[name] for w, u in zip(shares, seen, strict=True))
+                # Whole numbers and masks stay what they are.
+                floating = buffer.is_floating_point()
+                buffer.copy_(buffer - step if floating else (buffer.double() - step).round())
         return seen
 
+    def _shares(self, groups: Sequence[Sequence[int]]) -> list[float]:
+        """Return how much each group of clients counts in the mean over these groups."""
+
+        def weight(client: int) -> int:
+            records = len(self.clients[client][1])
+            if self.noise_multiplier:
+                return 1
+            return records if self.method == "fedavg" else min(records, self.batch_size)
+
+        weights = [sum(map(weight, group)) for group in groups]
+        return [each / sum(weights) for each in weights]
+
+    def _sent(self, client: int, together: int, draw: torch.Generator) -> State:
+        """Return what a client sends that starts from the server's state, which stays."""
+        before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
+        with kept_buffers(self.net):
+            update = self._leaving(self._update(client, draw), together, draw)
+            after = sent_buffers(self.net)
+            return update | {name: moved_by(before[name], after[name]) for name in before}
+
     def _update(self, client: int, draw: torch.Generator) -> State:
+        batches = self._batches(len(self.clients[client][1]), draw)
         if self.method == "fedsgd":
-            return self._gradient(client, draw)
+            return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        for _ in range(self.local_steps):
-            gradient = self._gradient(client, draw)
-            with torch.no_grad():
-                for name, parameter in self._trained.items():
-                    parameter -= self.lr * gradient[name]
+        made = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
+        optimiser = made(list(self._trained.values()))
+        for rows in batches:
+            gradient = self._gradient(client, rows)
+            for name, parameter in self._trained.items():
+                parameter.grad = gradient[name]
+            optimiser.step()
         found = {}
         with torch.no_grad():
             for name, parameter in self._trained.items():
-                found[name] = (start[name] - parameter) / self.lr
+                parameter.grad = None
+                found[name] = (start[name] - parameter) / self._scale
                 parameter.copy_(start[name])
         return found
 
-    def _gradient(self, client: int, draw: torch.Generator) -> State:
+    def _batches(self, records: int, draw: torch.Generator) -> Iterator[Tensor]:
+        """Yield the records of every local step."""
+        if self.local_epochs is None:
+            for _ in range(self.local_steps):
+                yield torch.randperm(records, generator=draw)[: self.batch_size]
+        for _ in range(self.local_epochs or 0):
+            yield from torch.randperm(records, generator=draw).split(self.batch_size)
+
+    def _gradient(self, client: int, chosen: Tensor) -> State:
         x, y = self.clients[client]
-        rows: Any = torch.randperm(len(y), generator=draw)[: self.batch_size].to(y.device)
+        rows = chosen.to(y.device)
         with torch.enable_grad():
             output = call(self.net, rows_of(x, rows))
             if client not in self._checked:
