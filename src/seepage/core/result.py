@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 Array = Any
 

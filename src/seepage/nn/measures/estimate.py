@@ -10,7 +10,7 @@ import numpy as np
 
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 Array = Any
 
