@@ -20,7 +20,7 @@ from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
