@@ -27,7 +27,7 @@ from seepage.layers.measures.independence_test import Exchange, in_turn, over_al
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
 _BELOW = (
