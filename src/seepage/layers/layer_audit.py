@@ -23,7 +23,7 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
 _SINGLE = 8  # named layers up to which each is also dropped alone
