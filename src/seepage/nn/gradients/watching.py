@@ -181,7 +181,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        self.notice(function)
+        self.notice(function, args)
         used = self.released(args, kwargs)
         if not used:
             substitute = self.substitutes.get(function)
@@ -223,7 +223,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
                 used.update(names[id(item)] for item in value if id(item) in names)
         return used
 
-    def notice(self, function: Any) -> None:
+    def notice(self, function: Any, args: tuple[Any, ...]) -> None:
         """Take note of a function, whatever its arguments."""
 
     def known(
@@ -318,11 +318,14 @@ class UnruledModule(ABC):
 
 @dataclass(frozen=True)
 class Plan:
-    """How to watch a network: the layout of every call, and the modules without a rule."""
+    """How to watch a network: the layout of every call, and the modules without a rule.
+
+    ``kinks`` names the functions of what is unknown whose derivatives jump.
+    """
 
     layouts: list[Layout | None]
     unruled: Sequence[UnruledModule]
-    functions: frozenset[Any]
+    kinks: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
+from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError, nearest
-from seepage.nn.problem.views import Inputs, View, call, rows_of
+from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
@@ -54,12 +56,21 @@ class NetworkProblem:
     channels_last
         Whether images and kernels are laid out with the channels last, for speed alone: torch's
         pooling and convolutions are then up to twice as fast.
+    changing
+        The buffers that a run of the network changes. Every run is given copies of them as they
+        are, so that runs can be repeated and the network is left alone.
+    reopened
+        Whether derivatives go through regions under ``torch.no_grad()``: right where no released
+        parameter is used in them or before them (a frozen backbone), since a gradient over the
+        parameters then never comes there, while the record does.
     """
 
     net: nn.Module
     loss: Loss
     view: View
     channels_last: bool = False
+    changing: tuple[str, ...] = ()
+    reopened: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
@@ -82,9 +93,14 @@ class NetworkProblem:
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
-        with self.view.placed(self.net, batch.x, batch.y, z) as (x, y):
+        values = dict(parameters)
+        if self.changing:
+            buffers = dict(self.net.named_buffers())
+            values.update((name, buffers[name].clone()) for name in self.changing)
+        opened = _Reopened() if self.reopened else nullcontext()
+        with self.view.placed(self.net, batch.x, batch.y, z) as (x, y), opened:
             output = call(
-                lambda *args, **kwargs: functional_call(self.net, dict(parameters), args, kwargs), x
+                lambda *args, **kwargs: functional_call(self.net, values, args, kwargs), x
             )
             losses = self.loss(output, y)
         if losses.shape != (len(batch),):
@@ -102,12 +118,24 @@ class NetworkProblem:
         return out.copy_(tensor)
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+class _Reopened(TorchFunctionMode):  # type: ignore[misc]
+    """Leaves gradients on where a network switches them off."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch._C._set_grad_enabled and not args[0]:
+            return None
+        return function(*args, **(kwargs or {}))
+
+
+def cross_entropy(output: Any, target: Tensor) -> Tensor:
     """Return the cross-entropy of each record, classes along the last axis of ``output``.
 
     ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). Of a
     sequence, it is the mean over the positions.
     """
+    output = _one_tensor(output)
     if target.is_floating_point():
         if target.shape != output.shape:
             raise InputError(
@@ -128,8 +156,9 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return entries.flatten(1).mean(1) if entries.dim() > 1 else entries
 
 
-def mse(output: Tensor, target: Tensor) -> Tensor:
+def mse(output: Any, target: Tensor) -> Tensor:
     """Return half the squared error of each record, summed over its outputs."""
+    output = _one_tensor(output)
     if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
         raise InputError(
             f"Targets for outputs of shape {tuple(output.shape)} must have as many numbers for "
@@ -137,6 +166,16 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
         )
     wanted = target.to(output.dtype).reshape(output.shape)
     return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
+
+
+def _one_tensor(output: Any) -> Tensor:
+    found = numbers_of(output)
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"The network returns a {type(output).__name__}, not a tensor (nor something with "
+            "logits); give a function of it and the target as the loss."
+        )
+    return found
 
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
@@ -179,12 +218,12 @@ class UnreducedLoss:
         self.module = module
         self._add_up = module.reduction in ("sum", "batchmean")
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
         """Return the loss of each record."""
         before = self.module.reduction
         self.module.reduction = "none"
         try:
-            entries = self.module(output, target)
+            entries = self.module(_one_tensor(output), target)
         finally:
             self.module.reduction = before
         if entries.dim() <= 1:
