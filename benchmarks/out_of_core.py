@@ -112,7 +112,12 @@ def difference(paths: list[str], columns: int, rows: int) -> float:
         data = opened([some], columns)
         model = sp.glm.LogisticRegression(l2=1e-3).fit(data)
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
-        ours = [leak.rows(), leak.rows(measure="dfil"), leak.cramer_rao_rows(), leak.columns()]
+        ours = [
+            leak.rows(),
+            leak.rows(measure="dfil"),
+            sp.bounds.cramer_rao_rows(leak),
+            leak.columns(),
+        ]
         ours = [np.asarray(found) for found in [*ours, leak.groups("region"), leak.dataset()]]
     X = np.stack([table.column(f"x{j}").to_numpy() for j in range(columns)], axis=1)
     y, region = table.column("y").to_numpy(), table.column("region").to_numpy()
@@ -162,7 +167,7 @@ def measure(folder: Path, rows: int, columns: int, repeats: int) -> dict[str, fl
     told("η of every row", lambda: exhaust(leak.rows().chunks()), repeats)
     told("dFIL of every row", lambda: exhaust(leak.rows(measure="dfil").chunks()), repeats)
     exact = "exact Cramér–Rao bound of every row"
-    told(exact, lambda: exhaust(leak.cramer_rao_rows().chunks()), repeats)
+    told(exact, lambda: exhaust(sp.bounds.cramer_rao_rows(leak).chunks()), repeats)
     told("η of the groups", lambda: leak.groups("region"))
     told("η of the columns", leak.columns)
     told("η of the data set", leak.dataset)

@@ -77,21 +77,13 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits that a caller sets; a release over one of them does not pass.
+    """The limits that a caller sets; a release over one of them does not pass."""
 
-    Parameters
-    ----------
-    max_eta
-        The most that any record may leak.
-    min_mse
-        The least mean squared error, in squared standard deviations of the columns, that an
-        unbiased attack on a number of any record must have: ``1/η²``.
-    max_group_ratio
-        The most by which the mean leakage of one group may exceed that of another.
-    """
-
-    max_eta: float | None = None
+    max_eta: float | None = None  # the most that any record may leak
+    # The least mean squared error, in squared standard deviations of the columns, that an unbiased
+    # attack on a number of any record must have: ``1/η²``
     min_mse: float | None = None
+    # The most by which the mean leakage of one group may exceed that of another
     max_group_ratio: float | None = None
 
     def check(self, grouped: bool) -> float | None:

@@ -23,37 +23,18 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, for which qua
 
 @dataclass(frozen=True)
 class AttributeFinding:
-    """The leakage about one attribute (a column of the caller's table, as they know it).
+    """The leakage about one attribute (a column of the caller's table, as they know it)."""
 
-    Parameters
-    ----------
-    name
-        The column's name in the table.
-    kind
-        ``numeric``, ``boolean`` or ``categorical``.
-    eta
-        FIL of the attribute over all records together.
-    smallest_error
-        The least standard error of any unbiased attack on this attribute of a single record, in
-        the column's own units (for a category: on its one-hot code, where 1 is a whole level).
-    easiest_row
-        The record it is smallest for.
-    median_error
-        The median of that error over the records.
-    spread
-        The standard deviation of the column, in its own units.
-    sensitive
-        Whether the caller named it so.
-    """
-
-    name: str
-    kind: str
-    eta: float
+    name: str  # the column's name in the table
+    kind: str  # ``numeric``, ``boolean`` or ``categorical``
+    eta: float  # FIL of the attribute over all records together
+    # The least standard error of any unbiased attack on this attribute of a single record, in the
+    # column's own units (for a category: on its one-hot code, where 1 is a whole level)
     smallest_error: float
-    easiest_row: int
-    median_error: float
-    spread: float
-    sensitive: bool = False
+    easiest_row: int  # the record it is smallest for
+    median_error: float  # the median of that error over the records
+    spread: float  # the standard deviation of the column, in its own units
+    sensitive: bool = False  # whether the caller named it so
 
 
 @dataclass(frozen=True)
@@ -83,23 +64,16 @@ class GroupingFinding:
 
 @dataclass(frozen=True)
 class TradeoffCurve:
-    """What privacy costs: test error and leakage as the noise grows.
+    """What privacy costs: test error and leakage as the noise grows."""
 
-    Parameters
-    ----------
-    sigma, error, median_eta, worst_eta
-        One entry per noise scale; ``error`` is the mean over several draws of the noise.
-    error_name
-        What the error is, in words (``"share of wrong predictions"``, ``"mean squared error"``).
-    noiseless_error, trivial_error
-        The error without noise, and that of predicting the mean or the most frequent class.
-    """
-
+    # One entry per noise scale; ``error`` is the mean over several draws of the noise
     sigma: np.ndarray
     error: np.ndarray
     median_eta: np.ndarray
     worst_eta: np.ndarray
+    # What the error is, in words (``"share of wrong predictions"``, ``"mean squared error"``)
     error_name: str
+    # The error without noise, and that of predicting the mean or the most frequent class
     noiseless_error: float
     trivial_error: float
 
@@ -125,21 +99,13 @@ class Gate:
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
-    """The numbers of a few records.
+    """The numbers of a few records."""
 
-    Parameters
-    ----------
-    place, row
-        Their positions among the audited records, and their numbers in the table.
-    numbers
-        Under each name of :data:`NUMBERS`, one number for each.
-    errors
-        For every sensitive attribute, the least error of an attack on it for each.
-    """
-
+    # Their positions among the audited records, and their numbers in the table
     place: np.ndarray
     row: np.ndarray
-    numbers: Mapping[str, np.ndarray]
+    numbers: Mapping[str, np.ndarray]  # under each name of :data:`NUMBERS`, one number for each
+    # For every sensitive attribute, the least error of an attack on it for each
     errors: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:

@@ -60,35 +60,17 @@ class RecordQuestions:
     Of every record there are these numbers, at σ = 1, in this order: those of
     :data:`~seepage.auditing.findings.NUMBERS`, and the least error of an attack on each attribute,
     the label last.
-
-    Parameters
-    ----------
-    release
-        The model and its noise.
-    attributes
-        The caller's columns.
-    basis
-        How the features move with them; see :func:`seepage.auditing.trained_model.basis_of`.
-    label_step
-        The step of the label that counts as one.
-    groups
-        Columns to compare groups by.
-    sensitive
-        Columns of which every record's error is told.
-    rows
-        How many records there are.
-    keep
-        Whether the numbers of every record are kept: those of a table in memory.
     """
 
-    release: Release
-    attributes: tuple[Attribute, ...]
+    release: Release  # the model and its noise
+    attributes: tuple[Attribute, ...]  # the caller's columns
+    # How the features move with them; see :func:`seepage.auditing.trained_model.basis_of`
     basis: np.ndarray | None
-    label_step: float
-    groups: tuple[str, ...]
-    sensitive: tuple[str, ...]
-    rows: int
-    keep: bool
+    label_step: float  # the step of the label that counts as one
+    groups: tuple[str, ...]  # columns to compare groups by
+    sensitive: tuple[str, ...]  # columns of which every record's error is told
+    rows: int  # how many records there are
+    keep: bool  # whether the numbers of every record are kept: those of a table in memory
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about a chunk, with the label in steps of its spread."""
@@ -178,25 +160,14 @@ class GroupSums:
 
 @dataclass(frozen=True, eq=False)
 class RankedRecords:
-    """The records that come first by their leakage, ties in the order of the table.
+    """The records that come first by their leakage, ties in the order of the table."""
 
-    Parameters
-    ----------
-    sign
-        -1 for the most leaked first, 1 for the least.
-    most
-        How many are kept.
-    place, row
-        Their positions, and their numbers in the table.
-    numbers
-        What is told of them, ``(k, t)``, the leakage first.
-    """
-
-    sign: int
-    most: int
+    sign: int  # -1 for the most leaked first, 1 for the least
+    most: int  # how many are kept
+    # Their positions, and their numbers in the table
     place: np.ndarray
     row: np.ndarray
-    numbers: np.ndarray
+    numbers: np.ndarray  # what is told of them, ``(k, t)``, the leakage first
 
     def __add__(self, other: RankedRecords) -> RankedRecords:
         return RankedRecords(
@@ -216,23 +187,12 @@ class RankedRecords:
 
 @dataclass(frozen=True, eq=False)
 class RecordSummary:
-    """What is kept of the records of some chunks; that of two sets of rows adds up.
+    """What is kept of the records of some chunks; that of two sets of rows adds up."""
 
-    Parameters
-    ----------
-    bins
-        How each of the numbers is spread.
-    most
-        The largest of each.
-    positive
-        The range of the leakages that are finite and above zero.
-    top, bottom
-        The most and the least leaked records.
-    """
-
-    bins: Bins
-    most: np.ndarray
-    positive: tuple[float, float]
+    bins: Bins  # how each of the numbers is spread
+    most: np.ndarray  # the largest of each
+    positive: tuple[float, float]  # the range of the leakages that are finite and above zero
+    # The most and the least leaked records
     top: RankedRecords
     bottom: RankedRecords
 
@@ -302,27 +262,15 @@ class AuditSums:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """All that was found of a release at σ = 1; its methods tell it at another σ.
+    """All that was found of a release at σ = 1; its methods tell it at another σ."""
 
-    Parameters
-    ----------
-    source, questions
-        The records, and what was asked of them.
-    sums
-        What the pass found.
-    columns
-        The leakage of every column over all records, as its unknowns are counted.
-    medians
-        Of the leakage, and of the errors of every attribute, the label last.
-    quantiles
-        Those of every one of the NUMBERS at the SHARES; nothing for records that are kept.
-    """
-
+    # The records, and what was asked of them
     source: RowSource
     questions: RecordQuestions
-    sums: AuditSums
-    columns: np.ndarray
-    medians: np.ndarray
+    sums: AuditSums  # what the pass found
+    columns: np.ndarray  # the leakage of every column over all records, as its unknowns are counted
+    medians: np.ndarray  # of the leakage, and of the errors of every attribute, the label last
+    # Those of every one of the NUMBERS at the SHARES; nothing for records that are kept
     quantiles: Mapping[str, np.ndarray]
 
     @property

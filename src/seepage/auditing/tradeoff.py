@@ -61,30 +61,16 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, with what its noisy copies predict for them.
+    """A model fitted without some records, with what its noisy copies predict for them."""
 
-    Parameters
-    ----------
-    held_out
-        The records that are tried.
-    model, settings
-        The model, and how it was fitted.
-    labels
-        What is known of the labels of all records.
-    rows
-        How many records there are with those that are held out.
-    seed
-        Of the noise.
-    saw_them
-        Whether no model could be fitted without these records, so that this one has seen them.
-    """
-
-    held_out: RowSource
+    held_out: RowSource  # the records that are tried
+    # The model, and how it was fitted
     model: Any
     settings: FitSettings
-    labels: LabelFacts
-    rows: int
-    seed: int
+    labels: LabelFacts  # what is known of the labels of all records
+    rows: int  # how many records there are with those that are held out
+    seed: int  # of the noise
+    # Whether no model could be fitted without these records, so that this one has seen them
     saw_them: bool = False
     _known: dict[float, float] = field(default_factory=dict)
     _trivial: float = np.nan

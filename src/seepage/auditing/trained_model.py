@@ -109,25 +109,16 @@ def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """One column of the caller's table, and the model's features that it moves.
+    """One column of the caller's table, and the model's features that it moves."""
 
-    Parameters
-    ----------
-    name, kind
-        As in :class:`~seepage.auditing.findings.AttributeFinding`.
-    columns
-        The positions of the model's features that depend on it.
-    directions
-        ``(len(columns), t)``: how far those features move for one unit of the column (t = 1), or,
-        for a category, for a whole level in place of the first one (one direction per level).
-    spread
-        The standard deviation of the column in its own units (of a category: of its code).
-    """
-
+    # As in :class:`~seepage.auditing.findings.AttributeFinding`
     name: str
     kind: str
-    columns: tuple[int, ...]
+    columns: tuple[int, ...]  # the positions of the model's features that depend on it
+    # ``(len(columns), t)``: how far those features move for one unit of the column (t = 1), or, for
+    # a category, for a whole level in place of the first one (one direction per level)
     directions: np.ndarray
+    # The standard deviation of the column in its own units (of a category: of its code)
     spread: float
 
     @property
@@ -256,36 +247,24 @@ class RecordsInMemory(MemorySource):
 
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
-    """A table as numbers, and what its columns mean.
+    """A table as numbers, and what its columns mean."""
 
-    Parameters
-    ----------
-    source
-        The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
-        can be read besides. Labels are floats for ``numeric`` and ``count``, whole numbers or text
-        for classes; false and true are 0 and 1.
-    attributes
-        Every column that is used, with its features. Its spread is the standard deviation in its
-        own units; of a category, the root of the total variance of its one-hot code,
-        ``√(1 − Σ p²)``.
-    target, target_kind, labels
-        The target's name, ``numeric``, ``count``, ``binary`` or ``multiclass``, and its facts.
-    groups, sensitive
-        The columns to compare groups by, and those to report record by record.
-    steps
-        What was done to the data, one sentence each.
-    raw
-        The records as they came, all columns of them, where they are in memory.
-    """
-
+    # The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
+    # can be read besides. Labels are floats for ``numeric`` and ``count``, whole numbers or text
+    # for classes; false and true are 0 and 1.
     source: RowSource
+    # Every column that is used, with its features. Its spread is the standard deviation in its own
+    # units; of a category, the root of the total variance of its one-hot code, ``√(1 − Σ p²)``.
     attributes: tuple[Attribute, ...]
+    # The target's name, ``numeric``, ``count``, ``binary`` or ``multiclass``, and its facts
     target: str
     target_kind: str
     labels: LabelFacts
+    # The columns to compare groups by, and those to report record by record
     groups: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
-    steps: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # what was done to the data, one sentence each
+    # The records as they came, all columns of them, where they are in memory
     raw: pa.Table | None = None
 
     def values(self) -> dict[str, list[str]]:

@@ -21,8 +21,14 @@ from seepage.bounds.cramer_rao import (
 )
 from seepage.bounds.from_privacy import from_privacy, from_renyi, membership_advantage, two_point
 from seepage.bounds.hammersley import FiniteChangeBound, hammersley_chapman_robbins
-from seepage.bounds.priors import BoundedPrior, Domain, EmpiricalPrior, GaussianPrior
-from seepage.bounds.van_trees import van_trees, van_trees_rows
+from seepage.bounds.van_trees import (
+    BoundedPrior,
+    Domain,
+    EmpiricalPrior,
+    GaussianPrior,
+    van_trees,
+    van_trees_rows,
+)
 
 __all__ = [
     "BoundedPrior",

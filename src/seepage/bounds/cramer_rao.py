@@ -206,18 +206,10 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and the reach of all else; those of two chunks add up.
+    """The whitened Jacobian of a block, and the reach of all else; those of two chunks add up."""
 
-    Parameters
-    ----------
-    J
-        The block's columns, ``(P, unknowns)``.
-    reach
-        ``J Jᵀ`` of everything outside the block, ``(P, P)``, where it was asked for.
-    """
-
-    J: Array
-    reach: Array
+    J: Array  # the block's columns, ``(P, unknowns)``
+    reach: Array  # ``J Jᵀ`` of everything outside the block, ``(P, P)``, where it was asked for
 
     def __add__(self, other: BlockAndRest) -> BlockAndRest:
         J = array_namespace(self.J).concat([self.J, other.J], axis=1)

@@ -21,8 +21,13 @@ import numpy as np
 from seepage.bounds.cramer_rao import cramer_rao_rows
 from seepage.bounds.from_privacy import from_privacy, membership_advantage, two_point
 from seepage.bounds.hammersley import hammersley_chapman_robbins
-from seepage.bounds.priors import BoundedPrior, ColumnSpread, Domain, GaussianPrior
-from seepage.bounds.van_trees import van_trees_rows
+from seepage.bounds.van_trees import (
+    BoundedPrior,
+    ColumnSpread,
+    Domain,
+    GaussianPrior,
+    van_trees_rows,
+)
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result

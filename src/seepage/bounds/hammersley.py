@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.bounds.priors import Domain
+from seepage.bounds.van_trees import Domain
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.result import UNBIASED, Result

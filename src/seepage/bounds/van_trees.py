@@ -1,6 +1,6 @@
-"""The van Trees bound: the least error of any estimate, biased or not, given what is known before.
+"""What is known of a record before the release, and the van Trees bound, which counts it.
 
-On average over the prior (Gill and Levit 1995)::
+The bound holds for any estimate, biased or not, on average over the prior (Gill and Levit 1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
@@ -11,17 +11,355 @@ different number, and no bound.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from seepage.bounds.cramer_rao import square
-from seepage.bounds.priors import BoundedPrior, EmpiricalPrior, GaussianPrior
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import as_numpy
+from seepage.tables.frames import MemorySource, Table, as_numpy
+from seepage.tables.source import Chunk, RowSource
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """The lower and upper limit of every column.
+
+    Parameters
+    ----------
+    lower, upper
+        One number per column.
+    stated
+        Whether they were stated beforehand; limits read off the data depend on them, and what
+        follows from those is no guarantee.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    stated: bool
+
+    @property
+    def diameters(self) -> np.ndarray:
+        """How far apart two records can be in every column (paper 004, theorem 1)."""
+        return np.asarray(self.upper - self.lower)
+
+    @property
+    def row_norm(self) -> float:
+        """The largest Euclidean norm of a record."""
+        return float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
+
+    @property
+    def words(self) -> str:
+        """Where the limits come from, in a sentence."""
+        if self.stated:
+            return "Every column lies within the limits that were stated."
+        return (
+            "Every column lies within the range it has in the data; that range is itself read off "
+            "the data, so this is not a guarantee."
+        )
+
+    @classmethod
+    def of(cls, domain: Any, data: RowSource | Table) -> Domain:
+        """Read what callers write for the domain of some data.
+
+        A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
+        name to such a pair; or ``None``: the columns' ranges.
+        """
+        return cls.within(domain, data.names, ColumnSpread.of(data))
+
+    @classmethod
+    def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
+        """Read the domain of a single column: its own limits, or its share of all columns'."""
+        name = data.names[column]
+        if isinstance(domain, Domain):
+            one = slice(column, column + 1)
+            domain = cls(domain.lower[one], domain.upper[one], domain.stated)
+        elif isinstance(domain, Mapping):
+            domain = {key: pair for key, pair in domain.items() if key == name} or domain
+        elif domain is not None:
+            domain = [side if np.ndim(side) == 0 else np.asarray(side)[column] for side in domain]
+        return cls.within(domain, (name,), ColumnSpread.of(data).of_column(column))
+
+    @classmethod
+    def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
+        """Read the domain of columns whose records are known to be spread like this."""
+        if domain is None:
+            return cls(spread.least, spread.most, False)
+        if isinstance(domain, Domain):
+            limits = domain
+        else:
+            lower, upper = _read_limits(domain, names)
+            limits = cls(lower, upper, True)
+        _check_limits(limits, names, spread)
+        return limits
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSpread:
+    """What the records at hand say of every column; that of two chunks adds up."""
+
+    count: int
+    least: np.ndarray
+    most: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray  # the sum of (x − mean)²
+
+    @classmethod
+    def of(cls, data: RowSource | Table) -> ColumnSpread:
+        """Go through the records once."""
+        source = MemorySource(data) if isinstance(data, Table) else data
+        return source.total(_spread_of_chunk, "ranges of the columns")
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The variance of every column."""
+        return self.squares / self.count
+
+    def of_column(self, column: int) -> ColumnSpread:
+        """Return what is known of one column."""
+        parts = (self.least, self.most, self.mean, self.squares)
+        return ColumnSpread(self.count, *(part[column : column + 1] for part in parts))
+
+    def __add__(self, other: ColumnSpread) -> ColumnSpread:
+        count, gap = self.count + other.count, other.mean - self.mean
+        share = other.count / count
+        return ColumnSpread(
+            count,
+            np.minimum(self.least, other.least),
+            np.maximum(self.most, other.most),
+            self.mean + share * gap,
+            self.squares + other.squares + self.count * share * gap**2,
+        )
+
+
+def _spread_of_chunk(chunk: Chunk) -> ColumnSpread:
+    X = as_numpy(chunk.X).astype(float, copy=False)
+    mean = X.mean(axis=0)
+    squares = X.var(axis=0) * len(X)
+    return ColumnSpread(len(X), X.min(axis=0), X.max(axis=0), mean, squares)
+
+
+def _read_limits(domain: Any, names: tuple[str, ...]) -> list[np.ndarray]:
+    d = len(names)
+    if isinstance(domain, Mapping):
+        return list(_by_name(domain, names).T)
+    try:
+        lower, upper = domain
+        sides = [np.asarray(side, dtype=float) for side in (lower, upper)]
+        return [np.array(np.broadcast_to(side, (d,))) for side in sides]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"domain must be (lower, upper), each one number or one for each of the {d} "
+            "columns, or a mapping from column names to such pairs."
+        ) from None
+
+
+def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
+    for name in domain:
+        if name not in names:
+            raise InputError(f"There is no column {name!r}{nearest(name, names)}.")
+    missing = [name for name in names if name not in domain]
+    if missing:
+        raise InputError(
+            f"The domain says nothing about the column {missing[0]!r}; state the limits of every "
+            "column, or none to take the ranges in the data."
+        )
+    try:
+        pairs = [[float(end) for end in domain[name]] for name in names]
+        return np.array(pairs).reshape(len(names), 2)
+    except (TypeError, ValueError):
+        raise InputError("domain must map every column to its limits (lower, upper).") from None
+
+
+def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) -> None:
+    if domain.lower.shape != (len(names),) or domain.upper.shape != domain.lower.shape:
+        raise InputError(f"The domain must have limits for {len(names)} columns.")
+    for j, name in enumerate(names):
+        low, high = float(domain.lower[j]), float(domain.upper[j])
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise InputError(f"The limits of column {name!r} must be finite and in order.")
+    outside = np.flatnonzero((spread.least < domain.lower) | (spread.most > domain.upper))
+    if outside.size:
+        j = int(outside[0])
+        raise InputError(
+            f"Column {names[j]!r} runs from {spread.least[j]:.4g} to {spread.most[j]:.4g}, outside "
+            f"the stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPrior:
+    """What an adversary knows beforehand: the unknowns are Gaussian.
+
+    Parameters
+    ----------
+    std
+        The standard deviation of every unknown: one number, one per unknown, or their covariance
+        matrix.
+    mean
+        Their mean: one number, or one per unknown.
+    """
+
+    std: Any
+    mean: Any = 0.0
+
+    def information(self, size: int) -> np.ndarray:
+        """Return the prior's information: ``1/std²`` per unknown, or the inverse covariance."""
+        std = np.asarray(self.std, dtype=float)
+        if std.ndim == 2:
+            return np.asarray(np.linalg.inv(self.covariance(size)))
+        return np.asarray(np.diagonal(self.covariance(size)) ** -1.0)
+
+    def covariance(self, size: int) -> np.ndarray:
+        """Return the covariance matrix of ``size`` unknowns."""
+        std = np.asarray(self.std, dtype=float)
+        if std.ndim < 2:
+            std = _spread(std, size, "standard deviations")
+            if not np.all(std > 0):
+                raise InputError("A prior's standard deviations must be above zero.")
+            return np.diag(std**2)
+        if std.shape != (size, size):
+            raise InputError(
+                f"The prior's covariance is {std.shape}, but there are {size} unknowns."
+            )
+        if not np.allclose(std, std.T) or np.linalg.eigvalsh(std)[0] <= 0:
+            raise InputError("A prior's covariance must be symmetric and positive definite.")
+        return std
+
+    def centre(self, size: int) -> np.ndarray:
+        """Return the mean of ``size`` unknowns."""
+        return _spread(np.asarray(self.mean, dtype=float), size, "means")
+
+    def draw(self, count: int, size: int, generator: np.random.Generator) -> np.ndarray:
+        """Draw ``count`` records of ``size`` unknowns."""
+        root = np.linalg.cholesky(self.covariance(size))
+        return np.asarray(self.centre(size) + generator.standard_normal((count, size)) @ root.T)
+
+    @property
+    def words(self) -> str:
+        """What the adversary knows, as a sentence."""
+        std = np.asarray(self.std, dtype=float)
+        mean = _said(self.mean, "mean")
+        spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
+        return (
+            f"Before the release the adversary takes the unknowns to be Gaussian, with {mean} and "
+            f"{spread}."
+        )
+
+    def __repr__(self) -> str:
+        return f"GaussianPrior(std={_short(self.std)}, mean={_short(self.mean)})"
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedPrior:
+    """What an adversary knows beforehand: each unknown lies between two limits.
+
+    Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
+    least Fisher information, ``(2π/width)²``. The bound holds on average over that density, hence
+    also for the worst record between the limits.
+    """
+
+    lower: Any
+    upper: Any
+
+    def information(self, size: int) -> np.ndarray:
+        """Return the information of the prior about each unknown, ``(2π/width)²``."""
+        lower, upper = self._limits(size)
+        return np.asarray((2 * np.pi / (upper - lower)) ** 2)
+
+    def draw(self, count: int, size: int, generator: np.random.Generator) -> np.ndarray:
+        """Draw ``count`` records of ``size`` unknowns from the squared cosine."""
+        lower, upper = self._limits(size)
+        quantiles = generator.random((count, size))
+        # The distribution function of the centred density of width 1 is ½ + u + sin(2πu)/(2π).
+        low, high = np.full((count, size), -0.5), np.full((count, size), 0.5)
+        for _ in range(50):
+            u = (low + high) / 2
+            below = 0.5 + u + np.sin(2 * np.pi * u) / (2 * np.pi) < quantiles
+            low, high = np.where(below, u, low), np.where(below, high, u)
+        return np.asarray((lower + upper) / 2 + (low + high) / 2 * (upper - lower))
+
+    def _limits(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        lower = _spread(np.asarray(self.lower, dtype=float), size, "lower limits")
+        upper = _spread(np.asarray(self.upper, dtype=float), size, "upper limits")
+        if not np.all(upper > lower):
+            raise InputError("A bounded prior needs upper limits above its lower ones.")
+        return lower, upper
+
+    @property
+    def words(self) -> str:
+        """What the adversary knows, as a sentence."""
+        limits = "limits of its own"
+        if np.ndim(self.lower) == np.ndim(self.upper) == 0:
+            limits = f"{_short(self.lower)} and {_short(self.upper)}"
+        return (
+            f"Before the release the adversary knows that each unknown lies between {limits}, "
+            "rather in the middle than near an end."
+        )
+
+    def __repr__(self) -> str:
+        return f"BoundedPrior(lower={_short(self.lower)}, upper={_short(self.upper)})"
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalPrior:
+    """What an adversary knows beforehand: the record is one of these, with these probabilities.
+
+    It has no density, and so no van Trees bound; :class:`seepage.attacks.LinearisedAdversary` uses
+    it.
+
+    Parameters
+    ----------
+    points
+        The records, (m, d): other people's, say, or a public sample.
+    weights
+        Their probabilities up to a factor; equal where not given.
+    """
+
+    points: Any
+    weights: Any = None
+
+    def records(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the records, (m, size), and their probabilities, (m,)."""
+        points = np.asarray(self.points, dtype=float)
+        if points.ndim != 2 or points.shape[1] != size or len(points) == 0:
+            raise InputError(
+                f"An empirical prior needs records of {size} unknowns, (m, {size}), not an array "
+                f"of shape {points.shape}."
+            )
+        weights = np.ones(len(points)) if self.weights is None else np.asarray(self.weights, float)
+        if weights.shape != (len(points),) or np.any(weights < 0) or not weights.sum() > 0:
+            raise InputError("An empirical prior needs one weight, not negative, for each record.")
+        return points, weights / weights.sum()
+
+    def __repr__(self) -> str:
+        return f"EmpiricalPrior({len(np.asarray(self.points))} records)"
+
+
+def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
+    if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
+        raise InputError(f"The prior's {what} have shape {values.shape} for {size} unknowns.")
+    if not np.all(np.isfinite(values)):
+        raise InputError(f"The prior's {what} must be finite.")
+    return np.broadcast_to(values, (size,))
+
+
+def _said(value: Any, what: str) -> str:
+    return f"{what} {_short(value)}" if np.ndim(value) == 0 else f"{what}s of their own"
+
+
+def _short(value: Any) -> str:
+    numbers = np.asarray(value, dtype=float)
+    if numbers.ndim == 0:
+        return f"{float(numbers):.4g}"
+    return "<covariance>" if numbers.ndim == 2 else f"<{numbers.shape[0]} numbers>"
+
 
 Prior = GaussianPrior | BoundedPrior
 

@@ -22,18 +22,11 @@ _FEW = 512  # numbers that are looked at themselves
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """How many numbers of every column lie in every bin; those of two sets of rows add up.
+    """How many numbers of every column lie in every bin; those of two sets of rows add up."""
 
-    Parameters
-    ----------
-    keys
-        The column and the leading bits of the numbers in a bin, sorted; empty bins are left out.
-    counts
-        How many there are.
-    """
-
+    # The column and the leading bits of the numbers in a bin, sorted; empty bins are left out
     keys: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # how many there are
 
     def __add__(self, other: Bins) -> Bins:
         keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)

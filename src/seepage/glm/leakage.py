@@ -126,21 +126,14 @@ def leakage(
 
 @dataclass(frozen=True)
 class GLMRelease(Release):
-    """The parameters of a fitted GLM with noise.
+    """The parameters of a fitted GLM with noise."""
 
-    Parameters
-    ----------
-    fit
-        The model. Its target and weights are those of a table in memory, or of no row.
-    problem
-        How the labels of a chunk are read; ``None`` for a table in memory, whose are in ``fit``.
-    template
-        The Jacobian about all rows of a table in memory, or about one made-up row: what all rows
-        have in common is kept in it, and passed on to the Jacobians of the chunks.
-    """
-
+    # The model. Its target and weights are those of a table in memory, or of no row.
     fit: FittedGLM
+    # How the labels of a chunk are read; ``None`` for a table in memory, whose are in ``fit``
     problem: PenalisedLoss | None
+    # The Jacobian about all rows of a table in memory, or about one made-up row: what all rows have
+    # in common is kept in it, and passed on to the Jacobians of the chunks
     template: GLMJacobian
 
     @property

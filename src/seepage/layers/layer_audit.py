@@ -30,23 +30,14 @@ _SINGLE = 8  # named layers up to which each is also dropped alone
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """What is left to read off a whole update once something is done about it.
+    """What is left to read off a whole update once something is done about it."""
 
-    Parameters
-    ----------
-    name
-        What is done.
-    value, low, high
-        The V-information of the whole update about the property, and its 95 % interval.
-    p_value
-        Of the test that nothing is left.
-    """
-
-    name: str
+    name: str  # what is done
+    # The V-information of the whole update about the property, and its 95 % interval
     value: float
     low: float
     high: float
-    p_value: float
+    p_value: float  # of the test that nothing is left
 
 
 @dataclass(frozen=True, eq=False, repr=False)

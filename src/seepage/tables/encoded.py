@@ -21,30 +21,19 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """How one column is encoded.
+    """How one column is encoded."""
 
-    Parameters
-    ----------
-    name, kind
-        The column and its kind.
-    filled, fill
-        How many gaps it has, and the value put there.
-    mean, spread
-        Of a numeric or boolean column with its gaps filled; see :class:`Encoded` for a category.
-    levels
-        The values of a category in order, as they are in the table.
-    constant
-        Whether all values are the same.
-    """
-
+    # The column and its kind
     name: str
     kind: str
+    # How many gaps it has, and the value put there
     filled: int
     fill: Any
+    # Of a numeric or boolean column with its gaps filled; see :class:`Encoded` for a category
     mean: float
     spread: float
-    levels: pa.Array | None
-    constant: bool
+    levels: pa.Array | None  # the values of a category in order, as they are in the table
+    constant: bool  # whether all values are the same
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray, kind: str) -> Part:

@@ -22,40 +22,24 @@ _COMMAS = r"^[-+]?\d*(,\d+)+(\.\d*)?$"
 
 @dataclass(frozen=True)
 class Facts:
-    """What one column holds.
+    """What one column holds."""
 
-    Parameters
-    ----------
-    rows, missing, distinct
-        How many rows there are, how many of them have no value, how many different values.
-    kind
-        ``numeric``, ``boolean`` or ``categorical``.
-    integer, whole
-        Whether the type is an integer, and whether all values are whole numbers (or text).
-    least
-        The smallest value of a column of numbers.
-    identifier
-        Why the column is an identifier, to follow "its values", or nothing.
-    refused
-        What it holds that cannot be used (``dates``, …), or nothing.
-    almost_number
-        Of a column of text that is mostly numbers, the first row that is none; −1 where only that
-        there is one is known.
-    capped
-        Whether there may be more different values than ``distinct``, which is then a bound that
-        was passed.
-    """
-
+    # How many rows there are, how many of them have no value, how many different values
     rows: int
     missing: int
     distinct: int = 0
-    kind: str = "categorical"
+    kind: str = "categorical"  # ``numeric``, ``boolean`` or ``categorical``
+    # Whether the type is an integer, and whether all values are whole numbers (or text)
     integer: bool = False
     whole: bool = True
-    least: float = 0.0
-    identifier: str = ""
-    refused: str = ""
+    least: float = 0.0  # the smallest value of a column of numbers
+    identifier: str = ""  # why the column is an identifier, to follow "its values", or nothing
+    refused: str = ""  # what it holds that cannot be used (``dates``, …), or nothing
+    # Of a column of text that is mostly numbers, the first row that is none; −1 where only that
+    # there is one is known
     almost_number: int | None = None
+    # Whether there may be more different values than ``distinct``, which is then a bound that was
+    # passed
     capped: bool = False
 
 

@@ -19,23 +19,14 @@ _FINITE_CHUNK = 1 << 20  # elements looked at in one go while checking for NaN
 
 @dataclass(frozen=True)
 class Table:
-    """A two-dimensional table of numbers, with what is needed to answer in the same terms.
+    """A two-dimensional table of numbers, with what is needed to answer in the same terms."""
 
-    Parameters
-    ----------
-    values
-        The numbers, ``(n, d)``: a NumPy array, or a torch tensor on the caller's device.
-    names
-        One name per column (``x0``, ``x1``, … where the caller gave none).
-    index
-        The caller's row labels, or ``None`` where rows are known by their position.
-    library
-        Where the table came from: ``numpy``, ``torch``, ``pandas``, ``polars`` or ``pyarrow``.
-    """
-
+    # The numbers, ``(n, d)``: a NumPy array, or a torch tensor on the caller's device
     values: Array
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # one name per column (``x0``, ``x1``, … where the caller gave none)
+    # The caller's row labels, or ``None`` where rows are known by their position
     index: np.ndarray | None
+    # Where the table came from: ``numpy``, ``torch``, ``pandas``, ``polars`` or ``pyarrow``
     library: str
 
     def __len__(self) -> int:

@@ -83,6 +83,87 @@ def test_fedavg_averages_the_clients_models():
     )
 
 
+def far_apart():
+    """Clients whose inputs lie far apart, of different sizes, and a network that normalises."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = []
+    for place, records in enumerate((30, 10, 60)):
+        x = torch.randn(records, 3, dtype=torch.float64) + 5 * place
+        data.append((x, (x[:, 0] > 5 * place).long()))
+    return net.train(), data
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_fedavg_averages_running_statistics_by_record_counts(together):
+    net, data = far_apart()
+    run = simulate(
+        net,
+        LOSS,
+        data,
+        rounds=2,
+        method="fedavg",
+        local_steps=3,
+        batch_size=60,
+        lr=0.1,
+        together=together,
+    )
+    state = copy.deepcopy(net.state_dict())
+    for _ in range(2):
+        states = []
+        for x, y in data:
+            local = copy.deepcopy(net)
+            local.load_state_dict(state)
+            optimiser = torch.optim.SGD(local.parameters(), lr=0.1)
+            for _ in range(3):
+                optimiser.zero_grad()
+                LOSS(local(x), y).backward()
+                optimiser.step()
+            states.append(local.state_dict())
+        for name, value in state.items():
+            mean = 0.3 * states[0][name] + 0.1 * states[1][name] + 0.6 * states[2][name]
+            state[name] = mean.to(value.dtype)
+    torch.testing.assert_close(run.net.state_dict(), state)
+
+
+@pytest.mark.parametrize("method", ["fedsgd", "fedavg"])
+def test_the_order_of_the_clients_changes_nothing(method):
+    net, data = far_apart()
+    options = {"rounds": 20, "method": method, "batch_size": 60, "lr": 0.3}
+    one, other = (simulate(net, LOSS, order, **options).net for order in (data, data[::-1]))
+    torch.testing.assert_close(one.state_dict(), other.state_dict())
+    for x, y in data:
+        right = [float((each.eval()(x).argmax(1) == y).double().mean()) for each in (one, other)]
+        assert right[0] == right[1]
+
+
+def test_with_noise_every_client_counts_the_same():
+    net, data = far_apart()
+    seen = []
+    options = {"method": "fedavg", "max_norm": 1e-3, "noise_multiplier": 1e-9, "lr": 0.1}
+    run = simulate(net, LOSS, data, rounds=1, observe=seen.append, **options)
+    for name, value in run.net.state_dict().items():
+        if name in dict(net.named_parameters()):
+            step = 0.1 * sum(u.values[name] for u in seen) / 3
+            torch.testing.assert_close(value, net.state_dict()[name] - step)
+
+
+def test_buffers_are_seen_as_they_leave():
+    net, data = far_apart()
+    net.register_buffer("mask", torch.tensor([True, False]))
+    seen = []
+    run = simulate(net, LOSS, data, rounds=1, max_norm=1e-6, batch_size=60, observe=seen.append)
+    recorded = record_updates(net, seen)
+    assert recorded.layers == ("mask", "0", "1", "1.buffers", "3")
+    x = data[2][0]
+    # BatchNorm moves a tenth of the way from 0 to the mean of the batch; clipping leaves that.
+    moved = -0.1 * net[0](x).mean(0).detach()
+    torch.testing.assert_close(seen[2].values["1.running_mean"], moved)
+    assert [u.values["1.num_batches_tracked"].item() for u in seen] == [-1.0] * 3
+    assert run.net.state_dict()["1.num_batches_tracked"].item() == 1
+    assert run.net.state_dict()["mask"].tolist() == [True, False]
+
+
 def test_the_network_handed_in_stays_as_it_was():
     net, data = problem()
     before = copy.deepcopy(net.state_dict())

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from seepage.errors import InputError
-from seepage.layers import LayerGradients, v_information
+from seepage.layers import LayerGradients, record_updates, v_information
 from seepage.layers.federated import flower
 from seepage.layers.federated.flower import UpdateRecorder, recording_mod
 from seepage.layers.federated.gradients import load_gradients, save_gradients
@@ -186,14 +187,124 @@ def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
     assert load_gradients(tmp_path / "old.npz")[0].sizes == {"0": 3}
 
 
-def test_buffers_are_no_part_of_an_update():
-    net = torch.nn.Linear(2, 1)
+def normalised():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 2)
+    )
+
+
+def test_running_statistics_give_away_what_noised_parameters_hide():
+    net = normalised()
+    recorder, sent = UpdateRecorder(net), net.state_dict()
+    draw = torch.Generator().manual_seed(1)
+    trait = np.arange(60) % 2
+    for node, wears in enumerate(trait):
+        # The parameters are all noise; the mean that BatchNorm keeps follows the records.
+        returned = {k: v + torch.randn(v.shape, generator=draw) for k, v in sent.items()}
+        returned["1.running_mean"] += 3 * wears
+        returned["1.num_batches_tracked"] = sent["1.num_batches_tracked"] + 8
+        recorder.add(sent, returned, 1, node)
+    seen = recorder.gradients()
+    found = v_information(seen, trait, family="logistic", unit="bits", resamples=50)
+    assert max(found.values) > 0.8  # without the buffers: below 0.1
+    assert found.layers == ("0", "1", "1.buffers", "3")
+    assert found.values.argmax() == 2
+    assert found.columns["p_value"][2] < 0.01
+    assert seen.sizes["1.buffers"] == 11
+    assert set(seen["1.buffers"][:, 10]) == {-8.0}
+
+
+def test_whatever_is_sent_is_recorded():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
+    net[1].requires_grad_(False)
     net.register_buffer("mask", torch.tensor([True, False]))
-    recorder = UpdateRecorder(net)
     state = net.state_dict()
-    recorder.add(state, {name: value for name, value in state.items() if name != "mask"}, 1, 1)
-    recorder.add(state, state, 2, 1)
-    assert recorder.gradients().layers == ("weight", "bias")
+    returned = state | {
+        "mask": torch.tensor([True, True]),
+        "1.bias": state["1.bias"] - 2,
+        "control": torch.tensor([3, 4]),
+    }
+    recorder = UpdateRecorder(net)
+    recorder.add(state, returned, 1, 1)
+    seen = recorder.gradients()
+    assert seen.layers == ("mask", "0", "1.weight", "1.bias", "control")
+    assert seen["mask"].tolist() == [[0.0, -1.0]]
+    assert seen["1.bias"].item() == pytest.approx(2.0)
+    assert seen["control"].tolist() == [[3.0, 4.0]]
+    some = UpdateRecorder(normalised(), layers=["1"])
+    some.add(normalised().state_dict(), normalised().state_dict(), 1, 1)
+    assert some.gradients().layers == ("1", "1.buffers")
+
+
+def test_updates_that_hold_different_things_are_not_mixed():
+    net = normalised()
+    state = net.state_dict()
+    bare = {name: value for name, value in state.items() if "running" not in name}
+    recorder = UpdateRecorder(net)
+    recorder.add(state, bare, 1, 1)  # buffers that a client does not send are no part of its update
+    assert recorder.gradients().sizes["1.buffers"] == 1
+    with pytest.raises(InputError, match="Node 2 sent what others did not"):
+        recorder.add(state, state, 1, 2)
+    with pytest.raises(InputError, match=r"'1\.running_mean', which the first lacked"):
+        record_updates(net, [bare, state])
+    with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
+        record_updates(net, [state, bare])
+    with pytest.raises(InputError, match=r"returned '0\.bias' in the shape \(1,\)"):
+        recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 1)
+
+
+def test_a_recording_with_buffers_goes_on(tmp_path):
+    net, path = normalised(), tmp_path / "updates.npz"
+    for node in (1, 2):
+        recorder = UpdateRecorder(net, path)
+        recorder.add(net.state_dict(), net.state_dict(), 1, node)
+        recorder.save()
+    assert load_gradients(path)[0].nodes.tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"cannot be gone on with.*same layers"):
+        UpdateRecorder(net, path, layers=["0", "1"])
+
+
+def test_two_recorders_on_one_file_lose_nothing(tmp_path):
+    net, path = normalised(), tmp_path / "updates.npz"
+    recorders = [UpdateRecorder(net, path) for _ in range(2)]
+    state = net.state_dict()
+    for server_round in (1, 2, 3):
+        for node, recorder in enumerate(recorders):
+            recorder.add(state, state, server_round, node)
+            recorder.save()
+    found, columns = load_gradients(path)
+    assert len(found) == 6
+    assert columns["round"].tolist() == [1, 1, 2, 2, 3, 3]
+    assert found.nodes.tolist() == [0, 1] * 3
+    assert found.rounds.tolist() == recorders[1].rounds == [1, 1, 2, 2, 3, 3]
+
+
+def test_recorders_that_write_at_the_same_time_lose_nothing(tmp_path):
+    net, path = normalised(), tmp_path / "updates.npz"
+    state = net.state_dict()
+
+    def take_part(node):
+        recorder = UpdateRecorder(net, path)
+        for server_round in (1, 2, 3):
+            recorder.add(state, state, server_round, node)
+            recorder.save()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(take_part, range(4)))
+    found, columns = load_gradients(path)
+    pairs = zip(columns["round"].tolist(), columns["node"].tolist(), strict=True)
+    assert sorted(pairs) == [(r, node) for r in (1, 2, 3) for node in range(4)]
+    assert len(found) == 12
+
+
+def test_rounds_are_the_servers(apps):
+    recorder = UpdateRecorder(apps.server.network())
+    client = ClientApp(mods=[recording_mod(recorder)])
+    client.train()(apps.clients.train)
+    start(apps, UpdateRecorder(apps.server.network()), client=client)
+    assert recorder.rounds == [1, 1, 2, 2, 3, 3]
+    assert recorder.gradients().rounds.tolist() == recorder.rounds
 
 
 def test_what_cannot_be(apps, tmp_path):

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from seepage.attacks.noisy_releases import parameters_of
-from seepage.bounds.priors import EmpiricalPrior, GaussianPrior
+from seepage.bounds.van_trees import EmpiricalPrior, GaussianPrior
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError

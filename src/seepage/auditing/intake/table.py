@@ -53,35 +53,21 @@ _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """What every column of a table is used for.
+    """What every column of a table is used for."""
 
-    Parameters
-    ----------
-    target, target_kind
-        The column that is predicted: ``numeric``, ``count`` (whole numbers from 0 on), ``binary``
-        or ``multiclass``.
-    features
-        The columns it is predicted from, in the order of the table.
-    kinds
-        For every feature: ``numeric``, ``boolean`` (true and false, or 0 and 1) or ``categorical``.
-    sensitive
-        Features the caller worries about most.
-    groups
-        Columns whose values say which group a record belongs to, features or not.
-    missing
-        What happens to a record with a missing value: ``refuse``, ``drop`` or ``impute``.
-    steps
-        What was done so far, one sentence each.
-    """
-
+    # The column that is predicted: ``numeric``, ``count`` (whole numbers from 0 on), ``binary`` or
+    # ``multiclass``
     target: str
     target_kind: str
-    features: tuple[str, ...]
+    features: tuple[str, ...]  # the columns it is predicted from, in the order of the table
+    # For every feature: ``numeric``, ``boolean`` (true and false, or 0 and 1) or ``categorical``
     kinds: dict[str, str]
-    sensitive: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()  # features the caller worries about most
+    # Columns whose values say which group a record belongs to, features or not
     groups: tuple[str, ...] = ()
+    # What happens to a record with a missing value: ``refuse``, ``drop`` or ``impute``
     missing: str = "refuse"
-    steps: tuple[str, ...] = field(default=())
+    steps: tuple[str, ...] = field(default=())  # what was done so far, one sentence each
 
     @property
     def classes(self) -> bool:

@@ -71,26 +71,13 @@ Draw = Callable[[Any, bool], None]
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: for a wide page, for a phone, and in words.
+    """One figure: for a wide page, for a phone, and in words."""
 
-    Parameters
-    ----------
-    name
-        The name of its file, without the ending.
-    alternative
-        What it shows, for those who do not see it.
-    caption
-        What to take from it.
-    file
-        A whole SVG document with fixed colours.
-    wide, narrow
-        SVG elements for the page, in its theme's colours.
-    """
-
-    name: str
-    alternative: str
-    caption: str
-    file: str
+    name: str  # the name of its file, without the ending
+    alternative: str  # what it shows, for those who do not see it
+    caption: str  # what to take from it
+    file: str  # A whole SVG document with fixed colours
+    # SVG elements for the page, in its theme's colours
     wide: str
     narrow: str
 

@@ -150,22 +150,13 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer in words.
+    """The answer in words."""
 
-    Parameters
-    ----------
-    tone
-        ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words.
-    label, headline
-        What kind of answer it is, and the answer.
-    sentences
-        What stands behind it, one sentence each.
-    """
-
-    tone: str
+    tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
+    # What kind of answer it is, and the answer
     label: str
     headline: str
-    sentences: tuple[str, ...]
+    sentences: tuple[str, ...]  # what stands behind it, one sentence each
 
 
 def judge(audit: Audit) -> Verdict:

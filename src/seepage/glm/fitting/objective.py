@@ -38,34 +38,20 @@ class FittedGLM:
     The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
 
         Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²        (the intercept w₀ is not penalised)
-
-    Parameters
-    ----------
-    family
-        The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them.
-    coef
-        ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In float64, in the library
-        and on the device of the table.
-    intercept
-        ``w₀``, a 0-d array, or (K,); ``None`` when the model has none.
-    ridge
-        ``nλ``, with n the number of records.
-    sample_weight
-        ``ω``, (n,), class weights included; ``None`` when all are one.
-    target
-        The labels as numbers: (n,), 0 and 1 for two classes whatever they were called; one-hot,
-        (n, K), for :class:`Categorical`.
-    feature_names
-        One per column.
     """
 
+    # The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them
     family: Family | Categorical
+    # ``w``, (d,); for :class:`Categorical` ``W``, (d, K). In float64, in the library and on the
+    # device of the table.
     coef: Array
-    intercept: Array | None
-    ridge: float
-    sample_weight: Array | None
+    intercept: Array | None  # ``w₀``, a 0-d array, or (K,); ``None`` when the model has none
+    ridge: float  # ``nλ``, with n the number of records
+    sample_weight: Array | None  # ``ω``, (n,), class weights included; ``None`` when all are one
+    # The labels as numbers: (n,), 0 and 1 for two classes whatever they were called; one-hot, (n,
+    # K), for :class:`Categorical`
     target: Array
-    feature_names: tuple[str, ...]
+    feature_names: tuple[str, ...]  # one per column
 
     @classmethod
     def on(

@@ -35,27 +35,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """What is minimised, but for the records.
+    """What is minimised, but for the records."""
 
-    Parameters
-    ----------
-    family
-        The loss.
-    classes
-        The classes that the labels stand for, sorted; ``None`` where labels are numbers.
-    ridge
-        ``nλ``.
-    intercept
-        Whether there is an intercept.
-    features
-        The number of columns.
-    """
-
-    family: Family | Categorical
+    family: Family | Categorical  # the loss
+    # The classes that the labels stand for, sorted; ``None`` where labels are numbers
     classes: np.ndarray | None
-    ridge: float
-    intercept: bool
-    features: int
+    ridge: float  # ``nλ``
+    intercept: bool  # whether there is an intercept
+    features: int  # the number of columns
 
     @property
     def shape(self) -> tuple[int, ...]:

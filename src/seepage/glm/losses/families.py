@@ -204,11 +204,6 @@ class Categorical:
     derivative by margins and label ``−I``. The label is a point of the simplex (one-hot, or soft),
     which has K − 1 directions to move in, so its slope is taken along an orthonormal basis of them.
 
-    Parameters
-    ----------
-    outputs
-        The number of classes K, at least 2.
-
     Examples
     --------
     >>> import numpy as np
@@ -217,7 +212,7 @@ class Categorical:
     array([[ 0.33,  0.33, -0.67]])
     """
 
-    outputs: int
+    outputs: int  # the number of classes K, at least 2
     name: str = "categorical"
 
     def __post_init__(self) -> None:

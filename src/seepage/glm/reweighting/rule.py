@@ -41,23 +41,12 @@ class ReweightRound(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReweightRule:
-    """Which records share a weight, what leakage is wanted of them, and within which limits.
+    """Which records share a weight, what leakage is wanted of them, and within which limits."""
 
-    Parameters
-    ----------
-    start
-        ``ω⁰``, (n,). Records of weight zero stay out: they count in no mean.
-    unit
-        The unit of every record, (n,).
-    target
-        ``t``, (units,).
-    low, high
-        The limits of the factors.
-    """
-
-    start: np.ndarray
-    unit: np.ndarray
-    target: np.ndarray
+    start: np.ndarray  # ``ω⁰``, (n,). Records of weight zero stay out: they count in no mean.
+    unit: np.ndarray  # the unit of every record, (n,)
+    target: np.ndarray  # ``t``, (units,)
+    # The limits of the factors
     low: float = 0.0
     high: float = math.inf
 

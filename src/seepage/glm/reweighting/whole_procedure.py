@@ -245,21 +245,13 @@ class RecordSlopes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SlopeMaker:
-    """Makes the :class:`RecordSlopes` of records of a table.
+    """Makes the :class:`RecordSlopes` of records of a table."""
 
-    Parameters
-    ----------
-    fit, X
-        A model with one output and its table, as NumPy arrays.
-    H
-        The Hessian of its objective, (P, P).
-    unknowns, noise
-        What the leakage is about, and the noise it is measured at.
-    """
-
+    # A model with one output and its table, as NumPy arrays
     fit: FittedGLM
     X: np.ndarray
-    H: np.ndarray
+    H: np.ndarray  # the Hessian of its objective, (P, P)
+    # What the leakage is about, and the noise it is measured at
     unknowns: Unknowns
     noise: Noise
 

@@ -1,7 +1,8 @@
 """Records the updates of a Flower project, on the server or in a client, so they can be audited.
 
 An update is ``θ_sent − θ_returned``, layer by layer: what the client moved the model by, with the
-sign of a gradient. Needs ``flwr``: ``pip install 'seepage[flower]'``.
+sign of a gradient. Buffers (the running statistics of BatchNorm) travel with the parameters and are
+recorded too. Needs ``flwr``: ``pip install 'seepage[flower]'``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import moved_by
 from seepage.layers.federated.gradients import (
     WIDTH,
     LayerGradients,
@@ -24,7 +26,9 @@ from seepage.layers.federated.gradients import (
     save_gradients,
 )
 from seepage.layers.federated.recording import blank_recording, record_updates
+from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
+from seepage.support.files import only_writer
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
@@ -38,6 +42,9 @@ except ImportError:  # the rest of this file works without, and says what is mis
 class UpdateRecorder:
     """Keeps updates layer by layer, with the round and the node each came from.
 
+    Buffers that a client sends are an entry of their own beside their layer, ``"bn1.buffers"``
+    beside ``"bn1"``.
+
     Parameters
     ----------
     net
@@ -45,6 +52,8 @@ class UpdateRecorder:
     path
         Where to write after every round, for the owner's eyes only; by default nowhere. A file that
         is there already is gone on with, if it was recorded with the same layers, width and seed.
+        Several recorders, also of several processes, may write to one file: each adds what it has
+        recorded since it last wrote, and then knows what the others have written.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     """
@@ -58,61 +67,108 @@ class UpdateRecorder:
         width: int = WIDTH,
         seed: int = 0,
     ) -> None:
-        self.net, self.path = net, None if path is None else Path(path)
+        self.net, self.path = unwrapped(net), None if path is None else Path(path)
+        layer_parameters(self.net, layers)  # refuses names that are none
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
-        self._parts: list[LayerGradients] = []
-        self.rounds: list[int] = []
-        self.nodes: list[int] = []
+        self._written: list[LayerGradients] = []  # all that the file held when it was last seen
+        self._new: list[LayerGradients] = []
         if self.path is not None and self.path.exists():
-            self._go_on(self.path)
+            self._written = [self._read(self.path)]
 
     def __len__(self) -> int:
-        return len(self.rounds)
+        return sum(len(part) for part in self._parts())
+
+    @property
+    def rounds(self) -> list[int]:
+        """The server's round of every update."""
+        return [int(number) for part in self._parts() for number in _known(part.rounds)]
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node that every update came from."""
+        return [int(number) for part in self._parts() for number in _known(part.nodes)]
 
     def add(
         self, sent: dict[str, Tensor], returned: dict[str, Tensor], server_round: int, node: int
     ) -> None:
-        """Keep one client's update: the parameters it was sent, and those it returned."""
-        # Buffers are no part of an update, and some (masks) cannot even be subtracted.
-        names = [name for name, _ in unwrapped(self.net).named_parameters() if name in sent]
-        missing = [name for name in names if name not in returned]
+        """Keep one client's update: the state it was sent, and the state it returned.
+
+        All that it returned is recorded; arrays that were not sent to it, as they came.
+        """
+        parameters = [name for name, _ in self.net.named_parameters() if name in sent]
+        missing = [name for name in parameters if name not in returned]
         if missing:
             raise InputError(f"Node {node} did not return the parameter {missing[0]!r}.")
-        update = {name: sent[name] - returned[name] for name in names}
-        self._parts.append(record_updates(self.net, [update], **self._options))
-        self.rounds.append(server_round)
-        self.nodes.append(node)
+        for name, value in returned.items():
+            if name in sent and sent[name].shape != value.shape:
+                raise InputError(
+                    f"Node {node} returned {name!r} in the shape {tuple(value.shape)}, but was "
+                    f"sent {tuple(sent[name].shape)}."
+                )
+        update = {
+            name: moved_by(sent[name], value) if name in sent else value
+            for name, value in returned.items()
+        }
+        # Nodes are numbers of 64 bits without a sign.
+        whose = np.array([node], dtype=np.uint64)
+        found = record_updates(self.net, [update], **self._options, nodes=whose)
+        if self._parts():
+            try:
+                self._parts()[0].check_same_projection(found)
+            except InputError as error:
+                raise InputError(f"Node {node} sent what others did not. {error}") from error
+        self._new.append(replace(found, rounds=np.array([server_round])))
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        They know their nodes, by which that groups them.
+        They know their nodes, by which that groups them, and their rounds.
         """
-        if not self._parts:
+        if not self._parts():
             raise InputError("No update was recorded yet.")
-        # Numbers of 64 bits without a sign, which lists of small and large ones would not stay.
-        nodes = np.array(self.nodes, dtype=np.uint64)
-        self._parts = [replace(joined(self._parts), nodes=nodes)]
-        return self._parts[0]
+        return joined(self._parts())
 
     def save(self) -> None:
-        """Write what was recorded so far, if there is a path."""
-        if self.path is not None and self._parts:
-            save_gradients(self.gradients(), self.path, round=np.array(self.rounds))
+        """Add to the file what was recorded since the last time, if there is a path."""
+        if self.path is None or not self._new:
+            return
+        with only_writer(self.path):
+            if self.path.exists():
+                self._written = [self._read(self.path)]
+            new = list(self._new)
+            whole = joined([*self._written, *new])
+            save_gradients(whole, self.path)
+            self._written = [whole]
+            del self._new[: len(new)]
 
-    def _go_on(self, path: Path) -> None:
-        found, columns = load_gradients(path)
-        if any(len(columns.get(name, ())) != len(found) for name in ("round", "node")):
+    def _parts(self) -> list[LayerGradients]:
+        return [*self._written, *self._new]
+
+    def _read(self, path: Path) -> LayerGradients:
+        found, _ = load_gradients(path)
+        if found.nodes is None or found.rounds is None:
             raise InputError(
                 f"{path} holds gradients without the rounds and nodes they came from, so it was "
                 "not written by a recorder; name another file."
             )
+        # What clients send besides the trained parameters is not known before they do.
+        state = self.net.state_dict()
+        whole, expected = (
+            blank_recording(self.net, state, **options)
+            for options in ({**self._options, "layers": None}, self._options)
+        )
+        sure = layer_parameters(self.net, self._options["layers"])
+        wanted = [layer for layer in expected if layer in found.layers or layer in sure]
+        held = [layer for layer in found if layer in expected.layers or layer in whole.layers]
         try:
-            blank_recording(self.net, **self._options).check_same_projection(found)
+            expected.only(*wanted).check_same_projection(found.only(*held))
         except InputError as error:
             raise InputError(f"{path} cannot be gone on with. {error}") from error
-        self._parts = [found]
-        self.rounds, self.nodes = columns["round"].tolist(), columns["node"].tolist()
+        return found
+
+
+def _known(numbers: np.ndarray | None) -> list[int]:
+    return [] if numbers is None else numbers.tolist()
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
@@ -186,18 +242,28 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
     ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz")), …])``. Put it first: Flower
     wraps the first mod around all others, so that it sees the update as it leaves, after the mods
-    that follow it in the list (clipping, noise) have changed it.
+    that follow it in the list (clipping, noise) have changed it. Rounds are the server's, which
+    Flower's strategies send along as ``server-round``; without one, the node's own are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type.startswith("train") and not reply.has_error():
             sent, returned = _tensors(_arrays_of(message)), _tensors(_arrays_of(reply))
-            recorder.add(sent, returned, len(recorder) + 1, int(context.node_id))
+            node = int(context.node_id)
+            recorder.add(sent, returned, _round_of(message, recorder.nodes.count(node)), node)
             recorder.save()
         return reply
 
     return mod
+
+
+def _round_of(message: Message, before: int) -> int:
+    """Return the server's round, or the number of this one to a node with so many before it."""
+    for config in message.content.config_records.values():
+        if "server-round" in config:
+            return int(config["server-round"])
+    return before + 1
 
 
 def _arrays_of(message: Message) -> ArrayRecord:

@@ -49,6 +49,8 @@ class LayerGradients:
     nodes
         Which client each gradient came from, ``(n,)``, where that is known: gradients of one client
         are alike, so V-information and the attacks group by it unless told otherwise.
+    rounds
+        The round each was sent in, ``(n,)``, where that is known.
 
     Examples
     --------
@@ -67,13 +69,15 @@ class LayerGradients:
     variances: Mapping[str, np.ndarray]
     projections: Mapping[str, int] = field(default_factory=dict)
     nodes: np.ndarray | None = None
+    rounds: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.nodes is not None and np.shape(self.nodes) != (len(self.norms),):
-            raise InputError(
-                f"There are {len(self.norms)} gradients, but nodes has the shape "
-                f"{np.shape(self.nodes)}; name one node for each."
-            )
+        for name, known in (("nodes", self.nodes), ("rounds", self.rounds)):
+            if known is not None and np.shape(known) != (len(self.norms),):
+                raise InputError(
+                    f"There are {len(self.norms)} gradients, but {name} has the shape "
+                    f"{np.shape(known)}; name one for each."
+                )
         for layer in self.blocks:
             if not isinstance(layer, str):
                 raise InputError(
@@ -161,8 +165,10 @@ class LayerGradients:
     def rows(self, which: Any) -> LayerGradients:
         """Return some of the gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}
-        nodes = None if self.nodes is None else self.nodes[which]
-        return replace(self, blocks=blocks, norms=self.norms[which], nodes=nodes)
+        nodes, rounds = (
+            None if known is None else known[which] for known in (self.nodes, self.rounds)
+        )
+        return replace(self, blocks=blocks, norms=self.norms[which], nodes=nodes, rounds=rounds)
 
     def without(self, *layers: str) -> LayerGradients:
         """Return what is left when these layers are not sent."""
@@ -171,14 +177,21 @@ class LayerGradients:
         left = [k for k in self.layers if k not in layers]
         if not left:
             raise InputError("Nothing is left when every layer is dropped.")
-        places = [self.layers.index(k) for k in left]
+        return self.only(*left)
+
+    def only(self, *layers: str) -> LayerGradients:
+        """Return what these layers send, in the order of the network."""
+        for layer in layers:
+            self[layer]  # raises for a name that is not there
+        kept = [k for k in self.layers if k in layers]
+        places = [self.layers.index(k) for k in kept]
         return replace(
             self,
-            blocks={k: self.blocks[k] for k in left},
-            sizes={k: self.sizes[k] for k in left},
+            blocks={k: self.blocks[k] for k in kept},
+            sizes={k: self.sizes[k] for k in kept},
             norms=self.norms[:, places],
-            variances={k: self.variances[k] for k in left},
-            projections={k: key for k, key in self.projections.items() if k in left},
+            variances={k: self.variances[k] for k in kept},
+            projections={k: key for k, key in self.projections.items() if k in kept},
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
@@ -186,6 +199,12 @@ class LayerGradients:
 
         ``gradients.rows(slice(0))`` is all that need be kept of a recording to ask this later.
         """
+        alone = sorted(set(self.layers) ^ set(other.layers))
+        if alone:
+            raise InputError(
+                f"The recordings are not of the same layers: only one of them holds {alone[0]!r}; "
+                f"leave it out with .without({alone[0]!r})."
+            )
         if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
             raise InputError("The recordings are not of the same layers.")
         for layer in self.layers:
@@ -236,16 +255,21 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It knows its nodes if all of them do.
+    It knows its nodes, or its rounds, if all of them do.
     """
     first = parts[0]
     for part in parts[1:]:
         first.check_same_projection(part)
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
-    known = [part.nodes for part in parts if part.nodes is not None]
-    nodes = np.concatenate(known) if len(known) == len(parts) else None
     norms = np.concatenate([part.norms for part in parts])
-    return replace(first, blocks=blocks, norms=norms, nodes=nodes)
+    nodes = _known([part.nodes for part in parts])
+    rounds = _known([part.rounds for part in parts])
+    return replace(first, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds)
+
+
+def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
@@ -258,11 +282,11 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     path
         The file, a NumPy archive.
     columns
-        Arrays with one entry per gradient. The nodes of the recording, where it knows them, are
-        written as the column ``node`` unless one is given.
+        Arrays with one entry per gradient. The nodes and the rounds of the recording, where it
+        knows them, are written as the columns ``node`` and ``round`` unless such are given.
     """
-    if gradients.nodes is not None:
-        columns = {"node": gradients.nodes} | columns
+    own = {"node": gradients.nodes, "round": gradients.rounds}
+    columns = {name: values for name, values in own.items() if values is not None} | columns
     arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
     arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
@@ -278,7 +302,8 @@ def load_gradients(
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
     """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
 
-    The column ``node``, where there is one, also becomes the ``nodes`` of the gradients.
+    The columns ``node`` and ``round``, where they are, also become the gradients' ``nodes`` and
+    ``rounds``.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
@@ -295,8 +320,8 @@ def load_gradients(
                 for name in found.files
                 if name.startswith("column ")
             }
-            nodes = columns.get("node")
-            return LayerGradients(blocks, sizes, found["norms"], variances, keys, nodes), columns
+            origin = columns.get("node"), columns.get("round")
+            return LayerGradients(blocks, sizes, found["norms"], variances, keys, *origin), columns
     # An array without names (.npy) is no context, and a file of another kind has other entries.
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise InputError(

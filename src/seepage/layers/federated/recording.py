@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
 from seepage.layers.inputs_and_targets import check_classes, read_pair
-from seepage.layers.layer_parameters import layer_parameters, layer_sizes
+from seepage.layers.layer_parameters import Layout, layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import call
@@ -23,6 +25,7 @@ from seepage.support.chunks import progress
 from seepage.tables.frames import as_numpy
 
 _HELD = 64  # gradients gathered where the network lives before they are fetched
+_NOTHING = "There is nothing to record: give at least one batch or update."
 
 
 def record_gradients(
@@ -65,14 +68,15 @@ def record_gradients(
     """
     net = unwrapped(net)
     losses = per_record(loss)
-    keeper = _Keeper(net, layers, width, seed)
+    layout = layer_parameters(net, layers)
+    keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
         x, y = read_pair(batch, net, loss, f"Batch {number}")
         if len(y) == 0:
             raise InputError(f"Batch {number} is empty; leave it out.")
-        with torch.enable_grad(), _kept_buffers(net):
+        with torch.enable_grad(), kept_buffers(net):
             output = call(net, x)
             check_classes(loss, output, y, f"Batch {number}")
             total = losses(output, y).mean()
@@ -90,11 +94,14 @@ def record_updates(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return updates that were seen, layer by layer.
+    """Return updates that were seen, layer by layer, with all that was sent in them.
 
-    Each is an :class:`Update` or ``{parameter name: tensor or array}``. The other parameters are
-    those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
-    :class:`Update` knows its clients: unless ``nodes`` are given, they are its node.
+    Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
+    that were sent along (the running statistics of BatchNorm) are an entry of their own beside
+    their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is one under its own name. All
+    updates must hold the same. The other parameters are those of :func:`record_gradients`; ``net``
+    gives the layers their names and sizes. An :class:`Update` knows its clients and its round:
+    unless ``nodes`` are given, the clients are its node.
 
     Examples
     --------
@@ -105,56 +112,139 @@ def record_updates(
     array([[2.449, 0.   ]])
     """
     net = unwrapped(net)
-    keeper = _Keeper(net, layers, width, seed)
-    shapes = {name: p.shape for name, p in net.named_parameters()}
-    senders = []
+    sent: _Sent | None = None
+    senders, rounds = [], []
     for update in updates:
         if isinstance(update, Update):
             senders.append("+".join(str(client) for client in update.clients))
+            rounds.append(update.round)
         values = update.values if isinstance(update, Update) else update
         if not isinstance(values, Mapping):
             raise InputError(
                 "An update must be an Update or a mapping of parameter names to tensors, not "
                 f"{type(values).__name__}."
             )
-        found = {}
-        for name in (name for names in keeper.layout.values() for name in names):
-            if name not in values or tuple(values[name].shape) != tuple(shapes[name]):
-                raise InputError(
-                    f"An update lacks the parameter {name!r} in the shape {tuple(shapes[name])}; "
-                    "was it made by another network?"
-                )
-            found[name] = torch.as_tensor(values[name])
-        keeper.add(found)
-    seen = keeper.result()
-    if nodes is not None:
-        return replace(seen, nodes=as_numpy(nodes))
-    return replace(seen, nodes=np.array(senders)) if len(senders) == len(seen) else seen
+        sent = sent or _Sent(net, values, layers, width, seed)
+        sent.add(values)
+    if sent is None:
+        raise InputError(_NOTHING)
+    seen = sent.keeper.result()
+    if len(rounds) == len(seen):
+        seen = replace(seen, nodes=np.array(senders), rounds=np.array(rounds))
+    return seen if nodes is None else replace(seen, nodes=as_numpy(nodes))
 
 
 def blank_recording(
-    net: nn.Module, *, layers: Sequence[str] | None = None, width: int = WIDTH, seed: int = 0
+    net: nn.Module,
+    sent: Mapping[str, Any],
+    *,
+    layers: Sequence[str] | None = None,
+    width: int = WIDTH,
+    seed: int = 0,
 ) -> LayerGradients:
-    """Return a recording without a gradient yet: the layers, their sizes and projections.
+    """Return a recording of such updates without one yet: the layers, sizes and projections.
 
     Examples
     --------
     >>> import torch
     >>> from seepage.layers.federated.recording import blank_recording
-    >>> blank_recording(torch.nn.Sequential(torch.nn.Linear(30, 10)), width=100)
-    <0 gradients of 1 layers; 0 projected from 310 to 100 numbers>
+    >>> net = torch.nn.Sequential(torch.nn.Linear(30, 10), torch.nn.BatchNorm1d(10))
+    >>> blank_recording(net, net.state_dict(), width=100)
+    <0 gradients of 3 layers; 0 projected from 310 to 100 numbers>
     """
-    return _Keeper(unwrapped(net), layers, width, seed).blank
+    return _Sent(unwrapped(net), sent, layers, width, seed).keeper.blank
+
+
+def sent_layers(
+    net: nn.Module, names: Collection[str], layers: Sequence[str] | None = None
+) -> Layout:
+    """Return by layer what is sent under these names, in the order of the network.
+
+    Trained parameters belong to their layer, buffers to an entry ``"<layer>.buffers"``, which no
+    module can be called; what else is sent is an entry under its own name: buffers of the network
+    itself, frozen parameters, arrays that the network does not know. With ``layers``, only what
+    lies below these counts.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from seepage.layers.federated.recording import sent_layers
+    >>> net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, affine=False))
+    >>> sent_layers(net, ["1.running_mean", "0.weight", "0.bias", "control"])
+    {'0': ('0.weight', '0.bias'), '1.buffers': ('1.running_mean',), 'control': ('control',)}
+    """
+    trained = layer_parameters(net, layers)
+    home = {name: layer for layer, own in trained.items() for name in own}
+    first = {name for name, _ in net.named_parameters()}
+    shared = {name for name, _ in net.named_parameters(remove_duplicate=False)} - first
+    buffers = {name for name, _ in net.named_buffers(remove_duplicate=False)}
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys([*net.state_dict(), *home, *names]):
+        wanted = name in home or name in names
+        above = [layer for layer in trained if name.startswith(f"{layer}.")]
+        if not wanted or name in shared or (layers is not None and name not in home and not above):
+            continue
+        entry = home.get(name, name)
+        if name in buffers and "." in name:
+            entry = f"{name.rpartition('.')[0] if layers is None else above[0]}.buffers"
+        found.setdefault(entry, []).append(name)
+    return {entry: tuple(held) for entry, held in found.items()}
+
+
+class _Sent:
+    """Keeps updates that hold the same as the first."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        first: Mapping[str, Any],
+        layers: Sequence[str] | None,
+        width: int,
+        seed: int,
+    ) -> None:
+        self._net, self._layers, self._names = net, layers, set(first)
+        self.layout = sent_layers(net, first, layers)
+        own = chain(net.named_parameters(), net.named_buffers())
+        known = {name: tuple(value.shape) for name, value in own}
+        self._shapes = {
+            name: known[name] if name in known else tuple(first[name].shape)
+            for names in self.layout.values()
+            for name in names
+        }
+        sizes = {
+            layer: sum(math.prod(self._shapes[name]) for name in names)
+            for layer, names in self.layout.items()
+        }
+        self.keeper = _Keeper(self.layout, sizes, width, seed)
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        found = {}
+        for name, shape in self._shapes.items():
+            if name not in values or tuple(values[name].shape) != shape:
+                raise InputError(
+                    f"An update lacks the parameter {name!r} in the shape {shape}; was it made by "
+                    "another network, or sent with less than the first?"
+                )
+            value = torch.as_tensor(values[name])
+            found[name] = value if value.is_floating_point() else value.float()
+        if set(values) != self._names:
+            more = sent_layers(self._net, values, self._layers)
+            beyond = [n for names in more.values() for n in names if n not in self._shapes]
+            if beyond:
+                raise InputError(
+                    f"An update also holds {beyond[0]!r}, which the first lacked; record updates "
+                    "that hold different things apart."
+                )
+        self.keeper.add(found)
 
 
 class _Keeper:
     """Gathers projected gradients, and fetches them from the device now and then."""
 
-    def __init__(self, net: nn.Module, layers: Sequence[str] | None, width: int, seed: int) -> None:
+    def __init__(self, layout: Layout, sizes: Mapping[str, int], width: int, seed: int) -> None:
         if width < 1:
             raise InputError(f"width must be at least 1, not {width}.")
-        self.layout = layer_parameters(net, layers)
-        sizes = layer_sizes(net, self.layout)
+        self.layout = layout
         self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
         # Made before anything is recorded, so that names it refuses are refused at once.
         self.blank = LayerGradients(
@@ -189,25 +279,9 @@ class _Keeper:
         if self._held:
             self._fetch()
         if not self._norms:
-            raise InputError("There is nothing to record: give at least one batch or update.")
+            raise InputError(_NOTHING)
         blocks = {layer: torch.cat(parts).numpy() for layer, parts in self._blocks.items()}
         norms = torch.cat(self._norms).numpy()
         if not torch.isfinite(torch.from_numpy(norms)).all():
             raise InputError("A gradient is not finite; check the data and the parameters for NaN.")
         return replace(self.blank, blocks=blocks, norms=norms)
-
-
-@contextmanager
-def _kept_buffers(net: nn.Module) -> Iterator[None]:
-    """Put the network's buffers back to what they were."""
-    owned = [(module, name) for module in net.modules() for name in module._buffers]
-    before = [(module, name, module._buffers[name]) for module, name in owned]
-    values = [None if buffer is None else buffer.clone() for _, _, buffer in before]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for (module, name, buffer), value in zip(before, values, strict=True):
-                if buffer is not None and value is not None:
-                    buffer.copy_(value)
-                module._buffers[name] = buffer

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
 from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_directions import key_of
@@ -35,7 +36,8 @@ class Update:
     clients
         The clients whose updates are summed in it: one, or k with secure aggregation.
     values
-        By parameter name, the mean of these clients' updates.
+        The mean of these clients' updates by name of parameter, and of buffer: for buffers (the
+        running statistics of BatchNorm), what the server had less what the clients sent.
     """
 
     round: int
@@ -90,6 +92,10 @@ def simulate(
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
     and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients.
+    Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
+    by the records that a client has, in FedSGD by those of its batch; with noise, every client
+    counts the same, for its share in the mean is what the noise has to hide. Buffers (the running
+    statistics of BatchNorm) are sent and averaged too; clipping and noise do not reach them.
 
     Parameters
     ----------
@@ -108,7 +114,7 @@ def simulate(
     per_round
         How many clients, drawn at random, take part in a round; by default all.
     max_norm
-        Updates are scaled down to this norm before they leave.
+        Updates of the parameters are scaled down to this norm before they leave.
     noise_multiplier
         The sum of the updates that the server sees carries Gaussian noise of this times
         ``max_norm``, to which every client adds its share.
@@ -242,21 +248,50 @@ class _Server:
             taking = sorted(order.tolist())
         seen = []
         for group in _groups(taking, self.together):
-            sent = [self._leaving(self._update(c, draw), len(group), draw) for c in group]
+            sent = [self._sent(client, len(group), draw) for client in group]
             # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
-            mean = {name: sum(v[name] for v in sent) / len(sent) for name in sent[0]}
+            shares = self._shares([(client,) for client in group])
+            mean = {
+                name: sum(w * v[name] for w, v in zip(shares, sent, strict=True))
+                for name in sent[0]
+            }
             seen.append(Update(number, group, mean))
         if not is_finite([update.values for update in seen]):
             raise InputError(
                 f"The updates of round {number} are not finite: the training has diverged; use a "
                 "smaller lr, or max_norm."
             )
-        weights = [len(update.clients) / len(taking) for update in seen]
+        shares = self._shares([update.clients for update in seen])
         with torch.no_grad():
             for name, parameter in self._trained.items():
-                for update, weight in zip(seen, weights, strict=True):
-                    parameter -= self.lr * weight * update.values[name]
+                for update, share in zip(seen, shares, strict=True):
+                    parameter -= self.lr * share * update.values[name]
+            for name, buffer in sent_buffers(self.net).items():
+                step = sum(w * u.values[name] for w, u in zip(shares, seen, strict=True))
+                # Whole numbers and masks stay what they are.
+                floating = buffer.is_floating_point()
+                buffer.copy_(buffer - step if floating else (buffer.double() - step).round())
         return seen
+
+    def _shares(self, groups: Sequence[Sequence[int]]) -> list[float]:
+        """Return how much each group of clients counts in the mean over these groups."""
+
+        def weight(client: int) -> int:
+            records = len(self.clients[client][1])
+            if self.noise_multiplier:
+                return 1
+            return records if self.method == "fedavg" else min(records, self.batch_size)
+
+        weights = [sum(map(weight, group)) for group in groups]
+        return [each / sum(weights) for each in weights]
+
+    def _sent(self, client: int, together: int, draw: torch.Generator) -> State:
+        """Return what a client sends that starts from the server's state, which stays."""
+        before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
+        with kept_buffers(self.net):
+            update = self._leaving(self._update(client, draw), together, draw)
+            after = sent_buffers(self.net)
+            return update | {name: moved_by(before[name], after[name]) for name in before}
 
     def _update(self, client: int, draw: torch.Generator) -> State:
         if self.method == "fedsgd":

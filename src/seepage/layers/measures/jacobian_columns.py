@@ -63,21 +63,11 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """What holds where all columns, and the gradient, are multiples of one gradient.
+    """What holds where all columns, and the gradient, are multiples of one gradient."""
 
-    Parameters
-    ----------
-    gradients
-        The gradient of which they are multiples, parameter by parameter.
-    columns
-        The factors of the columns, ``(B, K)``.
-    own
-        The factor of the gradient itself, ``(B,)``.
-    """
-
-    gradients: Gradients
-    columns: Tensor
-    own: Tensor
+    gradients: Gradients  # the gradient of which they are multiples, parameter by parameter
+    columns: Tensor  # the factors of the columns, ``(B, K)``
+    own: Tensor  # the factor of the gradient itself, ``(B,)``
 
 
 class TargetColumns:

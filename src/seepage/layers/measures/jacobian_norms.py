@@ -50,24 +50,14 @@ class NormTally:
 
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Takes the norms of the layers' Jacobians over the target or the input.
+    """Takes the norms of the layers' Jacobians over the target or the input."""
 
-    Parameters
-    ----------
-    wrt, norm
-        As for :func:`seepage.layers.sensitivity`.
-    sizes
-        The layers, with the number of entries of their gradients.
-    home
-        To which layer a parameter belongs.
-    exact, directions, seed
-        As for :func:`seepage.layers.sensitivity`.
-    """
-
+    # As for :func:`seepage.layers.sensitivity`
     wrt: str
     norm: str | int
-    sizes: dict[str, int]
-    home: dict[str, str]
+    sizes: dict[str, int]  # the layers, with the number of entries of their gradients
+    home: dict[str, str]  # to which layer a parameter belongs
+    # As for :func:`seepage.layers.sensitivity`
     exact: int
     directions: int
     seed: int

@@ -26,21 +26,11 @@ VERSION = 3
 
 @dataclass
 class TraceSums:
-    """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``.
+    """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
 
-    Parameters
-    ----------
-    total
-        ``Σ t``.
-    within
-        ``Σ`` of the variance of ``t`` as seen between the probes of the step.
-    squares
-        ``Σ t²``.
-    """
-
-    total: Tensor
-    within: Tensor
-    squares: Tensor
+    total: Tensor  # ``Σ t``
+    within: Tensor  # ``Σ`` of the variance of ``t`` as seen between the probes of the step
+    squares: Tensor  # ``Σ t²``
 
     @classmethod
     def zeros(cls, n: int) -> TraceSums:

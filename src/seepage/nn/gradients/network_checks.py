@@ -190,7 +190,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     try:
         with torch.no_grad():
             call(lambda *args, **kwargs: functional_call(net, copies, args, kwargs), x)
-    except Exception:  # noqa: BLE001 - the run that follows says what is wrong, in its own words
+    except Exception:  # the run that follows says what is wrong, in its own words
         return ()
     finally:
         handle.remove()

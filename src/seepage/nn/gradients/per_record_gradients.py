@@ -26,21 +26,11 @@ _MANY = 4  # terms from which on outer products are put together
 
 @dataclass(frozen=True, eq=False)
 class OneHot:
-    """Rows ``e_k`` of an identity matrix, known by their positions ``k``, ``(B, 1, S)``.
+    """Rows ``e_k`` of an identity matrix, known by their positions ``k``, ``(B, 1, S)``."""
 
-    Parameters
-    ----------
-    index
-        The positions.
-    size
-        The number of rows of the identity.
-    keep
-        False where a row is left out (the padding of an embedding).
-    """
-
-    index: Tensor
-    size: int
-    keep: Tensor | None = None
+    index: Tensor  # the positions
+    size: int  # the number of rows of the identity
+    keep: Tensor | None = None  # false where a row is left out (the padding of an embedding)
 
 
 Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
@@ -135,27 +125,16 @@ def _same(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientTerm:
-    """What one use of a parameter adds to its per-record gradient.
+    """What one use of a parameter adds to its per-record gradient."""
 
-    Parameters
-    ----------
-    key
-        Which parameter.
-    tensors
-        What the gradient is made of.
-    join
-        Makes the gradient of every record from them; multilinear.
-    expand
-        For each tensor a linear map to apply before (the patches of a convolution, which are not
-        to be kept around); none for tensors that are joined as they are.
-    square
-        Gives the squared norms straight from the tensors, where there is a cheaper way to them.
-    """
-
-    key: Key
-    tensors: tuple[Tensor, ...]
+    key: Key  # which parameter
+    tensors: tuple[Tensor, ...]  # what the gradient is made of
+    # Makes the gradient of every record from them; multilinear
     join: Callable[..., RecordGradients] = _same
+    # For each tensor a linear map to apply before (the patches of a convolution, which are not to
+    # be kept around); none for tensors that are joined as they are
     expand: tuple[Callable[[Tensor], Tensor], ...] = ()
+    # Gives the squared norms straight from the tensors, where there is a cheaper way to them
     square: Callable[..., Tensor] | None = None
 
     def value(self) -> RecordGradients:

@@ -40,18 +40,12 @@ OnOutput = Callable[[Tensor], Tensor]  # sees an output; what it returns goes on
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the records are in an operation's output.
+    """Where the records are in an operation's output."""
 
-    Parameters
-    ----------
-    axis
-        The axis that runs over the records, or ``None`` where the output is the same for all.
-    multiple
-        How many consecutive entries of that axis belong to one record (1 unless a sequence was
-        folded into the batch).
-    """
-
+    # The axis that runs over the records, or ``None`` where the output is the same for all
     axis: int | None
+    # How many consecutive entries of that axis belong to one record (1 unless a sequence was folded
+    # into the batch)
     multiple: int = 1
 
     def by_record(self, tensor: Tensor) -> Tensor:
@@ -363,24 +357,12 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class WatchedNetwork:
-    """A problem with its plan, whose network can be watched on any batch.
+    """A problem with its plan, whose network can be watched on any batch."""
 
-    Parameters
-    ----------
-    problem
-        The network, its loss and the view.
-    book
-        What is known about operations.
-    plan
-        Where the records are, and which modules answer for themselves.
-    outputs
-        The shapes of the watched outputs.
-    """
-
-    problem: NetworkProblem
-    book: RuleBook
-    plan: Plan
-    outputs: list[OutputShape]
+    problem: NetworkProblem  # the network, its loss and the view
+    book: RuleBook  # what is known about operations
+    plan: Plan  # where the records are, and which modules answer for themselves
+    outputs: list[OutputShape]  # the shapes of the watched outputs
 
     def run(
         self,

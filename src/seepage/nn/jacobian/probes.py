@@ -47,24 +47,13 @@ from seepage.nn.problem.problem import Batch
 
 @dataclass(frozen=True)
 class ClippedProbes:
-    """What K probes of one batch gave.
+    """What K probes of one batch gave."""
 
-    Parameters
-    ----------
-    pulls
-        ``J̃_iᵀu_k``, ``(K, B, …)``.
-    norms
-        ``‖g_i‖`` before clipping, ``(B,)``; nan without a clip, which does not need them.
-    losses
-        ``(B,)``.
-    gradient
-        ``Σ_i g̃_i`` by parameter name, where it was asked for.
-    """
-
-    pulls: Tensor
+    pulls: Tensor  # ``J̃_iᵀu_k``, ``(K, B, …)``
+    # ``‖g_i‖`` before clipping, ``(B,)``; nan without a clip, which does not need them
     norms: Tensor
-    losses: Tensor
-    gradient: dict[str, Tensor] | None
+    losses: Tensor  # ``(B,)``
+    gradient: dict[str, Tensor] | None  # ``Σ_i g̃_i`` by parameter name, where it was asked for
 
 
 def dense_probe(

@@ -85,22 +85,14 @@ def _unpack(words: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of one parameter, seen as a matrix of its rows.
+    """A direction of one parameter, seen as a matrix of its rows."""
 
-    Parameters
-    ----------
-    full
-        The direction itself, in the parameter's shape, or ``None`` where it is ``left @ rightᵀ``.
-    left, right
-        The thin factors, ``(m, r + 1)`` and ``(k, r + 1)``, their last columns zero.
-    last
-        The last unit vector of ``r + 1``.
-    """
-
+    # The direction itself, in the parameter's shape, or ``None`` where it is ``left @ rightᵀ``
     full: Tensor | None
+    # The thin factors, ``(m, r + 1)`` and ``(k, r + 1)``, their last columns zero
     left: Any = None
     right: Any = None
-    last: Any = None
+    last: Any = None  # the last unit vector of ``r + 1``
 
     def dense(self, shape: torch.Size) -> Tensor:
         """Return the direction written out."""

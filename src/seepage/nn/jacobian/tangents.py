@@ -54,24 +54,13 @@ class InnerProducts:
 
 @dataclass(frozen=True)
 class Tangents:
-    """The terms to a batch's gradients, and how they change along K directions.
+    """The terms to a batch's gradients, and how they change along K directions."""
 
-    Parameters
-    ----------
-    losses
-        ``(B,)``.
-    terms
-        The terms as they are.
-    changes
-        For each term, the tangents of its tensors, stacked along a first axis of length K.
-    directions
-        K.
-    """
-
-    losses: Tensor
-    terms: list[GradientTerm]
+    losses: Tensor  # ``(B,)``
+    terms: list[GradientTerm]  # the terms as they are
+    # For each term, the tangents of its tensors, stacked along a first axis of length K
     changes: list[tuple[Tensor, ...]]
-    directions: int
+    directions: int  # K
 
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
         """Return a parameter's gradient, and its change along every direction."""

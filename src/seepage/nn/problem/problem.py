@@ -47,29 +47,21 @@ class Batch:
 
 @dataclass
 class NetworkProblem:
-    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released.
+    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released."""
 
-    Parameters
-    ----------
-    net, loss, view
-        The network, its loss per record, and what is asked about.
-    channels_last
-        Whether images and kernels are laid out with the channels last, for speed alone: torch's
-        pooling and convolutions are then up to twice as fast.
-    changing
-        The buffers that a run of the network changes. Every run is given copies of them as they
-        are, so that runs can be repeated and the network is left alone.
-    reopened
-        Whether derivatives go through regions under ``torch.no_grad()``: right where no released
-        parameter is used in them or before them (a frozen backbone), since a gradient over the
-        parameters then never comes there, while the record does.
-    """
-
+    # The network, its loss per record, and what is asked about
     net: nn.Module
     loss: Loss
     view: View
+    # Whether images and kernels are laid out with the channels last, for speed alone: torch's
+    # pooling and convolutions are then up to twice as fast
     channels_last: bool = False
+    # The buffers that a run of the network changes. Every run is given copies of them as they are,
+    # so that runs can be repeated and the network is left alone
     changing: tuple[str, ...] = ()
+    # Whether derivatives go through regions under ``torch.no_grad()``: right where no released
+    # parameter is used in them or before them (a frozen backbone), since a gradient over the
+    # parameters then never comes there, while the record does
     reopened: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:

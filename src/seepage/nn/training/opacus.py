@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,8 +19,11 @@ from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.problem import Loss
+from seepage.nn.problem.views import Label, View
 from seepage.nn.sampling.batch_check import SamplerWarning
 from seepage.nn.sampling.samplers import OTHER, POISSON
+from seepage.nn.training.batch_mean import BatchMeanLoss, divides_by_the_batch
+from seepage.nn.training.sum_check import SumCheck
 
 _FLAT = "Opacus's flat clipping (the default), plain or ghost"
 _HOOKS = (
@@ -32,24 +37,42 @@ _HOOKS = (
 )
 
 
+class ReleaseWarning(UserWarning):
+    """What Opacus releases is not what its guarantee assumes."""
+
+
 class OpacusAccountant(FisherAccountant):
     """A :class:`~seepage.nn.FisherAccountant` that follows an optimiser of Opacus.
 
     Call :meth:`observe` with every batch that the loader gives, also an empty one, before
-    ``optimizer.step()``. The noise multiplier and the clipping threshold are read from the
-    optimiser at every batch, so schedules are followed; a batch in several parts (Opacus's
-    ``BatchMemoryManager``) is one step. Made by :func:`attach`.
+    ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
+    so schedules are followed; a batch in several parts (Opacus's ``BatchMemoryManager``) is one
+    step. The clipped sum that Opacus forms is compared with the one accounted for, in the first
+    steps, after changes of the settings and now and then. Made by :func:`attach`.
     """
 
-    def __init__(self, source: _Source, net: nn.Module, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, source: _Source, net: nn.Module, loss: Any, *args: Any, **options: Any
+    ) -> None:
         self._source = source
         self._original = net
+        per_batch = not source.ghost and divides_by_the_batch(loss)
+        self._mean = BatchMeanLoss(loss) if per_batch else None
         super().__init__(
-            without_opacus(net), *args, noise_multiplier=source.noise_multiplier(), **options
+            without_opacus(net),
+            self._mean or loss,
+            *args,
+            noise_multiplier=source.settings().noise_multiplier,
+            **options,
         )
-        # The threshold follows the optimiser; the ledger has that of every step.
+        # The threshold follows Opacus; the ledger has that of every step.
         self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
-        self._observed = 0
+        self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
+        self._warned_of: _OpacusSettings | None = None
+        self._sums = SumCheck()
+        self._warned_of_mean = False
+        if getattr(loss, "weight", None) is not None and self._mean is not None:
+            self._warn_of_mean()
         self._unhook = source.chain(self._after_step)
 
     def observe(  # type: ignore[override]  # whether more follows, Opacus tells
@@ -61,14 +84,14 @@ class OpacusAccountant(FisherAccountant):
         update: bool = False,
     ) -> Step:
         """Account for a batch or a part of it; the step is counted when Opacus takes it."""
-        self.noise_multiplier = self._source.noise_multiplier()
-        threshold = self._source.max_grad_norm()
-        if threshold != self.clip.max_grad_norm:
-            self.engine.clip = HardClip(threshold)
+        self._follow()
         for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
             mine.training = theirs.training
-        step = super().observe(index, x, y, update=update, more=True)
-        self._observed += 1
+        if self._mean is not None and self._mean.take(y):
+            self._warn_of_mean()
+        step = super().observe(index, x, y, update=update or self._sums.due, more=True)
+        if self._sums.due:
+            self._sums.add(step, self.clip)
         return step
 
     def detach(self) -> None:
@@ -104,13 +127,63 @@ class OpacusAccountant(FisherAccountant):
     def _modules(self) -> Any:
         return innermost(self._original).modules()
 
+    def _follow(self) -> None:
+        """Take the clip and the noise over from Opacus, once in a step."""
+        now = self._source.settings()
+        if self._settings is not None:
+            if now != self._settings:
+                raise InputError(
+                    "Opacus's noise or clipping changed within a step, after its batch was "
+                    "observed (as adaptive clipping does inside backward()), so that what was "
+                    "measured is not what is released. Change them between optimizer.step() and "
+                    "the next observe()."
+                )
+            return
+        self._settings = now
+        if now.max_grad_norm != self.clip.max_grad_norm:
+            self.engine.clip = HardClip(now.max_grad_norm)
+        if now.noise_multiplier != now.stated and now != self._warned_of:
+            self._warned_of = now
+            warnings.warn(
+                f"Opacus's module clips at {now.max_grad_norm:.6g}, but its optimiser adds noise "
+                f"for a threshold of {now.noise_for:.6g}: in ghost mode optimizer.max_grad_norm "
+                "changes the noise alone. Both are followed here, and the noise multiplier counts "
+                f"as {now.noise_multiplier:.6g}; Opacus's own ε takes {now.stated:.6g} and is "
+                "wrong. Set max_grad_norm of the module that make_private() returned, too.",
+                ReleaseWarning,
+                stacklevel=3,
+            )
+        self.noise_multiplier = now.noise_multiplier
+        self._sums.begin(self.ledger.steps, now)
+
+    def _warn_of_mean(self) -> None:
+        if self._warned_of_mean:
+            return
+        self._warned_of_mean = True
+        warnings.warn(
+            "The loss is a mean over the weights of the batch (class weights, or targets that are "
+            "ignored): one record more or less rescales the gradients of all others, which no clip "
+            "bounds. The leakage is of what Opacus releases, but the sensitivity is larger than "
+            "stated, and so is every ε, Opacus's and this accountant's. Reduce per record: take "
+            "reduction='none' and the mean over records, in the loop and in attach().",
+            ReleaseWarning,
+            stacklevel=4,
+        )
+
     def _after_step(self) -> None:
-        if self._observed:
-            self.close_step()
-        else:
+        """Check and count the step that Opacus is about to take."""
+        observed = self._settings is not None
+        self._follow()
+        self._settings = None
+        if not observed:
             self.run.unobserved += 1
             self._count_step()
-        self._observed = 0
+            return
+        if self._sums.due:
+            sums = self._source.sums(self.engine.problem.released())
+            if sums is not None:
+                self._sums.compare(sums)
+        self.close_step()
 
 
 def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
@@ -120,10 +193,43 @@ def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
     return float(again.get_epsilon(delta)) if ledger.steps else 0.0
 
 
-class _Source:
-    """An optimiser of Opacus: where noise and clipping are read, and whose hook is chained."""
+@dataclass(frozen=True)
+class _OpacusSettings:
+    """How Opacus clips and what noise it adds, just now.
 
-    def __init__(self, optimizer: Any) -> None:
+    Parameters
+    ----------
+    max_grad_norm
+        Where gradients are clipped.
+    stated
+        The noise multiplier that Opacus states, and its ε is computed from.
+    noise_for
+        The threshold that the noise is scaled to.
+    deviation
+        The standard deviation of the noise on the sum.
+    """
+
+    max_grad_norm: float
+    stated: float
+    noise_for: float
+    deviation: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The deviation of the noise over the threshold at which gradients are really clipped."""
+        if self.deviation == self.stated * self.max_grad_norm:
+            return self.stated
+        return self.deviation / self.max_grad_norm
+
+
+class _Source:
+    """An optimiser of Opacus: where noise, clipping and sums are read, and whose hook is chained.
+
+    With hooks the optimiser clips. In ghost mode the module does, at a threshold of its own, and
+    the optimiser adds the noise.
+    """
+
+    def __init__(self, optimizer: Any, net: nn.Module) -> None:
         from opacus.optimizers import AdaClipDPOptimizer, DPPerLayerOptimizer
 
         if isinstance(optimizer, AdaClipDPOptimizer | DPPerLayerOptimizer):
@@ -132,18 +238,47 @@ class _Source:
             )
         self.optimizer = optimizer
         self._before = optimizer.step_hook
+        self._clipping_module = _clipping_module(net)
+        known = {id(p) for p in innermost(net).parameters()}
+        if any(id(p) not in known for p in optimizer.params):
+            raise InputError(
+                "The optimiser also trains parameters that are not of this network: what they give "
+                "away would not be counted. Attach with the whole network."
+            )
 
-    def noise_multiplier(self) -> float:
-        return float(self.optimizer.noise_multiplier)
+    @property
+    def ghost(self) -> bool:
+        """Whether the module clips, not the optimiser."""
+        return self._clipping_module is not None
 
-    def max_grad_norm(self) -> float:
+    def settings(self) -> _OpacusSettings:
+        """Return how gradients are clipped and what noise is added now."""
+        stated, noise_for = float(self.optimizer.noise_multiplier), self._noise_for()
+        # Adaptive clipping has Opacus add more noise than it states, for the quantile it tells.
+        added = float(getattr(self.optimizer, "_adjusted_noise_multiplier", stated))
+        owner = self.optimizer if self._clipping_module is None else self._clipping_module
+        return _OpacusSettings(float(owner.max_grad_norm), stated, noise_for, added * noise_for)
+
+    def _noise_for(self) -> float:
         return float(self.optimizer.max_grad_norm)
+
+    def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
+        """Return the clipped sums that Opacus has formed, before noise, by parameter.
+
+        ``None`` where they are no longer to be had: of several processes all but the first divide
+        them in place before the hook runs. The first one's comparison stands for all.
+        """
+        found: dict[str, Tensor | None] = {}
+        for name, parameter in parameters.items():
+            summed, mean = getattr(parameter, "summed_grad", None), parameter.grad
+            if summed is not None and mean is not None and mean.data_ptr() == summed.data_ptr():
+                return None
+            found[name] = summed
+        return found
 
     def accountant(self) -> Any:
         """Return the accountant of Opacus whose hook the optimiser had, if that can be seen."""
-        cells = getattr(self._before, "__closure__", None) or ()
-        owners = [cell.cell_contents for cell in cells]
-        return next((owner for owner in owners if hasattr(owner, "mechanism")), None)
+        return _hooked_accountant(self._before)
 
     def chain(self, after: Any) -> Any:
         before = self._before
@@ -158,37 +293,54 @@ class _Source:
 
 
 class _EngineSource(_Source):
-    """A privacy engine: it knows no optimiser, so noise and threshold are given once."""
+    """A privacy engine, for which noise and threshold were named once: they must stay so."""
 
-    def __init__(self, engine: Any, noise_multiplier: float, max_grad_norm: float) -> None:
-        self.engine = engine
-        self._noise_multiplier = noise_multiplier
-        self._max_grad_norm = max_grad_norm
+    def __init__(
+        self, engine: Any, net: nn.Module, noise_multiplier: float, max_grad_norm: float
+    ) -> None:
+        super().__init__(_optimizer_of(engine), net)
+        self._named = (noise_multiplier, max_grad_norm)
 
-    def noise_multiplier(self) -> float:
-        return self._noise_multiplier
+    def settings(self) -> _OpacusSettings:
+        now = super().settings()
+        if (now.stated, now.max_grad_norm) != self._named or now.noise_for != now.max_grad_norm:
+            raise InputError(
+                f"Opacus has the noise multiplier {now.stated:.6g} and clips at "
+                f"{now.max_grad_norm:.6g}, with noise for {now.noise_for:.6g}, where "
+                f"{self._named[0]:.6g} and {self._named[1]:.6g} were named; attach to the "
+                "optimiser, whose schedule is followed."
+            )
+        return now
 
-    def max_grad_norm(self) -> float:
-        return self._max_grad_norm
 
-    def accountant(self) -> Any:
-        return self.engine.accountant
+def _optimizer_of(engine: Any) -> Any:
+    """Return the optimiser that reports to a privacy engine, which does not know it itself."""
+    from opacus.optimizers import DPOptimizer
 
-    def chain(self, after: Any) -> Any:
-        accountant = self.engine.accountant
-        before = accountant.step
+    for found in gc.get_objects():
+        known = issubclass(type(found), DPOptimizer) and _hooked_accountant(found.step_hook)
+        if known is engine.accountant:
+            return found
+    raise InputError(
+        "No optimiser reports to this PrivacyEngine; attach to the optimiser that make_private() "
+        "returned."
+    )
 
-        def step(*, noise_multiplier: float, sample_rate: float) -> None:
-            before(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
-            if noise_multiplier != self._noise_multiplier:
-                raise InputError(
-                    f"Opacus took a step with the noise multiplier {noise_multiplier:.6g}, not "
-                    f"{self._noise_multiplier:.6g}; attach to the optimiser, which knows its own."
-                )
-            after()
 
-        accountant.step = step
-        return lambda: setattr(accountant, "step", before)
+def _hooked_accountant(hook: Any) -> Any:
+    """Return the accountant of Opacus that a hook of its reports to, if that can be seen."""
+    owners = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    return next((owner for owner in owners if hasattr(owner, "mechanism")), None)
+
+
+def _clipping_module(net: nn.Module) -> Any:
+    """Return the object of Opacus that clips in ghost mode, found by its hooks; ``None`` else."""
+    for module in innermost(net).modules():
+        for hook in module._forward_hooks.values():
+            owner = getattr(hook, "__self__", None)
+            if hasattr(owner, "get_clipping_coef"):
+                return owner
+    return None
 
 
 def attach(
@@ -230,20 +382,28 @@ def attach(
         Call ``observe(index, x, y)`` with every batch before ``optimizer.step()``.
     """
     if hasattr(target, "attach_step_hook"):
-        source = _Source(target)
-        _check_own("noise_multiplier", noise_multiplier, source.noise_multiplier())
-        _check_own("max_grad_norm", max_grad_norm, source.max_grad_norm())
+        source = _Source(target, net)
+        _check_own("noise_multiplier", noise_multiplier, float(target.noise_multiplier))
+        _check_own("max_grad_norm", max_grad_norm, float(target.max_grad_norm))
     elif hasattr(target, "make_private"):
         if noise_multiplier is None or max_grad_norm is None:
             raise InputError(
                 "A PrivacyEngine does not keep the noise multiplier and the clipping threshold; "
                 "attach to the optimiser that make_private returned, or give both."
             )
-        source = _EngineSource(target, noise_multiplier, max_grad_norm)
+        source = _EngineSource(target, net, noise_multiplier, max_grad_norm)
     else:
         raise InputError(
             f"attach() takes an optimiser or a PrivacyEngine of Opacus, not a "
             f"{type(target).__name__}."
+        )
+    if not getattr(target, "secure_mode", False):
+        warnings.warn(
+            "Opacus is not in its secure mode: its noise comes from torch's generator, of whose "
+            "seed the CPU keeps 32 bits, so that who sees the models of a run can find the noise "
+            "by trying. For a release take PrivacyEngine(secure_mode=True), or sp.nn.PrivateSGD.",
+            ReleaseWarning,
+            stacklevel=2,
         )
     rate = getattr(data_loader.batch_sampler, "sample_rate", None)
     if rate is None:
@@ -253,13 +413,16 @@ def attach(
             SamplerWarning,
             stacklevel=2,
         )
+    criterion = _own_criterion(loss)
+    if not source.ghost and divides_by_the_batch(criterion):
+        _check_view(accounting.get("view"), criterion)
     return OpacusAccountant(
         source,
         net,
-        _own_criterion(loss),
+        criterion,
         n=len(data_loader.dataset),
         sample_rate=1.0 if rate is None else rate,
-        max_grad_norm=source.max_grad_norm(),
+        max_grad_norm=source.settings().max_grad_norm,
         clip="hard",
         sampler=OTHER if rate is None else POISSON,
         **accounting,
@@ -271,6 +434,16 @@ def _check_own(name: str, given: float | None, own: float) -> None:
         raise InputError(
             f"The optimiser has {name} = {own!r}, not {given!r}; leave it out: it is read from the "
             "optimiser at every batch."
+        )
+
+
+def _check_view(view: View | None, criterion: Any) -> None:
+    """Raise where a record's label changes what the batch's mean divides by."""
+    if isinstance(view, Label) and criterion.weight is not None:
+        raise InputError(
+            "With class weights the mean of a batch divides by the weights of its labels, so a "
+            "label shows in the gradients of all other records, which is not measured. Take "
+            "reduction='none' and the mean over records, in the loop and in attach()."
         )
 
 

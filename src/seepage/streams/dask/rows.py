@@ -31,18 +31,10 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class FrameReader:
-    """Reads partitions that are pandas data frames.
+    """Reads partitions that are pandas data frames."""
 
-    Parameters
-    ----------
-    coding
-        How columns become features, labels and weights.
-    schema
-        The types of all columns.
-    """
-
-    coding: TableEncoding
-    schema: pa.Schema
+    coding: TableEncoding  # how columns become features, labels and weights
+    schema: pa.Schema  # the types of all columns
 
     def __call__(self, partition: Any, number: int, start: int, extra: tuple[str, ...]) -> Chunk:
         """Return the rows of a data frame."""

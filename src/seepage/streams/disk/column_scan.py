@@ -25,32 +25,23 @@ _HEAD = 4 * MOST_LEVELS  # rows that show at once that a column has more
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """What some rows of a column hold; the sum of two is what their rows hold together.
+    """What some rows of a column hold; the sum of two is what their rows hold together."""
 
-    Parameters
-    ----------
-    rows, missing
-        The rows, and how many of them have no value (or NaN).
-    origin, offset, squares
-        The mean of the values as a number near it and what is missing to it (so that the means of
-        pieces far from zero can be told apart), and the sum of the squared distances from it.
-    least, most
-        The range of the values.
-    whole, finite
-        Whether all numbers are whole, and whether all are finite.
-    levels
-        How often each value occurs, or ``None`` for more than 1,000 different ones.
-    """
-
+    # The rows, and how many of them have no value (or NaN)
     rows: int = 0
     missing: int = 0
+    # The mean of the values as a number near it and what is missing to it (so that the means of
+    # pieces far from zero can be told apart), and the sum of the squared distances from it
     origin: float = 0.0
     offset: float = 0.0
     squares: float = 0.0
+    # The range of the values
     least: float = math.inf
     most: float = -math.inf
+    # Whether all numbers are whole, and whether all are finite
     whole: bool = True
     finite: bool = True
+    # How often each value occurs, or ``None`` for more than 1,000 different ones
     levels: Mapping[Any, int] | None = field(default_factory=dict)
 
     @property

@@ -21,25 +21,14 @@ from seepage.tables.source import Chunk
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the columns of a table become features, labels and weights.
+    """How the columns of a table become features, labels and weights."""
 
-    Parameters
-    ----------
-    parts
-        How each column is encoded, in the order of the features.
-    target, weight
-        The columns of the labels and of the sample weights (or ``None``).
-    scale
-        Whether numeric columns are centred and divided by their standard deviations.
-    drop_first
-        Whether the first level of every category is left out.
-    """
-
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # how each column is encoded, in the order of the features
+    # The columns of the labels and of the sample weights (or ``None``)
     target: str
     weight: str | None
-    scale: bool
-    drop_first: bool
+    scale: bool  # whether numeric columns are centred and divided by their standard deviations
+    drop_first: bool  # whether the first level of every category is left out
 
     @property
     def columns(self) -> tuple[str, ...]:
