@@ -123,6 +123,7 @@ class _UseFinder(Watcher):
         self.kinks: set[str] = set()
         self.closed = self.closes = False  # inside a region under torch.no_grad(); there is one
         self.reopens = True  # and no parameter is used in it, or before it
+        self.silenced: set[str] = set()  # released parameters that are used in it
         self._decided: dict[int, Tensor] = {}  # truth values that depend on what is unknown
 
     def __torch_function__(
@@ -175,7 +176,9 @@ class _UseFinder(Watcher):
         what: str,
     ) -> None:
         shape = tuple(out.shape)
-        self.reopens &= not self.closed
+        if self.closed:
+            self.reopens = False
+            self.silenced.update(names)
         self.uses.append(_Use(rule, arguments, names, shape, tuple(self.stack), what))
 
 
@@ -232,6 +235,12 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
     problem.reopened = False
     small, large = (_uses(problem, b) for b in batches)
+    if small[0].silenced:
+        raise InputError(
+            f"The parameters {', '.join(sorted(small[0].silenced)[:3])} are to be trained, but are "
+            "used under torch.no_grad(), which keeps them as they are and hides the record; freeze "
+            "them (requires_grad_(False)), or measure with method='finite'."
+        )
     if small[0].closes and small[0].reopens:  # what follows is seen as derivatives will see it
         problem.reopened = True
         small, large = (_uses(problem, b) for b in batches)

@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -417,6 +417,11 @@ class WatchedNetwork:
         ]
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)
+
+    def double(self) -> WatchedNetwork:
+        """Return the network as it is watched when it runs in float64."""
+        outputs = [replace(o, dtype=torch.float64) for o in self.outputs]
+        return replace(self, problem=replace(self.problem, doubled=True), outputs=outputs)
 
     def bytes_per_record(self) -> int:
         """Return how much the watched outputs of one record hold."""

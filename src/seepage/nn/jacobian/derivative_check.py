@@ -18,7 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError
 from seepage.nn.gradients.watching import WatchedNetwork
-from seepage.nn.jacobian.finite_changes import FiniteChange, finite_change, record_gradients
+from seepage.nn.jacobian.finite_changes import (
+    FiniteChange,
+    finite_change,
+    record_gradients,
+    worth_doubling,
+)
 from seepage.nn.jacobian.probes import dense_probe
 from seepage.nn.jacobian.pullbacks import radial_pull
 from seepage.nn.jacobian.random_directions import Direction, key_of, row_signs
@@ -62,6 +67,14 @@ def check_derivative(
         Whether the network has kinks. Differences then agree with a derivative at no step, and
         only one that vanishes beside a clear difference is refused.
     """
+    if worth_doubling(network.problem, batch):
+        try:
+            with torch.no_grad():  # a loss or a module may hold numbers of another type
+                wide, long = network.double(), batch.double()
+                wide.problem.losses(wide.problem.detached(), long, long.z)
+            network, batch = wide, long
+        except RuntimeError:
+            pass
     problem, z = network.problem, batch.z
     mask = problem.view.mask_for(z)
     v = row_signs(key_of("check"), torch.arange(len(batch)), tuple(z.shape[1:]), z)

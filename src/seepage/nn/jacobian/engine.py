@@ -31,7 +31,12 @@ from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weig
 from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative
-from seepage.nn.jacobian.finite_changes import finite_change, record_gradients
+from seepage.nn.jacobian.finite_changes import (
+    FiniteChange,
+    finite_change,
+    precise_change,
+    record_gradients,
+)
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
 from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
 from seepage.nn.jacobian.random_directions import (
@@ -260,7 +265,7 @@ class Engine:
         Over finite steps where the engine takes those, unless a ``derivative`` is asked for.
         """
         if not derivative and self.takes_finite_steps(x, y):
-            return self._finite_changes(x, y, lambda rows: v[:, rows])
+            return self._finite_changes(x, y, lambda rows: v[:, rows], precise_change)
         self._prepare(x, y)
         self._differentiate(x, y, "tangents")
 
@@ -349,7 +354,7 @@ class Engine:
         def drawn(rows: slice) -> Tensor:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
-        traces = self._finite_changes(x, y, drawn)
+        traces = self._finite_changes(x, y, drawn, finite_change)
         watched = self._validator.watched_if_possible(x, y)
         if watched is not None:
             self._network = watched
@@ -362,14 +367,20 @@ class Engine:
         plain = _joined(self._in_chunks(x, y, 3, work, watched))
         return replace(plain, traces=traces)
 
-    def _finite_changes(self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor]) -> Tensor:
+    def _finite_changes(
+        self,
+        x: Inputs,
+        y: Tensor,
+        v: Callable[[slice], Tensor],
+        change: Callable[..., FiniteChange],
+    ) -> Tensor:
         """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``."""
         watched, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
         def work(batch: Batch, rows: slice) -> Tensor:
             every = self.masked(v(rows), 2)
-            found = [finite_change(self.problem, watched, batch, a, h, self.clip) for a in every]
-            return torch.stack([change.squared for change in found], 1)
+            found = [change(self.problem, watched, batch, a, h, self.clip) for a in every]
+            return torch.stack([each.squared for each in found], 1)
 
         return torch.cat(self._in_chunks(x, y, 6, work, watched))
 

@@ -32,6 +32,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
+_LARGEST_COPY = 50_000_000  # parameters of which a copy in float64 is made
+
 
 @dataclass(frozen=True)
 class FiniteChange:
@@ -64,6 +66,37 @@ def finite_change(
     else:
         squared, norms = _watched(network, sides, clip)
     return FiniteChange(squared / (2 * h) ** 2, *norms)
+
+
+def precise_change(
+    problem: NetworkProblem,
+    network: WatchedNetwork | None,
+    batch: Batch,
+    v: Tensor,
+    h: float,
+    clip: Clip,
+) -> FiniteChange:
+    """Return :func:`finite_change` in float64 where the network is small and takes it.
+
+    The rounding of a gradient in float32 is multiplied by ``1/h``.
+    """
+    if not worth_doubling(problem, batch):
+        return finite_change(problem, network, batch, v, h, clip)
+    wide = None if network is None else network.double()
+    at = replace(problem, doubled=True)
+    try:
+        found = finite_change(at, wide, batch.double(), v.double(), h, clip)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # it holds numbers of a type that was not to be seen from here
+        return finite_change(problem, network, batch, v, h, clip)
+    return FiniteChange(*(t.to(batch.z.dtype) for t in (found.squared, found.ahead, found.behind)))
+
+
+def worth_doubling(problem: NetworkProblem, batch: Batch) -> bool:
+    """Return whether a network is in short numbers, and small enough for a copy in long ones."""
+    held = sum(p.numel() for p in problem.net.parameters())
+    return batch.z.dtype != torch.float64 and held <= _LARGEST_COPY
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:

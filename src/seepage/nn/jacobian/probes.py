@@ -107,7 +107,7 @@ def _unclipped(
             return pull[None], slopes[None], losses
         # The primal values carry no probe axis, so vmap computes them once for all probes.
         stacked = {name: torch.stack([u[name] for u in dense]) for name in parameters}
-        pulls, slopes, losses = vmap(one, out_dims=(0, 0, None))(stacked)
+        pulls, slopes, losses = vmap(one, out_dims=(0, 0, None), randomness="same")(stacked)
         return pulls, slopes, losses
 
 

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
@@ -39,6 +40,14 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.z.shape[0])
+
+    def double(self) -> Batch:
+        """Return the batch in float64; whole numbers stay what they are."""
+
+        def wide(value: Tensor) -> Tensor:
+            return value.double() if value.is_floating_point() else value
+
+        return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def records(self, rows: Tensor) -> Batch:
         """Return some of the records, by their positions."""
@@ -63,6 +72,8 @@ class NetworkProblem:
     # parameter is used in them or before them (a frozen backbone), since a gradient over the
     # parameters then never comes there, while the record does
     reopened: bool = False
+    # Whether the network runs in float64, whatever its parameters are, for differences
+    doubled: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
@@ -74,7 +85,7 @@ class NetworkProblem:
 
     def detached(self) -> dict[str, Tensor]:
         """Return the released parameters as constants."""
-        return {name: self._laid_out(p.detach()) for name, p in self.released().items()}
+        return {name: self._laid_out(self._wide(p.detach())) for name, p in self.released().items()}
 
     def batch(self, x: Inputs, y: Tensor) -> Batch:
         """Return the batch with the variable of the view."""
@@ -86,9 +97,12 @@ class NetworkProblem:
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
         values = dict(parameters)
+        if self.doubled:
+            held = (*self.net.named_parameters(), *self.net.named_buffers())
+            values |= {name: self._wide(t.detach()) for name, t in held if name not in values}
         if self.changing:
             buffers = dict(self.net.named_buffers())
-            values.update((name, buffers[name].clone()) for name in self.changing)
+            values.update((name, self._wide(buffers[name]).clone()) for name in self.changing)
         opened = _Reopened() if self.reopened else nullcontext()
         with self.view.placed(self.net, batch.x, batch.y, z) as (x, y), opened:
             output = call(
@@ -101,6 +115,9 @@ class NetworkProblem:
                 f"shape {tuple(losses.shape)}; use reduction='none'."
             )
         return losses
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        return tensor.double() if self.doubled and tensor.is_floating_point() else tensor
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
         if not self.channels_last or tensor.dim() != 4:
