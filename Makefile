@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random lint types bench reproduce docs clean
+.PHONY: help demo test test-slow test-random fuzz-nn lint types bench reproduce docs clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -39,6 +39,10 @@ test-slow: $(STAMPS)/test ## Run the checks that take minutes
 
 test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
+
+N ?= 50
+fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/nn/zoo.py $(N)
 
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports

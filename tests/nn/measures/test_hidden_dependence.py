@@ -410,3 +410,13 @@ def test_finite_steps_have_no_pull_back() -> None:
         leak.rows("dfil", method="hutch++")
     with pytest.raises(sp.InputError, match="method must be one of"):
         leakage(smooth(), "cross_entropy", *records(), method="finit")
+
+
+def test_a_module_that_stands_twice_is_left_as_it_was() -> None:
+    torch.manual_seed(7)
+    layer = nn.Linear(4, 4)
+    net, (x, y) = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, 3)), records()
+    leakage(net, "cross_entropy", x.float(), y).rows("dfil", method="exact")
+    assert layer.weight.requires_grad
+    assert isinstance(layer.weight, nn.Parameter)
+    assert layer.weight.dtype == torch.float32

@@ -111,6 +111,7 @@ class _Use:
     shape: tuple[int, ...]
     around: tuple[_ModuleRun, ...]
     function: str
+    silent: bool  # under torch.no_grad()
 
 
 class _UseFinder(Watcher):
@@ -123,7 +124,6 @@ class _UseFinder(Watcher):
         self.kinks: set[str] = set()
         self.closed = self.closes = False  # inside a region under torch.no_grad(); there is one
         self.reopens = True  # and no parameter is used in it, or before it
-        self.silenced: set[str] = set()  # released parameters that are used in it
         self._decided: dict[int, Tensor] = {}  # truth values that depend on what is unknown
 
     def __torch_function__(
@@ -176,10 +176,9 @@ class _UseFinder(Watcher):
         what: str,
     ) -> None:
         shape = tuple(out.shape)
-        if self.closed:
-            self.reopens = False
-            self.silenced.update(names)
-        self.uses.append(_Use(rule, arguments, names, shape, tuple(self.stack), what))
+        self.reopens &= not self.closed
+        around = tuple(self.stack)
+        self.uses.append(_Use(rule, arguments, names, shape, around, what, self.closed))
 
 
 _Look = tuple[_UseFinder, _Runs]
@@ -235,11 +234,13 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
     problem.reopened = False
     small, large = (_uses(problem, b) for b in batches)
-    if small[0].silenced:
+    pairs = zip(small[0].uses, large[0].uses, strict=False)
+    silent = {name for a, b in pairs if a.silent and a.shape != b.shape for name in a.names}
+    if silent:
         raise InputError(
-            f"The parameters {', '.join(sorted(small[0].silenced)[:3])} are to be trained, but are "
-            "used under torch.no_grad(), which keeps them as they are and hides the record; freeze "
-            "them (requires_grad_(False)), or measure with method='finite'."
+            f"The parameters {', '.join(sorted(silent)[:3])} are to be trained, but are used under "
+            "torch.no_grad(), which keeps them as they are and hides the record; freeze them "
+            "(requires_grad_(False)), or measure with method='finite'."
         )
     if small[0].closes and small[0].reopens:  # what follows is seen as derivatives will see it
         problem.reopened = True

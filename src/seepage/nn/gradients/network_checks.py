@@ -177,7 +177,7 @@ def _refuse_parameters(problem: NetworkProblem) -> None:
 
 def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     """Return the buffers that a run of the network writes into or replaces."""
-    copies = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    copies: dict[str, Tensor] = {name: buffer.clone() for name, buffer in net.named_buffers()}
     replaced: list[str] = []
 
     def look(module: nn.Module, args: Any, output: Any) -> None:
@@ -189,7 +189,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     handle = net.register_forward_hook(look)
     try:
         with torch.no_grad():
-            call(lambda *args, **kwargs: functional_call(net, copies, args, kwargs), x)
+            call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
     except Exception:  # the run that follows says what is wrong, in its own words
         return ()
     finally:
@@ -201,15 +201,15 @@ def _run(net: nn.Module, x: Inputs, changing: tuple[str, ...]) -> Any:
     """Run a network that is left as it is."""
     buffers = dict(net.named_buffers())
     copies = {name: buffers[name].clone() for name in changing}
-    return call(lambda *args, **kwargs: functional_call(net, copies, args, kwargs), x)
+    return call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
 
 
 def _random_states() -> tuple[Any, ...]:
     """Return the states of all generators that a network may draw from without saying so."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     states = [torch.get_rng_state(), *on_devices]
-    legacy = np.random.get_state()  # noqa: NPY002 - read, not drawn from
-    return (*(bytes(s.numpy()) for s in states), random.getstate(), bytes(legacy[1]), legacy[2])
+    drawn = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
+    return (*(bytes(s.numpy()) for s in states), random.getstate(), repr(drawn["state"]))
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:

@@ -41,7 +41,7 @@ _HIDING: dict[Any, str] = {
     Tensor.detach: ".detach()",
     Tensor.detach_: ".detach_()",
     torch.detach: "torch.detach()",
-    Tensor.data.__get__: ".data",  # type: ignore[attr-defined]
+    Tensor.data.__get__: ".data",
     Tensor.item: ".item()",
     Tensor.tolist: ".tolist()",
     Tensor.numpy: ".numpy()",
@@ -68,13 +68,21 @@ def check_derivative(
         only one that vanishes beside a clear difference is refused.
     """
     if worth_doubling(network.problem, batch):
-        try:
-            with torch.no_grad():  # a loss or a module may hold numbers of another type
-                wide, long = network.double(), batch.double()
-                wide.problem.losses(wide.problem.detached(), long, long.z)
-            network, batch = wide, long
-        except RuntimeError:
+        try:  # what holds numbers of another type, in a loss or a module, does not take this
+            return _check(network.double(), batch.double(), scale, way, kinked)
+        except (RuntimeError, _UndifferentiableError):
             pass
+    try:
+        _check(network, batch, scale, way, kinked)
+    except _UndifferentiableError as refusal:
+        raise InputError(str(refusal)) from refusal.__cause__
+
+
+class _UndifferentiableError(Exception):
+    """torch cannot differentiate the gradients of a network."""
+
+
+def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked: bool) -> None:
     problem, z = network.problem, batch.z
     mask = problem.view.mask_for(z)
     v = row_signs(key_of("check"), torch.arange(len(batch)), tuple(z.shape[1:]), z)
@@ -88,7 +96,7 @@ def check_derivative(
             raise
         except (RuntimeError, NotImplementedError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
-            raise InputError(
+            raise _UndifferentiableError(
                 f"torch cannot differentiate the gradients of this network ({line})"
                 f"{_where(problem, batch, h * v)}. {REMEDY}"
             ) from error

@@ -96,7 +96,7 @@ def precise_change(
 def worth_doubling(problem: NetworkProblem, batch: Batch) -> bool:
     """Return whether a network is in short numbers, and small enough for a copy in long ones."""
     held = sum(p.numel() for p in problem.net.parameters())
-    return batch.z.dtype != torch.float64 and held <= _LARGEST_COPY
+    return bool(batch.z.dtype != torch.float64 and held <= _LARGEST_COPY)
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:

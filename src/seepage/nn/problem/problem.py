@@ -96,17 +96,14 @@ class NetworkProblem:
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
-        values = dict(parameters)
-        if self.doubled:
-            held = (*self.net.named_parameters(), *self.net.named_buffers())
-            values |= {name: self._wide(t.detach()) for name, t in held if name not in values}
-        if self.changing:
-            buffers = dict(self.net.named_buffers())
-            values.update((name, self._wide(buffers[name]).clone()) for name in self.changing)
+        values = self._held(parameters)
         opened = _Reopened() if self.reopened else nullcontext()
         with self.view.placed(self.net, batch.x, batch.y, z) as (x, y), opened:
             output = call(
-                lambda *args, **kwargs: functional_call(self.net, values, args, kwargs), x
+                lambda *args, **kwargs: functional_call(
+                    self.net, values, args, kwargs, tie_weights=False
+                ),
+                x,
             )
             losses = self.loss(output, y)
         if losses.shape != (len(batch),):
@@ -115,6 +112,30 @@ class NetworkProblem:
                 f"shape {tuple(losses.shape)}; use reduction='none'."
             )
         return losses
+
+    def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the network is to hold at each of its places while it runs.
+
+        A parameter may be held by several modules, and a module stand at several places: each
+        module is named once (torch's own ties would leave such a module changed).
+        """
+        names = {id(p): name for name, p in self.net.named_parameters()}
+        out: dict[str, Tensor] = {}
+        for prefix, module in self.net.named_modules():
+            for leaf, p in module._parameters.items():
+                if p is None:
+                    continue
+                place = f"{prefix}.{leaf}" if prefix else leaf
+                if names[id(p)] in parameters:
+                    out[place] = parameters[names[id(p)]]
+                elif self.doubled:
+                    out[place] = self._wide(p.detach())
+        buffers = dict(self.net.named_buffers())
+        for name in buffers if self.doubled else self.changing:
+            out[name] = self._wide(buffers[name])
+        for name in self.changing:
+            out[name] = out[name].clone()
+        return out
 
     def _wide(self, tensor: Tensor) -> Tensor:
         return tensor.double() if self.doubled and tensor.is_floating_point() else tensor
