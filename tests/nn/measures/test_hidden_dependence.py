@@ -112,6 +112,7 @@ def test_probes_and_plis_go_through_a_frozen_backbone() -> None:
     assert (np.asarray(sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0)) > 0).any()
 
 
+@pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
 def test_a_backbone_that_is_silent_but_not_frozen_is_refused_or_right() -> None:
     net, (x, y) = Probe(frozen=False), records()
     truth = dfil(jacobians(net, entropy, x, y, step=0.01))

@@ -182,7 +182,9 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
     def look(module: nn.Module, args: Any, output: Any) -> None:
         now = dict(net.named_buffers())
-        replaced.extend(n for n, c in copies.items() if now.get(n) is not c or c._version)
+        for name, copy in copies.items():
+            if now.get(name) is not copy or copy._version > 0:
+                replaced.append(name)
 
     if not copies:
         return ()
