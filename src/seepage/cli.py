@@ -45,6 +45,10 @@ Codes = Annotated[
     list[str] | None,
     typer.Option("--categorical", help="A column of numbers that are codes; repeat for more."),
 ]
+Quantities = Annotated[
+    list[str] | None,
+    typer.Option("--quantity", help="A column of two numbers, yet a quantity; repeat for more."),
+]
 Missing = Annotated[
     str, typer.Option(help="Rows with missing values: refuse, drop or impute them.")
 ]
@@ -133,6 +137,7 @@ def audit(
     group: Group = None,
     drop: Drop = None,
     categorical: Codes = None,
+    quantity: Quantities = None,
     missing: Missing = "refuse",
     no_scale: NoScale = False,
     no_header: NoHeader = False,
@@ -182,6 +187,7 @@ def audit(
         group=group or (),
         drop=drop or (),
         categorical=categorical or (),
+        quantities=quantity or (),
         missing=missing,
         scale=not no_scale,
         header=not no_header,
@@ -207,6 +213,7 @@ def calibrate(
     target_eta: TargetEta = None,
     drop: Drop = None,
     categorical: Codes = None,
+    quantity: Quantities = None,
     missing: Missing = "refuse",
     no_scale: NoScale = False,
     no_header: NoHeader = False,
@@ -225,6 +232,7 @@ def calibrate(
         target_eta=target_eta,
         drop=drop or (),
         categorical=categorical or (),
+        quantities=quantity or (),
         missing=missing,
         scale=not no_scale,
         header=not no_header,

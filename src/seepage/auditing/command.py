@@ -16,7 +16,7 @@ import typer
 from seepage.auditing.audit import Tell, audit_table
 from seepage.auditing.findings import Audit, Gate
 from seepage.auditing.intake.files import read_file
-from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
@@ -24,7 +24,6 @@ from seepage.errors import InputError
 from seepage.tables.names import shown
 
 if TYPE_CHECKING:
-    from seepage.auditing.intake.table import TableToAudit
     from seepage.streams.disk.files import Batches
 
 _STAGES = 6
@@ -42,7 +41,7 @@ class Question:
     ----------
     table, header, names
         The file or folder; of a CSV file, whether it has a header, and names separated by commas.
-    target, drop, categorical, sensitive, group, missing
+    target, drop, categorical, quantities, sensitive, group, missing
         What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
     model, l2, model_file, scale
         What is fitted, or the file of a model that was; whether columns are standardised.
@@ -65,6 +64,7 @@ class Question:
     group: Sequence[str] = ()
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
+    quantities: Sequence[str] = ()
     missing: str = "refuse"
     scale: bool = True
     header: bool = True
@@ -132,6 +132,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             sensitive=question.sensitive,
             groups=question.group,
             categorical=question.categorical,
+            quantities=question.quantities,
             missing=question.missing,
         )
         fitted = _given_model(question)

@@ -21,6 +21,11 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, for which quantiles are told
 
 
+def between(low: float, high: float) -> float:
+    """Return the middle of two observations; the lower where the other is infinite."""
+    return float((low + high) / 2 if np.isfinite(high) else low)
+
+
 @dataclass(frozen=True)
 class AttributeFinding:
     """The leakage about one attribute (a column of the caller's table, as they know it)."""
@@ -164,9 +169,13 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS` at some of the :data:`SHARES`.
 
-        Each is the lower of two observations: a mix of two means nothing beside an infinite error.
+        Each is the lower of two observations, but for the median, which lies between them unless
+        one is infinite: a mix of two means nothing beside an infinite error.
         """
-        return np.asarray(np.quantile(self.every.numbers[name], shares, method="lower"))
+        values = np.sort(self.every.numbers[name])
+        middle = between(values[(len(values) - 1) // 2], values[len(values) // 2])
+        found = np.quantile(values, shares, method="lower")
+        return np.where(np.asarray(shares) == 0.5, middle, found)
 
     def median(self) -> float:
         """Return the median of the leakage."""

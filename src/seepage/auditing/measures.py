@@ -30,6 +30,7 @@ from seepage.auditing.findings import (
     GroupingFinding,
     RecordLeakage,
     SomeRecords,
+    between,
     count_into,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
@@ -40,7 +41,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.leakage import release_of
 from seepage.support.files import Writer
-from seepage.tables.encoded import labels_of
+from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk, RowSource
 from seepage.tables.table_file import write_each
 
@@ -354,26 +355,28 @@ def measure(trained: TrainedModel) -> Measures:
     sums = source.total(partial(_ask, questions=questions), "records", extra)
     columns = _column_leakage(source, questions, sums.columns)
     halves = [0, *range(len(NUMBERS), questions.count)]
+    every = range(questions.count)
     if questions.keep:
         return Measures(source, questions, sums, columns, sums.records.medians[halves], {})
     rows, records = questions.rows, sums.records
-    # The ends are known; between them quantiles are the lower of two observations.
+    # The ends are known; between them quantiles are the lower of two observations, but the median.
     ranks = [math.floor((rows - 1) * share) for share in SHARES[1:-1]]
     middle = ((rows - 1) // 2, rows // 2)
     wanted = [(column, rank) for column in range(len(NUMBERS)) for rank in ranks]
-    wanted += [(column, rank) for column in halves for rank in middle]
+    wanted += [(column, rank) for column in every for rank in middle]
 
     def look(intervals: tuple[Interval, ...]) -> Inside:
         return source.total(partial(_look, questions=questions, intervals=intervals), "quantiles")
 
     found = select(records.bins, wanted, look)
     inner = np.reshape(found[: len(NUMBERS) * len(ranks)], (len(NUMBERS), len(ranks)))
-    pairs = np.reshape(found[inner.size :], (len(halves), 2))
+    medians = np.array([between(*pair) for pair in np.reshape(found[inner.size :], (-1, 2))])
+    inner[:, SHARES.index(0.5) - 1] = medians[: len(NUMBERS)]
     quantiles = {
         name: np.asarray([sums.least[k], *inner[k], records.most[k]])
         for k, name in enumerate(NUMBERS)
     }
-    return Measures(source, questions, sums, columns, np.mean(pairs, axis=1), quantiles)
+    return Measures(source, questions, sums, columns, medians[halves], quantiles)
 
 
 def _column_leakage(source: RowSource, questions: RecordQuestions, first: Any) -> np.ndarray:
@@ -458,7 +461,7 @@ def _by_group(
     values: np.ndarray, eta: np.ndarray, block: Callable[[np.ndarray], Any]
 ) -> dict[str, GroupSums]:
     """Return the sums of every group, given the function that forms those of some rows."""
-    texts = labels_of(pa.chunked_array([pa.array(values, from_pandas=True)]), missing="(missing)")
+    texts = labels_of(pa.array(values, from_pandas=True), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
     found = {}
     for k, label in enumerate(known.tolist()):

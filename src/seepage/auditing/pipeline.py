@@ -29,11 +29,12 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.frames import as_numpy, read_table
+from seepage.tables.columns import category_spread
+from seepage.tables.source import as_numpy, check_column, read_table
 
 _TARGET_KINDS = {
     "linear": "numeric",
@@ -58,6 +59,7 @@ def audit(
     sensitive: Sequence[str] = (),
     groups: Mapping[str, Any] | Sequence[str] | None = None,
     categorical: Sequence[str] = (),
+    quantities: Sequence[str] = (),
     sample_weight: Any = None,
     source: str = "the given table",
     target: str | None = None,
@@ -88,6 +90,9 @@ def audit(
         Columns of ``X``, or names with the group of every record, to compare the leakage of.
     categorical
         Columns whose numbers are codes of categories.
+    quantities
+        Columns of two numbers that are quantities all the same, such as doses: others are taken
+        for a yes and a no, and measured in whole levels.
     sample_weight
         The weights the model was fitted with.
     source, target
@@ -140,7 +145,7 @@ def audit(
     beside[ROW] = np.arange(len(features))
     table = EncodedTable(
         source=RecordsInMemory(features, names, labels, weights, beside),
-        attributes=_raw_attributes(frame, named, transform, categorical),
+        attributes=_raw_attributes(frame, named, transform, categorical, quantities),
         target=name,
         target_kind=_TARGET_KINDS[settings.model],
         labels=LabelFacts.of(labels, settings.classifies),
@@ -188,8 +193,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     else:
         wanted = [groups] if isinstance(groups, str) else list(groups)
         for name in wanted:
-            if name not in frame.columns:
-                raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+            check_column(name, frame.columns)
         found = {name: frame[name].to_numpy() for name in wanted}
     for name, labels in found.items():
         if labels.shape != (len(frame),):
@@ -252,7 +256,11 @@ def _dense(features: Any) -> np.ndarray:
 
 
 def _raw_attributes(
-    frame: nw.DataFrame[Any], named: bool, transform: Transform, categorical: Sequence[str]
+    frame: nw.DataFrame[Any],
+    named: bool,
+    transform: Transform,
+    categorical: Sequence[str],
+    quantities: Sequence[str],
 ) -> tuple[Attribute, ...]:
     """Return every raw column that the model uses, with the directions it moves the features in.
 
@@ -264,12 +272,11 @@ def _raw_attributes(
         Whether ``transform`` takes a frame like it (else: an array).
     transform
         The preprocessing, fitted.
-    categorical
-        Columns of numbers that are codes of categories.
+    categorical, quantities
+        Columns of numbers that are codes of categories, and of two numbers that are quantities.
     """
-    for name in categorical:
-        if name not in frame.columns:
-            raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+    for name in [*categorical, *quantities]:
+        check_column(name, frame.columns)
     probe = frame[: min(_PROBED, len(frame))]
     apply = _applied(transform, named)
     start = apply(probe)
@@ -283,8 +290,8 @@ def _raw_attributes(
             )
         if name in categorical or not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
             found = _category(name, column, probe, apply)
-        elif column.dtype == nw.Boolean:
-            found = _boolean(name, column, probe, apply)
+        elif name not in quantities and len(column.unique()) == 2:
+            found = _two_values(name, column, probe, apply)
         else:
             found = _number(name, column, probe, apply, start)
         if found is not None:
@@ -318,12 +325,17 @@ def _number(
     return _attribute(name, "numeric", np.stack([*once, *twice]).T[:, None, :], spread)
 
 
-def _boolean(
+def _two_values(
     name: str, column: nw.Series[Any], probe: nw.DataFrame[Any], apply: Any
 ) -> Attribute | None:
-    off, on = (apply(probe.with_columns(nw.lit(value).alias(name))) for value in (False, True))
-    spread = float(np.std(column.to_numpy().astype(float)))
-    return _attribute(name, "boolean", (on - off).T[:, None, :], spread)
+    """Return a column of a yes and a no, however they are written: it moves by whole levels."""
+    levels = sorted(column.unique().to_list())
+    placed = [
+        apply(probe.with_columns(nw.lit(level).cast(column.dtype).alias(name))) for level in levels
+    ]
+    share = float(np.mean(column.to_numpy() == levels[1]))
+    moves = (placed[1] - placed[0]).T[:, None, :]
+    return _attribute(name, "boolean", moves, category_spread(np.array([share, 1 - share])))
 
 
 def _category(
@@ -341,8 +353,7 @@ def _category(
         return None
     changes = np.stack([after - placed[0] for after in placed[1:]])  # (levels − 1, rows, D)
     shares = np.unique(column.to_numpy().astype(str), return_counts=True)[1] / len(column)
-    spread = float(np.sqrt(1 - np.sum(shares**2)))
-    return _attribute(name, "categorical", changes.transpose(2, 0, 1), spread)
+    return _attribute(name, "categorical", changes.transpose(2, 0, 1), category_spread(shares))
 
 
 def _attribute(name: str, kind: str, moves: np.ndarray, spread: float) -> Attribute | None:

@@ -13,11 +13,10 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
-from seepage.core.spectra import inverse_diagonal
+from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy
 
 Array = Any
 
@@ -101,9 +100,9 @@ def cramer_rao(
         J = block.out_of_reach_of_rest()
         assumptions = (UNBIASED[0], "Nothing outside the block is known.", *UNBIASED[2:])
     xp = array_namespace(J)
-    value = xp.sum(inverse_diagonal((J.T @ J)[None, :, :])) / size
+    diagonal, errors = inverse_gram_diagonal(J[None, :, :], xp.reshape(xp.max(block.off), (1,)))
     return Result(
-        value,
+        xp.sum(diagonal) / size,
         "subset",
         "mse",
         kind="bound",
@@ -111,6 +110,7 @@ def cramer_rao(
         assumptions=assumptions,
         library=leak.source.library,
         noise=leak.noise,
+        accuracy=float(xp.max(errors)),
     )
 
 
@@ -142,11 +142,15 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
         )
     J_psi = np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
+    # Scaled to a unit diagonal, so that different units do not look like a lack of information.
+    diagonal = np.diagonal(I)
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    values, vectors = np.linalg.eigh((I + I.T) / 2 * np.outer(scale, scale))
     # Directions the estimate ignores need no information; any other one needs some.
-    values, vectors = np.linalg.eigh((I + I.T) / 2)
-    along = ((J_psi @ vectors) ** 2).sum(axis=0)
+    along = ((J_psi @ (scale[:, None] * vectors)) ** 2).sum(axis=0)
+    reached = ((np.abs(J_psi) @ np.abs(scale[:, None] * vectors)) ** 2).sum(axis=0)
     informed = values > 64 * d * np.finfo(float).eps * max(values[-1], 0.0)
-    if np.any(along[~informed] > 1e-20 * d):
+    if np.any(along[~informed] > 1e-20 * np.maximum(reached[~informed], 1e-300)):
         variance = np.inf
     else:
         variance = float(np.sum(along[informed] / values[informed])) / d
@@ -192,8 +196,14 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     xp = array_namespace(unbiased.values)
     # An estimate that ignores the release has no variance, however little leaks.
     variance = unbiased.values * float(share) if share else xp.zeros_like(unbiased.values)
-    values = variance + float(np.mean(offset**2))
-    return replace(unbiased, values=values, assumptions=(_BIASED, *UNBIASED[1:]))
+    fixed = float(np.mean(offset**2))
+    found = replace(unbiased, values=variance + fixed, assumptions=(_BIASED, *UNBIASED[1:]))
+    if not fixed:
+        return found
+    # More noise adds to the variance, and nothing to the bias.
+    return replace(
+        found, rescaled=lambda factor: replace(found, values=variance * factor**2 + fixed)
+    )
 
 
 def square(matrix: Any, what: str) -> np.ndarray:
@@ -209,11 +219,13 @@ class BlockAndRest:
     """The whitened Jacobian of a block, and the reach of all else; those of two chunks add up."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
+    off: Array  # the relative errors of the columns, ``(unknowns,)``
     reach: Array  # ``J Jᵀ`` of everything outside the block, ``(P, P)``, where it was asked for
 
     def __add__(self, other: BlockAndRest) -> BlockAndRest:
-        J = array_namespace(self.J).concat([self.J, other.J], axis=1)
-        return BlockAndRest(J, self.reach + other.reach)
+        xp = array_namespace(self.J)
+        J, off = xp.concat([self.J, other.J], axis=1), xp.concat([self.off, other.off])
+        return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
         """Return ``J`` in those directions of the release that the rest cannot explain."""
@@ -235,9 +247,13 @@ def _write_out(
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
     inside = positions[first:last] - chunk.start
     rows = xp.asarray(inside, device=jacobian.X.device)
-    J = _columns_of(jacobian, unknowns, rows) if len(inside) else jacobian.zeros(size, 0)
+    J, off = jacobian.zeros(size, 0), jacobian.zeros(0)
+    if len(inside):
+        J = _columns_of(jacobian, unknowns, rows)
+        sizes = xp.reshape(xp.sum(J * J, axis=0), (len(inside), -1))
+        off = xp.reshape(jacobian.entry_accuracy(sizes, unknowns, rows), (-1,))
     if not rest:
-        return BlockAndRest(J, 0.0)
+        return BlockAndRest(J, off, 0.0)
     reach, units = jacobian.zeros(size, size), _units(jacobian, size)
     known = range(d) if unknowns.columns is None else unknowns.columns
     same_rows = Unknowns(tuple(j for j in range(d) if j not in known), not unknowns.label)
@@ -249,12 +265,15 @@ def _write_out(
         for k, unit in enumerate(units):
             change = jacobian.adjoint(unit, block, where)
             reach[k, :] += jacobian.forward(change, block, where)
-    return BlockAndRest(J, reach)
+    return BlockAndRest(J, off, reach)
 
 
 def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
     """Return ``J`` of a block, ``(P, unknowns)``, from the side that takes fewer products."""
     xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
+    if jacobian.exact_row_jacobians:
+        J = jacobian.row_jacobians(unknowns, rows)
+        return xp.reshape(xp.permute_dims(J, (1, 0, 2)), (jacobian.size, -1))
     if jacobian.size <= count * rows.shape[0]:
         lines = [jacobian.adjoint(v, unknowns, rows) for v in _units(jacobian, jacobian.size)]
         return xp.stack([xp.reshape(line, (-1,)) for line in lines])

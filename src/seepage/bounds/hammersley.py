@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,31 +95,44 @@ def hammersley_chapman_robbins(
     here = refits.X[position]
     rounding = refits.rounding * float(np.max(np.abs(refits.theta)))
 
-    def logarithms(changes: np.ndarray) -> np.ndarray:
-        """Return the logarithm of the bound at each change; −∞ where the model has no refit."""
-        features = np.repeat(here[None, :], len(changes), axis=0)
-        features[:, j] += changes
-        moved = refits.moves(position, features)
-        # Rounded away from zero: a move lost to rounding must not pass for none.
-        divergence = renyi_of_shift(moved + np.copysign(rounding, moved), noise)
-        found = 2 * np.log(np.abs(changes)) - _log_expm1(divergence)
-        return np.where(np.isfinite(divergence), found, -np.inf)
+    moves: dict[float, np.ndarray] = {}  # which do not depend on the noise
 
-    best, change = math.log(cramer_rao) if cramer_rao < math.inf else math.inf, 0.0
-    for reach in (limits.lower[0] - here[j], limits.upper[0] - here[j]):
-        if reach != 0 and best < math.inf:
-            top, at = _largest(logarithms, float(reach))
-            if top > best:
-                best, change = top, at
+    def moved(changes: np.ndarray) -> np.ndarray:
+        new = [change for change in changes.tolist() if change not in moves]
+        if new:
+            features = np.repeat(here[None, :], len(new), axis=0)
+            features[:, j] += new
+            moves.update(zip(new, refits.moves(position, features), strict=True))
+        return np.stack([moves[change] for change in changes.tolist()])
+
+    def at_noise(noise: Noise, cramer_rao: float) -> tuple[float, float]:
+        """Return the bound with some noise, and the change that attains it."""
+
+        def logarithms(changes: np.ndarray) -> np.ndarray:
+            """Return the logarithm of the bound at each change; −∞ where there is no refit."""
+            shift = moved(changes)
+            # Rounded away from zero: a move lost to rounding must not pass for none.
+            divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
+            found = 2 * np.log(np.abs(changes)) - _log_expm1(divergence)
+            return np.where(np.isfinite(divergence), found, -np.inf)
+
+        best, change = math.log(cramer_rao) if cramer_rao < math.inf else math.inf, 0.0
+        for reach in (limits.lower[0] - here[j], limits.upper[0] - here[j]):
+            if reach != 0 and best < math.inf:
+                top, at = _largest(logarithms, float(reach))
+                if top > best:
+                    best, change = top, at
+        return cramer_rao if change == 0 else math.exp(min(best, 709.0)), change
+
+    value, change = at_noise(noise, cramer_rao)
     assumptions = (
         "The adversary's estimate is unbiased at every value that the cell may take.",
         UNBIASED[1],
         UNBIASED[2],
         limits.words,
     )
-    value = np.asarray(cramer_rao if change == 0 else math.exp(min(best, 709.0)))
     result = Result(
-        value,
+        np.asarray(value),
         "subset",
         "mse",
         kind="bound",
@@ -127,7 +140,12 @@ def hammersley_chapman_robbins(
         assumptions=assumptions,
         noise=leak.noise,
     )
-    return FiniteChangeBound(result, change, cramer_rao)
+
+    def rescaled(factor: float) -> Result:
+        found, _ = at_noise(noise.scaled(factor), cramer_rao * factor**2)
+        return replace(result, values=np.asarray(found))
+
+    return FiniteChangeBound(replace(result, rescaled=rescaled), change, cramer_rao)
 
 
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:

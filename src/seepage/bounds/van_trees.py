@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import MemorySource, Table, as_numpy
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,7 +437,7 @@ def van_trees_rows(
     size = len(which)
     drawn = prior.draw(draws, size, np.random.default_rng(seed))
     positions = as_numpy(leak.row_positions(rows))
-    values, errors = [], []
+    values, errors, means = [], [], []
     for row in progress(positions.tolist(), "averaging over the prior"):
         features = np.repeat(refits.X[row][None, :], draws, axis=0)
         features[:, which] = drawn
@@ -455,7 +454,8 @@ def van_trees_rows(
         information = np.stack(
             [as_numpy(at.row_information(unknowns)(slice(0, 1))[0]).astype(float) for at in each]
         )
-        inverse = _inverse(information.mean(axis=0), prior)
+        means.append(information.mean(axis=0))
+        inverse = _inverse(means[-1], prior)
         values.append(np.trace(inverse) / size)
         # To first order, what each draw moves the bound by.
         pulls = np.einsum("ij,kjl,li->k", inverse, information, inverse) / size
@@ -466,7 +466,7 @@ def van_trees_rows(
         f"the bound uncertain by {off:.1%} (one standard error)."
     )
     index = None if leak.source.index is None else leak.source.index[positions]
-    return Result(
+    result = Result(
         np.asarray(values),
         "rows",
         "mse",
@@ -477,6 +477,13 @@ def van_trees_rows(
         library=leak.source.library,
         noise=leak.noise,
     )
+
+    def rescaled(factor: float) -> Result:
+        """Return the bound with more noise: it divides the information, but not the prior's."""
+        traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
+        return replace(result, values=np.asarray(traces))
+
+    return replace(result, rescaled=rescaled)
 
 
 def _check_prior(prior: Any) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
@@ -15,6 +16,8 @@ from seepage.core.record_stream import Measure, RecordStream
 from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.tables.source import Chunk
+
+_FURTHEST = 60.0  # the logarithm of a factor beyond which no noise is looked for
 
 
 def calibrate(
@@ -28,7 +31,9 @@ def calibrate(
     """Return the noise, of the same shape, with which the leakage meets a target.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``),
-    so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_wanted``.
+    so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_wanted``. Bounds that do
+    not grow so (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are computed again
+    until the noise that meets the target is found.
 
     Parameters
     ----------
@@ -67,6 +72,8 @@ def calibrate(
     result = leak.records(measure="fil") if view is None else view
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from this very leak.")
+    if isinstance(result, Result) and result.rescaled is not None:
+        return leak.noise[0].scaled(_factor(result, target, mse is not None, over))
     if mse is not None and over == "mean":
         # The mean of 1/η² grows as σ².
         return leak.noise[0].scaled(math.sqrt(mse / _mean(result, -2.0)))
@@ -75,6 +82,36 @@ def calibrate(
         raise InputError("Nothing leaks in this view, so no noise is needed to meet the target.")
     wanted = eta if eta is not None else target**-0.5
     return leak.noise[0].scaled(now / wanted)
+
+
+def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
+    """Return how many times the noise must be, for a bound that does not grow as its square.
+
+    It grows with the noise, though: so the factor lies between one that is too small and one that
+    is too large, or there is none.
+    """
+
+    def excess(logarithm: float) -> float:
+        found = result.rescaled(math.exp(logarithm))  # type: ignore[misc]
+        if error and over == "mean":
+            return math.log(float(np.mean(np.asarray(found, dtype=float)))) - math.log(target)
+        reached = max(_summary(found, over), 1e-300)
+        wanted = target**-0.5 if error else target
+        return 2 * (math.log(wanted) - math.log(reached))
+
+    low, high = -1.0, 1.0
+    while excess(low) > 0:
+        low *= 2
+        if low < -_FURTHEST:
+            raise InputError("The target is met with no noise at all; none is needed for it.")
+    while excess(high) < 0:
+        high *= 2
+        if high > _FURTHEST:
+            raise InputError(
+                "There is no noise with which this bound meets the target: however much there is, "
+                "what is known beforehand, or the stated bias and domain, keep it from that."
+            )
+    return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 
 
 def _summary(result: Result | RecordStream, over: str | float) -> float:

@@ -114,6 +114,7 @@ class ComposedJacobian(ReleaseJacobian):
         self.rows, self.features, self.label_size = first.rows, first.features, first.label_size
         self.size = sum(part.size for part in parts)
         self.target = first.target
+        self.states_accuracy = all(part.states_accuracy for part in parts)
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
@@ -141,6 +142,36 @@ class ComposedJacobian(ReleaseJacobian):
             return lambda v: sum(product(v) for product in products)
 
         return operator
+
+    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the whitened Jacobians of some rows in full, one release after the other."""
+        self._check_label(unknowns)
+        xp = array_namespace(self.X)
+        return xp.concat([part.row_jacobians(unknowns, rows) for part in self.parts], axis=1)
+
+    @property
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        return all(part.exact_row_jacobians for part in self.parts)
+
+    def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η: those of the least exact release."""
+        return self._worst([part.row_accuracy(squared, unknowns) for part in self.parts])
+
+    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η of cells: those of the least exact release."""
+        return self._worst([part.cell_accuracy(squared, unknowns) for part in self.parts])
+
+    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of :meth:`row_jacobians`, column by column."""
+        return self._worst([part.entry_accuracy(squared, unknowns, rows) for part in self.parts])
+
+    def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the relative error of η of a block: that of the least exact release."""
+        return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
+
+    def _worst(self, errors: list[Array]) -> Array:
+        return array_namespace(self.X).max(array_namespace(self.X).stack(errors), axis=0)
 
     def row_width(self, unknowns: Unknowns) -> int:
         """Return how many numbers the work on one row holds at a time."""

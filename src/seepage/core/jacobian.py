@@ -8,6 +8,7 @@ any chunk of them, and :class:`Refits` is the same question for changes that are
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -15,7 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.spectra import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
+from seepage.core.spectra import (
+    DENSE_LIMIT,
+    dense_largest,
+    inverse_gram_diagonal,
+    largest_eigenvalues,
+)
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
@@ -44,6 +50,8 @@ class ReleaseJacobian(ABC):
         ``P``, how many numbers are released.
     fit
         The fitted linear model whose parameters are released, where that is what is released.
+    states_accuracy
+        Whether it knows how exact its answers are, and results are to say so.
     """
 
     X: Array
@@ -53,6 +61,7 @@ class ReleaseJacobian(ABC):
     label_size: int
     size: int
     fit: Any = None
+    states_accuracy = False
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -69,7 +78,7 @@ class ReleaseJacobian(ABC):
         xp = array_namespace(self.X)
 
         def matrices(rows: slice) -> Array:
-            J = xp.stack(list(self._lines(unknowns, self.every_row()[rows])), axis=1)  # (m, P, q)
+            J = self.row_jacobians(unknowns, self.every_row()[rows])
             return xp.matrix_transpose(J) @ J
 
         return matrices
@@ -113,23 +122,72 @@ class ReleaseJacobian(ABC):
         width = self.row_width(unknowns) + 40 * count
         return by_rows(norms, self.rows, width, chunk=2 * WIDE_CHUNK, what="rows")
 
-    def inverse_diagonal(self, unknowns: Unknowns) -> Array:
-        """Return the diagonal of the inverse information about each row, ``(n, q)``.
+    def inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the diagonal of the inverse information about each row, and its relative errors.
 
-        Infinite where the inverse does not exist: no unbiased estimate has a finite error there.
+        Both ``(n, q)``. Infinite where the inverse does not exist: no unbiased estimate has a
+        finite error there. From the singular values of the whitened Jacobian: the information
+        itself would square its condition.
         """
-        information = self.row_information(unknowns)
-        return by_rows(
-            lambda rows: inverse_diagonal(information(rows)),
-            self.rows,
-            self.row_width(unknowns) + 2 * self.unknown_count(unknowns) ** 2,
-            chunk=WIDE_CHUNK,
-            what="inverting",
-        )
+        return self.inverses_of(unknowns, self.every_row())
+
+    def inverses_of(self, unknowns: Unknowns, rows: Array) -> tuple[Array, Array]:
+        """Return the same for some rows."""
+        xp = array_namespace(self.X)
+
+        def invert(piece: slice) -> Array:
+            J = self.row_jacobians(unknowns, rows[piece])
+            off = self.entry_accuracy(xp.sum(J * J, axis=1), unknowns, rows[piece])
+            return xp.stack(inverse_gram_diagonal(J, xp.max(off, axis=1)), axis=2)
+
+        width = 3 * self.size * self.unknown_count(unknowns)
+        both = by_rows(invert, int(rows.shape[0]), width, chunk=WIDE_CHUNK, what="inverting")
+        return both[:, :, 0], both[:, :, 1]
+
+    def traces_of_inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
+        diagonal, accuracy = self.inverses(unknowns)
+        xp = array_namespace(self.X)
+        return xp.sum(diagonal, axis=1), xp.max(accuracy, axis=1)
+
+    def inverse_diagonal(self, unknowns: Unknowns) -> Array:
+        """Return the diagonal of the inverse information about each row, ``(n, q)``."""
+        return self.inverses(unknowns)[0]
 
     def inverse_traces(self, unknowns: Unknowns) -> Array:
         """Return the trace of the inverse information about each row, ``(n,)``."""
-        return array_namespace(self.X).sum(self.inverse_diagonal(unknowns), axis=1)
+        return self.traces_of_inverses(unknowns)[0]
+
+    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        return array_namespace(self.X).stack(list(self._lines(unknowns, rows)), axis=1)
+
+    @property
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        return False
+
+    # How exact it is --------------------------------------------------------------------------
+
+    def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η, given the squares of it for every record."""
+        return self._rounding() + 0 * squared
+
+    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η, given the squares of it for every cell."""
+        return self._rounding() + 0 * squared
+
+    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of :meth:`row_jacobians`, column by column."""
+        return self._rounding() + 0 * squared
+
+    def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the relative error of η of a block, given the square of it."""
+        return self._rounding()
+
+    def _rounding(self) -> float:
+        """Return the error of sums over the release where nothing cancels."""
+        return 4 * math.sqrt(self.size) * float(array_namespace(self.X).finfo(self.X.dtype).eps)
 
     def inverse_work(self, unknowns: Unknowns) -> float:
         """Return about how many multiplications a row's inverse information takes."""

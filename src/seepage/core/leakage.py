@@ -14,6 +14,7 @@ memory is the one with a single chunk.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
@@ -26,12 +27,11 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import SUMS_HELD, Refits, Release, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
-from seepage.core.result import Result
+from seepage.core.result import ALARMING, Result
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError, nearest
+from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import MemorySource, Table, as_numpy, check_length
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_length
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -46,6 +46,7 @@ Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
+_FREE = 1 << 18  # numbers of a release about a table up to which a law is checked besides
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -156,14 +157,18 @@ class Leakage(Generic[PerRecord]):
         if _check_measure(measure) == "dfil":
             squared = self._over_columns("column_traces", unknowns, which)
             count = len(self.source) if which is None else len(which)
-            sizes = [u.features(len(self.source.names)) * count for u in unknowns]
-            squared = squared / self.release.template.array([float(size) for size in sizes])
+            sizes = [float(u.features(len(self.source.names)) * count) for u in unknowns]
+            squared = squared / self.release.template.array(sizes)
         elif self.source.in_memory:
             squared = self._over_columns("column_norms", unknowns, which)
         else:
             squared = self._column_norms(unknowns, which)
         about = "one attribute of all records" if rows is None else "one attribute of some records"
-        return self._result(squared, "columns", measure, about, np.asarray(names, object))
+        traces = squared if measure == "fil" else squared * self.release.template.array(sizes)
+        accuracy = self._accuracy(
+            [(float(value), u, which) for value, u in zip(traces, unknowns, strict=True)]
+        )
+        return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
     def groups(
         self,
@@ -199,7 +204,16 @@ class Leakage(Generic[PerRecord]):
         index = np.empty(len(chosen), object)
         index[:] = chosen
         squared = self.release.template.array([found[group] for group in chosen])
-        return self._result(squared, "groups", measure, about, index)
+        blocks = [] if isinstance(by, str) else [np.flatnonzero(by == group) for group in chosen]
+        accuracy = self._accuracy(
+            [
+                (value * self._count(measure, unknowns, rows), unknowns, rows)
+                for value, rows in zip(
+                    (found[group] for group in chosen), blocks, strict=bool(blocks)
+                )
+            ]
+        )
+        return self._result(squared, "groups", measure, about, accuracy, index)
 
     def subset(
         self,
@@ -320,8 +334,12 @@ class Leakage(Generic[PerRecord]):
         }
         if not self.source.in_memory:
             return cast(PerRecord, RecordStream(self.source, function, **told))
-        values, index = self.source.total(function, view), self.source.index
-        return cast(PerRecord, Result(values, index=index, library=self.source.library, **told))
+        values, accuracy = self._narrowed(
+            *_with_accuracy(self.release.template, question, unknowns)
+        )
+        index, library = self.source.index, self.source.library
+        result = Result(values, index=index, library=library, accuracy=accuracy, **told)
+        return cast(PerRecord, warned(result))
 
     def _ask_each(self, question: str, unknowns: Unknowns) -> Callable[[Chunk], Array]:
         ask = partial(_of_each_record, question=question, unknowns=unknowns)
@@ -333,8 +351,43 @@ class Leakage(Generic[PerRecord]):
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
     ) -> Result:
-        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))
-        return self._result(self.release.template.array(found[_ALL]), view, measure, about)
+        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))[_ALL]
+        whole = found * self._count(measure, unknowns, which)
+        accuracy = self._accuracy([(whole, unknowns, which)])
+        accuracy = None if accuracy is None else accuracy[0]
+        return self._result(self.release.template.array(found), view, measure, about, accuracy)
+
+    def _count(self, measure: str, unknowns: Unknowns, which: np.ndarray | None) -> int:
+        """Return how many unknowns a squared measure of a block is the mean over: 1 for FIL."""
+        rows = len(self.source) if which is None else len(which)
+        return 1 if measure == "fil" else rows * self.release.template.unknown_count(unknowns)
+
+    def _accuracy(
+        self, blocks: list[tuple[float, Unknowns, np.ndarray | None]]
+    ) -> np.ndarray | None:
+        """Return the relative errors of blocks of a table in memory, given traces or norms."""
+        jacobian = self.release.template
+        if not (self.source.in_memory and blocks and jacobian.states_accuracy):
+            return None
+        found = []
+        for value, unknowns, which in blocks:
+            rows = self.row_positions(which)
+            error = jacobian.block_accuracy(value, unknowns, rows)
+            if len(blocks) == 1 and jacobian.rows * jacobian.size <= _FREE:
+                error = max(error, self._excess(value, error, unknowns, rows))
+            found.append(error)
+        return np.array(found)
+
+    def _excess(self, value: float, error: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return by how much η² of a block breaks a law; 0 where it does not.
+
+        It is no more than the trace of the information about the block, which is the sum of those
+        about its records. They are computed another way: where the law is broken, so is a number.
+        """
+        traces = self.release.template.row_traces(unknowns)
+        total = float(array_namespace(traces).sum(traces[rows]))
+        excess = value / total - 1 if total > 0 else 0.0
+        return excess if excess > 20 * error + 1e-9 else 0.0
 
     def _blocks(
         self,
@@ -400,17 +453,29 @@ class Leakage(Generic[PerRecord]):
         view: str,
         measure: str,
         about: str,
+        accuracy: Any,
         index: np.ndarray | None = None,
     ) -> Result:
-        return Result(
-            _root(squared),
+        values, accuracy = self._narrowed(_root(squared), accuracy)
+        result = Result(
+            values,
             view,
             measure,
             about=about,
             index=index,
             library=self.source.library,
             noise=self.noise,
+            accuracy=accuracy,
         )
+        return warned(result)
+
+    def _narrowed(self, values: Array, accuracy: Any) -> tuple[Array, Any]:
+        """Return numbers in the type of the table, which may have been widened on the way."""
+        if not self.source.in_memory or values.dtype == self.table.values.dtype:
+            return values, accuracy
+        xp, kind = array_namespace(values), self.table.values.dtype
+        rounding = float(xp.finfo(kind).eps)
+        return xp.astype(values, kind), None if accuracy is None else accuracy + rounding
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------
@@ -433,6 +498,38 @@ def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
     if question == "cramer_rao":
         return jacobian.inverse_traces(unknowns) / jacobian.unknown_count(unknowns)
     return jacobian.inverse_diagonal(unknowns)
+
+
+def _with_accuracy(
+    jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
+) -> tuple[Array, Array]:
+    """Return the answer on every record, and the relative errors of the numbers where known."""
+    if not jacobian.states_accuracy:
+        return _of_each_record(jacobian, question, unknowns), None
+    count = jacobian.unknown_count(unknowns)
+    if question == "cramer_rao":
+        traces, accuracy = jacobian.traces_of_inverses(unknowns)
+        return traces / count, accuracy
+    if question == "cramer_rao_cells":
+        return jacobian.inverses(unknowns)
+    values = _of_each_record(jacobian, question, unknowns)
+    if question == "cells":
+        return values, jacobian.cell_accuracy(values**2, unknowns)
+    squared = values**2 * (count if question == "dfil" else 1)
+    return values, jacobian.row_accuracy(squared, unknowns)
+
+
+def warned(result: Result) -> Result:
+    """Return a result, with a warning where rounding shows in its numbers."""
+    if result.worst_accuracy > ALARMING:
+        warnings.warn(
+            f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
+            f"(see .accuracy of the {result.view}): the data all but leave them open. A larger "
+            "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
+            InaccurateWarning,
+            stacklevel=4,
+        )
+    return result
 
 
 def _information(chunk: Chunk, release: Release, unknowns: Unknowns, row: int) -> list[Array]:

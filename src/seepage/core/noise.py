@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,13 @@ class Noise(ABC):
     @abstractmethod
     def information(self, size: int) -> np.ndarray:
         """Return ``Φ`` for a release of ``size`` numbers: a scalar, a diagonal or a matrix."""
+
+    def root(self, size: int) -> np.ndarray:
+        """Return some ``F`` with ``FᵀF = Φ``: a scalar, a diagonal or a matrix."""
+        information = self.information(size)
+        if information.ndim < 2:
+            return np.asarray(np.sqrt(information))
+        return np.asarray(np.linalg.cholesky(information).T)
 
     @abstractmethod
     def scaled(self, factor: float) -> Noise:
@@ -91,9 +97,20 @@ class Gaussian(Noise):
         sigma = np.asarray(self.sigma)
         _check_size(sigma, size)
         if sigma.ndim == 2:
-            inverse: np.ndarray = np.linalg.inv(sigma)
-            return np.asarray(inverse + inverse.T) / 2
+            root = self.root(size)
+            return np.asarray(root.T @ root)
         return np.asarray(sigma**-2.0)
+
+    def root(self, size: int) -> np.ndarray:
+        """Return ``1/σ``, ``1/σ_k``, or ``L⁻¹`` of the covariance ``LLᵀ``."""
+        sigma = np.asarray(self.sigma)
+        _check_size(sigma, size)
+        if sigma.ndim < 2:
+            return np.asarray(1 / sigma)
+        # Scaled to correlations first, so that unlike variances cost no digits.
+        deviations = np.sqrt(np.diagonal(sigma))
+        lower = np.linalg.cholesky(sigma / np.outer(deviations, deviations))
+        return np.asarray(np.linalg.solve(lower, np.diag(1 / deviations)))
 
     def scaled(self, factor: float) -> Gaussian:
         """Return noise whose standard deviations are ``factor`` times these."""
@@ -101,9 +118,9 @@ class Gaussian(Noise):
         return Gaussian(self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
 
     def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray:
+        _check_size(np.asarray(self.sigma), shape[-1])
         standard = source.standard_normal(shape)
         if np.ndim(self.sigma) == 2:
-            _check_size(self.sigma, shape[-1])
             return np.asarray(standard @ np.linalg.cholesky(self.sigma).T)
         return np.asarray(standard * self.sigma)
 
@@ -146,6 +163,7 @@ class Laplace(Noise):
         return Laplace(self.scale * factor)
 
     def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray:
+        _check_size(np.asarray(self.scale), shape[-1])
         return np.asarray(source.laplace(size=shape) * self.scale)
 
     def _scales(self) -> np.ndarray:
@@ -164,11 +182,16 @@ def _check_positive(value: np.ndarray, what: str) -> None:
 def _check_covariance(sigma: np.ndarray) -> None:
     if not np.all(np.isfinite(sigma)) or not np.allclose(sigma, sigma.T, rtol=1e-10, atol=0):
         raise InputError("A covariance matrix must be finite and symmetric; this sigma is not.")
-    smallest = float(np.linalg.eigvalsh(sigma)[0])
-    if smallest <= 0 or math.isclose(smallest, 0.0, abs_tol=1e-15 * float(np.trace(sigma))):
+    variances = np.diagonal(sigma)
+    smallest = float(np.min(variances))
+    if smallest > 0:
+        # Of the correlations, so that unlike variances do not look like a lack of noise.
+        deviations = np.sqrt(variances)
+        smallest = float(np.linalg.eigvalsh(sigma / np.outer(deviations, deviations))[0])
+    if smallest <= 1e-15 * len(sigma):
         raise InputError(
             "A covariance matrix must be positive definite: this sigma leaves some direction of "
-            f"the release without noise (smallest eigenvalue {smallest:g})."
+            f"the release without noise (smallest eigenvalue of the correlations {smallest:g})."
         )
 
 

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 # What a released model keeps besides its noisy coefficients: what it needs to predict.
 _HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
@@ -84,6 +84,11 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     if intercept is not None:
         by_feature = np.concatenate([by_feature, intercept.reshape(1, outputs)])
     exact = by_feature.reshape(-1)
+    if not np.all(np.isfinite(exact)):
+        raise InputError(
+            "Some of the model's coefficients are not finite, so nothing can be released; fit it "
+            "again, with a larger penalty or fewer columns."
+        )
     noisy = noise.rounded(exact + noise.draw(exact.size, seed)).reshape(by_feature.shape)
     features = coef.shape[-1]
     released.coef_ = _like(model.coef_, noisy[:features].T.reshape(coef.shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 Array = Any
 
@@ -24,6 +24,9 @@ UNBIASED = (
     "Everything outside the view is known to the adversary.",
     "Nothing leaves but what was measured, with the stated noise on it.",
 )
+
+SHOWN = 1e-6  # the relative error from which on it is shown with the numbers
+ALARMING = 1e-2  # and from which on a warning comes with them
 
 _SYMBOLS = {
     "fil": "FIL η",
@@ -65,6 +68,13 @@ class Result(NDArrayOperatorsMixin):
         The library of the caller's table.
     noise
         The noise of the release or releases that it was measured at.
+    accuracy
+        Of exact numbers, and of bounds that are computed exactly: their relative error, by the
+        condition of the problem and what rounding leaves; one number, or one for each. That of a
+        number next to nothing beside the largest is relative to a hundred-millionth of the largest.
+    rescaled
+        For a bound that does not grow as the square of the noise: the same one with noise so many
+        times as large.
     """
 
     values: Array
@@ -77,6 +87,8 @@ class Result(NDArrayOperatorsMixin):
     assumptions: tuple[str, ...] = ()
     library: str = "numpy"
     noise: tuple[Noise, ...] = ()
+    accuracy: Any = None
+    rescaled: Callable[[float], Result] | None = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
@@ -123,7 +135,17 @@ class Result(NDArrayOperatorsMixin):
         xp = array_namespace(self.values)
         where = xp.asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
-        return replace(self, values=picked, index=self.labels()[order])
+        accuracy = self.accuracy
+        if accuracy is not None and np.ndim(accuracy):
+            accuracy = as_numpy(accuracy)[order]
+        return replace(self, values=picked, index=self.labels()[order], accuracy=accuracy)
+
+    @property
+    def worst_accuracy(self) -> float:
+        """The largest of the relative errors; 0 where none are stated."""
+        if self.accuracy is None:
+            return 0.0
+        return float(np.max(as_numpy(self.accuracy), initial=0.0))
 
     def worst_first(self) -> np.ndarray:
         """Return the positions of the entries from the worst to the best."""
@@ -150,13 +172,22 @@ class Result(NDArrayOperatorsMixin):
         squared = self.values * self.values
         safe = xp.where(squared > 0, squared, xp.ones_like(squared))
         bound = xp.where(squared > 0, 1 / safe, xp.full_like(squared, float("inf")))
-        return replace(self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED)
+        bound = xp.where(xp.isnan(squared), squared, bound)  # what was not measured has no bound
+        accuracy = None if self.accuracy is None else 2 * self.accuracy
+        return replace(
+            self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED, accuracy=accuracy
+        )
 
     def std_bound(self) -> Result:
         """Return the square root of :meth:`mse_bound`, in the units of the data."""
         bound = self if self.measure == "mse" else self.mse_bound()
+        again = bound.rescaled
         return replace(
-            bound, values=array_namespace(bound.values).sqrt(bound.values), measure="std"
+            bound,
+            values=array_namespace(bound.values).sqrt(bound.values),
+            measure="std",
+            accuracy=None if bound.accuracy is None else bound.accuracy / 2,
+            rescaled=None if again is None else lambda factor: again(factor).std_bound(),
         )
 
     def table(self, library: str | None = None) -> Any:
@@ -178,6 +209,8 @@ class Result(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         what = f"{_SYMBOLS[self.measure]}, {self.kind}"
+        if self.worst_accuracy > SHOWN:
+            what += f" (to {self.worst_accuracy:.1g})"
         link = "on" if self.less_is_worse else "about"
         about = f" {link} {self.about}" if self.about else ""
         if not self.shape:
@@ -187,9 +220,12 @@ class Result(NDArrayOperatorsMixin):
         size = "×".join(map(str, numbers.shape))
         worst = self.top(1)
         value = np.asarray(worst).min() if self.less_is_worse else np.asarray(worst).max()
+        known = numbers[~np.isnan(numbers)]
+        middle = np.median(known) if known.size else np.nan
+        unknown = f"; {numbers.size - known.size} not measured" if known.size < numbers.size else ""
         return (
-            f"<{size} {unit}: {what}{about}: median {np.median(numbers):.4g}, "
-            f"worst {value:.4g} at {worst.labels()[0]!s}>"
+            f"<{size} {unit}: {what}{about}: median {middle:.4g}, "
+            f"worst {value:.4g} at {worst.labels()[0]!s}{unknown}>"
         )
 
     def _repr_html_(self) -> str:

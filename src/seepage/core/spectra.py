@@ -12,6 +12,7 @@ Array = Any
 
 DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
 _CHECK_EVERY = 4
+_UNSURE = 4.0  # times its error, below which a singular value may as well be zero
 _RESIDUAL = 1e-10  # relative; a Ritz value is accurate to the square of it, over the gap
 
 
@@ -123,3 +124,33 @@ def inverse_diagonal(matrices: Array) -> Array:
     safe = xp.where(values > floor, values, xp.ones_like(values))
     diagonal = xp.sum(vectors * vectors / safe[:, None, :], axis=2) * scale * scale
     return xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+
+
+def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
+    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
+
+    Parameters
+    ----------
+    J
+        ``(m, P, k)``; its columns are scaled alike on the way, and ``JᵀJ`` is never formed.
+    accuracy
+        The relative error of the columns of each matrix, ``(m,)``. Where it leaves open whether
+        the columns are independent at all, the diagonal is infinite.
+    """
+    xp = array_namespace(J)
+    _, P, k = J.shape
+    size = xp.sqrt(xp.sum(J * J, axis=1))
+    if k > P:
+        infinite = xp.full_like(size, float("inf"))
+        return infinite, xp.zeros_like(size)
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    _, values, rows = xp.linalg.svd(J * scale[:, None, :], full_matrices=False)
+    rounding = 8 * k * float(xp.finfo(J.dtype).eps)
+    off = (accuracy + rounding) * values[:, 0]
+    regular = values[:, -1] > _UNSURE * off
+    safe = xp.where(regular[:, None], values, xp.ones_like(values))
+    diagonal = xp.sum((rows / safe[:, :, None]) ** 2, axis=1) * scale * scale
+    error = 2 * off / xp.where(regular, values[:, -1], xp.ones_like(off))
+    diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+    error = xp.where(regular, error, xp.zeros_like(error))
+    return diagonal, xp.zeros_like(diagonal) + error[:, None]

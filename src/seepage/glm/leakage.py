@@ -33,12 +33,15 @@ from seepage.glm.fitting.minimiser import (
 from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
+from seepage.glm.jacobian.optimum import Optimum, optimum, plain_inverse
+from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
-from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.frames import MemorySource, Table
-from seepage.tables.source import Chunk, RowSource
+from seepage.support.double_double import Double
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table
 
 Array = Any
+_NARROW = 100.0  # the loss of digits up to which single precision is precise enough
+_SMALLEST = 1e-6
 
 
 @overload
@@ -150,7 +153,7 @@ class GLMRelease(Release):
         if isinstance(self.template, SingleOutputJacobian):
             r, a, b = _weighted_derivatives(fit, margins)
             return self.template.about(chunk.X, r, a, b, fit.target)
-        return _jacobian_of_rows(fit, chunk.X, margins, self.template.whitener)
+        return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
 
     def merged(self, other: Release) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
@@ -175,27 +178,39 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         What to do where it is not the minimiser: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
+    if problem is None:
+        return _release_in_memory(fit, source, noise, on_mismatch)
     sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
-    if problem is not None and type(model).__name__ == "PoissonRegressor":
+    if type(model).__name__ == "PoissonRegressor":
         # Its penalty is per unit of weight, which the made-up rows of the description do not know.
         fit = replace(fit, ridge=float(model.alpha) * sums.weight)
         problem = replace(problem, ridge=fit.ridge)
-    X: Array = source.table.values if isinstance(source, MemorySource) else None
-    objective = Objective.of(fit, X) if problem is None else StreamedObjective(source, problem)
+    objective = StreamedObjective(source, problem)
     H = sums.penalised_hessian(fit)
     check_columns(objective, H, sums.counted, source.names)
     H = objective.definite(H)
     judge_stationarity(fit, sums, H, on_mismatch)
-    whitener = whitened_inverse(H, noise)
-    if problem is None:
-        margins = by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
-        template = _jacobian_of_rows(fit, X, margins, whitener)
-        template.fit = fit
-    else:
-        row = np.zeros((1, len(source.names)))
-        one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
-        template = _jacobian_of_rows(one, row, one.margins(row), whitener)
+    row = np.zeros((1, len(source.names)))
+    one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
+    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
+    template = _jacobian_of_rows(one, row, one.margins(row), whitener)
     return GLMRelease(fit, problem, template)
+
+
+def _release_in_memory(
+    fit: FittedGLM, source: RowSource, noise: Noise, on_mismatch: str
+) -> GLMRelease:
+    """Return the release of a model at the exact minimiser on a table in memory."""
+    X: Array = source.table.values  # type: ignore[attr-defined]
+    found = optimum(fit, X, source.names, on_mismatch)
+    xp = array_namespace(X)
+    near, whitener = found.X, whitener_of(found, noise)
+    loss = found.condition * whitener.amplified
+    if X.dtype != xp.float64 and (loss > _NARROW or _extreme(whitener.matrix)):
+        X, near = _wide(X), _wide(near)
+    template = _jacobian_at(found, X, near, whitener)
+    template.fit = found.fit
+    return GLMRelease(found.fit, None, template)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
@@ -246,27 +261,13 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     one = slice(row, row + 1)
     weight = None if fit.sample_weight is None else fit.sample_weight[one]
     alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
-    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitened_inverse(H, noise))
+    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
+    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
 
 
-def whitened_inverse(H: Array, noise: Noise) -> Array:
-    """Return ``A = Φ^½ H⁻¹``, with ``Φ`` the information of the noise and ``H`` definite."""
-    xp = array_namespace(H)
-    # Scaled to a unit diagonal first, the inverse does not suffer from the units of the columns.
-    scale = 1 / xp.sqrt(xp.linalg.diagonal(H))
-    inverse = xp.linalg.inv(H * scale[:, None] * scale[None, :])
-    inverse = (inverse + inverse.T) / 2 * scale[:, None] * scale[None, :]
-    information = noise.information(H.shape[0])
-    if information.ndim == 2:
-        root = np.linalg.cholesky(information).T
-        return xp.asarray(root, dtype=H.dtype, device=H.device) @ inverse
-    root = xp.asarray(np.sqrt(information), dtype=H.dtype, device=H.device)
-    return root * inverse if information.ndim == 0 else root[:, None] * inverse
-
-
-def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss | None) -> OptimumSums:
+def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:
     """Return the sums over a chunk at the coefficients."""
-    return optimum_sums(fit if problem is None else _about(fit, problem, chunk), chunk.X)
+    return optimum_sums(_about(fit, problem, chunk), chunk.X)
 
 
 def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
@@ -274,17 +275,50 @@ def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
     return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
 
 
-def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
-    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
-    build = _categorical if isinstance(fit.family, Categorical) else _single_output
-    return build(fit, X, margins, _narrow(whitener, X))
-
-
-def _single_output(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
-    r, a, b = (_narrow(v, X) for v in _weighted_derivatives(fit, margins))
+def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> GLMJacobian:
+    """Return the Jacobian about the rows at whose optimum it is taken."""
+    lost = 0.0
+    if not whitener.precise:  # what ordinary products ``A x̃`` lose
+        rounding = float(array_namespace(X).finfo(X.dtype).eps)
+        lost = 4 * rounding * found.condition * whitener.amplified
+    narrow = replace(
+        whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
+    )
+    if isinstance(found.fit.family, Categorical):
+        return _categorical(found.fit, X, found.margins, narrow, near)
+    r, a, b, error = (_narrow(v, X) for v in found.derivatives)
     return SingleOutputJacobian(
         X,
-        _narrow(fit.coef, X),
+        _narrow(found.fit.coef, X),
+        intercept=found.fit.intercept is not None,
+        r=r,
+        a=a,
+        b=b,
+        whitener=narrow,
+        target=found.fit.target,
+        near=near,
+        slope_error=error,
+    )
+
+
+def _extreme(A: Array) -> bool:
+    """Say whether squares of squares of such numbers would leave the range of single precision."""
+    xp = array_namespace(A)
+    return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
+
+
+def _outputs(fit: FittedGLM) -> int:
+    return int(fit.coef.shape[1]) if len(fit.coef.shape) == 2 else 1
+
+
+def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Whitener) -> GLMJacobian:
+    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
+    if isinstance(fit.family, Categorical):
+        return _categorical(fit, X, margins, whitener, None)
+    r, a, b = _weighted_derivatives(fit, margins)
+    return SingleOutputJacobian(
+        X,
+        fit.coef,
         intercept=fit.intercept is not None,
         r=r,
         a=a,
@@ -301,12 +335,18 @@ def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array,
     return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
 
 
-def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> GLMJacobian:
+def _categorical(
+    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array | None
+) -> GLMJacobian:
     family, y, weight = fit.family, fit.target, fit.sample_weight
+    exact = margins if isinstance(margins, Double) else None
+    plain = margins.high if isinstance(margins, Double) else margins
 
     def derivatives(rows: slice | Array) -> tuple[Array, Array, Array]:
-        M, Y = margins[rows, :], y[rows, :]
+        M, Y = plain[rows, :], y[rows, :]
         r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
+        if exact is not None:
+            r = r + (a @ exact.low[rows, :, None])[:, :, 0]
         if weight is not None:
             w = weight[rows]
             r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
@@ -319,7 +359,8 @@ def _categorical(fit: FittedGLM, X: Array, margins: Array, whitener: Array) -> G
         derivatives=derivatives,
         whitener=whitener,
         target=y,
-        label_size=margins.shape[1] - 1,
+        label_size=plain.shape[1] - 1,
+        near=near,
     )
 
 

@@ -17,20 +17,22 @@ if TYPE_CHECKING:
     from seepage.layers.federated.gradients import LayerGradients
     from seepage.layers.federated.recording import record_gradients, record_updates
     from seepage.layers.federated.rounds import FederatedRun, Update, simulate
-    from seepage.layers.layer_audit import LayerAudit, audit
+    from seepage.layers.layer_audit import LayerAudit, audit, audit_updates
     from seepage.layers.measures.per_layer import PerLayer
     from seepage.layers.measures.property_batches import PropertyBatches, property_batches
     from seepage.layers.measures.sensitivity import sensitivity
-    from seepage.layers.measures.v_information import v_information
+    from seepage.layers.measures.v_information import FewGroupsWarning, v_information
 
 __all__ = [
     "FederatedRun",
+    "FewGroupsWarning",
     "LayerAudit",
     "LayerGradients",
     "PerLayer",
     "PropertyBatches",
     "Update",
     "audit",
+    "audit_updates",
     "property_batches",
     "record_gradients",
     "record_updates",

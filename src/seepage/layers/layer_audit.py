@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
@@ -22,10 +23,16 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
 _SINGLE = 8  # named layers up to which each is also dropped alone
+_NEED_RECORDS = {
+    "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
+    "it needs the records, and an update of several steps is no gradient",
+    "Fisher information": "which is about single records, and a recording holds none",
+    "PLIS": "which is about single records, and a recording holds none",
+}
 
 
 @dataclass(frozen=True)
@@ -47,33 +54,39 @@ class LayerAudit:
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer.
+        The two measures, layer by layer; the first only where the records are there.
     protect
-        The layers whose V-information is above zero beyond doubt (by its interval and its test) and
-        whose interval reaches that of the highest. That none is named does not say that none gives
-        anything away: with few folds the intervals are wide.
+        The layers whose V-information is above zero beyond doubt (by the test, the number of layers
+        allowed for, and by the interval, or with half of the highest estimate) and whose interval
+        reaches that of the highest. That none is named does not say that none gives anything away:
+        with few groups no test can be sure.
     remedies
         The V-information of the whole update as it is, and after each remedy.
     mix
-        How the batches were drawn: ``"matched"`` or ``"confounded"``.
+        How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` where nobody
+        drew them.
     notes
         Which remedies could not be tried, and why.
+    refused
+        The measures that make no sense here, and why.
     """
 
-    sensitivity: PerLayer
+    sensitivity: PerLayer | None
     v_information: PerLayer
     protect: tuple[str, ...]
     remedies: tuple[LayerRemedy, ...]
     mix: str
     notes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, library: str = "pyarrow") -> Any:
-        """Return a data frame with one row per layer and both measures."""
+        """Return a data frame with one row per layer and the measures."""
         information = self.v_information
+        sensitive = {} if self.sensitivity is None else {"sensitivity": self.sensitivity.values}
         columns = {
             "layer": list(information.layers),
             "size": list(information.sizes),
-            "sensitivity": self.sensitivity.values,
+            **sensitive,
             "v_information": information.values,
             "low": information.low,
             "high": information.high,
@@ -83,18 +96,21 @@ class LayerAudit:
         return build_frame(columns, library)
 
     def figure(self) -> Any:
-        """Return a matplotlib figure of both measures."""
-        return draw_layers([self.v_information, self.sensitivity])
+        """Return a matplotlib figure of the measures."""
+        sensitive = [] if self.sensitivity is None else [self.sensitivity]
+        return draw_layers([self.v_information, *sensitive])
 
     def __str__(self) -> str:
         unit = self.v_information.unit
         width = max(len(name) for name in (*self.v_information.layers, "layer"))
-        lines = [f"{'layer':<{width}}  sensitivity  V-information ({unit})        p"]
+        head = "" if self.sensitivity is None else "sensitivity  "
+        lines = [f"{'layer':<{width}}  {head}V-information ({unit})        p"]
         for k, name in enumerate(self.v_information.layers):
             found = self.v_information
             span = f"{found.values[k]:.3f} ({found.low[k]:.3f} to {found.high[k]:.3f})"
+            own = "" if self.sensitivity is None else f"{self.sensitivity.values[k]:>11.4g}  "
             lines.append(
-                f"{name:<{width}}  {self.sensitivity.values[k]:>11.4g}  {span:<22}  "
+                f"{name:<{width}}  {own}{span:<22}  "
                 f"{found.columns['p_value'][k]:.3f}{'  protect' if name in self.protect else ''}"
             )
         lines += ["", f"What a whole update tells ({unit}):"]
@@ -103,7 +119,8 @@ class LayerAudit:
             f"  {r.name:<{longest}}  {r.value:.3f} ({r.low:.3f} to {r.high:.3f})"
             for r in self.remedies
         ]
-        return "\n".join([*lines, "", *self.notes, NOTICE])
+        refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
+        return "\n".join([*lines, "", *self.notes, *refused, NOTICE])
 
     def __repr__(self) -> str:
         named = ", ".join(self.protect) if self.protect else "none"
@@ -136,7 +153,9 @@ def audit(
     (unless told otherwise), from pools that share no record, one pool to a fold. Remedies are tried
     on the recorded gradients: dropping each of the named layers alone (if they are no more than 8),
     and all of them together, where something is left to send; clipping to the median norm; and
-    Gaussian noise of ``noise`` times that norm on top.
+    Gaussian noise of ``noise`` times that norm on top. The network is used in its present mode: in
+    training mode, BatchNorm and dropout leave no gradient of one record, so that there is
+    V-information but no sensitivity, and the result says so.
 
     Parameters
     ----------
@@ -188,43 +207,131 @@ def audit(
     )
     recorded = record_gradients(net, loss, drawn.of(x, y), layers=layers, width=width, seed=seed)
     options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
-    information = v_information(recorded, drawn.property, **options)
+    information, protect, remedies, notes = _tried(recorded, drawn.property, options, noise)
     few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:records]
-    sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
-    protect = layers_to_protect(information)
+    refused = _refused(unwrapped(net))
+    sensitive = None
+    if not refused:
+        sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
+    return LayerAudit(sensitive, information, protect, remedies, mix, notes, refused)
+
+
+def audit_updates(
+    updates: LayerGradients,
+    property: Any,
+    *,
+    groups: Any = None,
+    family: Any = "random_forest",
+    noise: float = 1.0,
+    folds: int = 5,
+    unit: str = "nats",
+    seed: int = 0,
+) -> LayerAudit:
+    """Audit what clients have sent, without their records: from a recording alone.
+
+    How a client came to its update (one step or many, momentum, Adam, weight decay) does not
+    matter to V-information, and what it sent besides parameters is measured too. The remedies are
+    those of :func:`audit`. Measures that need the records are refused, each by its reason.
+
+    Updates are as they were recorded: nobody has seen to it that clients with and without the
+    property have the same labels, so that a layer may tell the property by these.
+
+    Parameters
+    ----------
+    updates
+        What was recorded: by :func:`record_updates`, or ``recorder.gradients()`` for Flower.
+    property
+        The property of every update, ``(n,)``: usually that of its client.
+    groups
+        As for :func:`v_information`, by default the nodes that the recording knows. Updates of one
+        client are alike: without groups, one learns to know the clients again, not the property.
+        ``False`` for none.
+    family, folds, unit
+        As for :func:`v_information`.
+    noise
+        The noise multiplier of the last remedy.
+    seed
+        Of all draws.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage.layers as layers
+    >>> draw = np.random.default_rng(0)
+    >>> client = np.arange(80) % 20
+    >>> moved = draw.standard_normal((80, 3)) + 4 * (client % 2)[:, None]
+    >>> seen = layers.LayerGradients.of({"fc1": moved, "fc2": draw.standard_normal((80, 2))})
+    >>> found = layers.audit_updates(seen, client % 2, groups=client, family="logistic")
+    >>> found.protect, list(found.refused)
+    (('fc1',), ['sensitivity', 'Fisher information', 'PLIS'])
+    """
+    if not isinstance(updates, LayerGradients):
+        raise InputError(
+            f"updates must be a recording, not {type(updates).__name__}; make one with "
+            "record_updates, or LayerGradients.of for arrays."
+        )
+    if not 0 <= noise < np.inf:
+        raise InputError(f"noise must be a number from zero up, not {noise!r}.")
+    if groups is None:
+        groups = updates.nodes
+    groups = None if groups is False else groups
+    options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
+    found = _tried(replace(updates, nodes=None), property, options, noise)
+    information, protect, remedies, notes = found
+    return LayerAudit(None, information, protect, remedies, "recorded", notes, _NEED_RECORDS)
+
+
+def _tried(
+    recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
+) -> tuple[PerLayer, tuple[str, ...], tuple[LayerRemedy, ...], tuple[str, ...]]:
+    """Return the V-information, the layers to protect, and what remedies leave; with notes."""
+    information = v_information(recorded, property, **options)
+    protect = tuple(layers_to_protect(information))
 
     def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
-        found = v_information(gradients[JOINED], drawn.property, **options, width=1 << 30)
+        found = v_information(gradients[JOINED], property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
         return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
-    clipped = recorded.clipped(norm)
     drops, notes = _drops(protect, len(recorded.layers))
     remedies = [
         whole("as it is", recorded),
         *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
+    ]
+    if norm == 0:
+        notes.append("Half of the updates are zero, so there is no norm to clip to.")
+        return information, protect, tuple(remedies), tuple(notes)
+    clipped = recorded.clipped(norm)
+    remedies += [
         whole(f"clipped to {norm:.3g}", clipped),
         whole(
             f"clipped to {norm:.3g}, noise {noise:g} × that",
-            clipped.noised(noise * norm, seed=seed),
+            clipped.noised(noise * norm, seed=options["seed"]),
         ),
     ]
-    return LayerAudit(sensitive, information, tuple(protect), tuple(remedies), mix, tuple(notes))
+    return information, protect, tuple(remedies), tuple(notes)
 
 
 def _read_records(
     net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
 ) -> tuple[Inputs, Tensor]:
     """Return the records as tensors, refusing early what would fail after most of the work."""
-    refuse_modes(net)  # the sensitivity would, and it comes last
     x, y = read_inputs(x, net), read_targets(y, net, loss)
     if len(y) == 0 or size_of(x) != len(y):
         raise InputError(f"There are {size_of(x)} records and {len(y)} labels; give one for each.")
-    with torch.no_grad():
-        output = call(net, rows_of(x, slice(0, 1)))
+    with torch.no_grad(), kept_buffers(net):
+        output = call(net, rows_of(x, slice(0, 2)))  # of one alone, BatchNorm has no variance
     check_classes(loss, output, y, "y")
     return x, y
+
+
+def _refused(net: nn.Module) -> dict[str, str]:
+    """Return the measures that the network has none of in its present mode, and why."""
+    try:
+        refuse_modes(net)
+    except InputError as error:
+        return {"sensitivity": f"because {str(error).rstrip('.')}"}
+    return {}
 
 
 def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -247,10 +354,19 @@ def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], l
 
 
 def layers_to_protect(information: PerLayer) -> list[str]:
-    """Return the layers that give something away, and no clearly less than the highest does."""
+    """Return the layers that give something away, and no clearly less than the highest does.
+
+    The P-values are raised for the number of layers by the rule of Benjamini and Hochberg (1995):
+    where there is nothing, the chance that any layer is named is 5 %. Few clients leave an interval
+    wide even where they are all told apart, so a layer may also be named whose interval reaches
+    down to zero, if its estimate is at least half of the highest.
+    """
+    from scipy.stats import false_discovery_control
+
+    raised = false_discovery_control(information.columns["p_value"])
+    values = information.values
+    much = (values > 0) & ((information.low > 0) | (values >= values.max() / 2))
     sure = {
-        name
-        for k, name in enumerate(information.layers)
-        if information.low[k] > 0 and information.columns["p_value"][k] < _SIGNIFICANT
+        name for k, name in enumerate(information.layers) if much[k] and raised[k] < _SIGNIFICANT
     }
     return [name for name in information.foremost() if name in sure]

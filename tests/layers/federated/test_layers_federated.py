@@ -126,6 +126,56 @@ def test_fedavg_averages_running_statistics_by_record_counts(together):
     torch.testing.assert_close(run.net.state_dict(), state)
 
 
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
+    ],
+)
+def test_clients_train_by_epochs_with_the_optimiser_they_are_given(optimiser):
+    net, data = far_apart()
+    seen = []
+    options = {"method": "fedavg", "local_epochs": 3, "batch_size": 60, "optimiser": optimiser}
+    run = simulate(net, LOSS, data, rounds=2, observe=seen.append, **options)
+    state = copy.deepcopy(net.state_dict())
+    for _ in range(2):
+        states = []
+        for x, y in data:
+            local = copy.deepcopy(net)
+            local.load_state_dict(state)
+            own = optimiser(local.parameters())
+            for _ in range(3):
+                own.zero_grad()
+                LOSS(local(x), y).backward()
+                own.step()
+            states.append(local.state_dict())
+        shown, state = (
+            state,
+            {
+                name: (0.3 * a + 0.1 * states[1][name] + 0.6 * states[2][name]).to(a.dtype)
+                for name, a in states[0].items()
+            },
+        )
+    torch.testing.assert_close(run.net.state_dict(), state)
+    for name in dict(net.named_parameters()):
+        torch.testing.assert_close(seen[5].values[name], shown[name] - states[2][name])
+    assert all(p.grad is None for p in run.net.parameters())
+
+
+def test_an_epoch_meets_every_record_once():
+    net, data = problem(clients=1, records=10)
+    met = []
+    net.register_forward_pre_hook(lambda _, given: met.append(given[0]))
+    simulate(net, LOSS, data, rounds=1, method="fedavg", local_epochs=2, batch_size=4)
+    assert [len(batch) for batch in met] == [4, 4, 2] * 2
+    for half in (met[:3], met[3:]):
+        rows = torch.cat(half)
+        torch.testing.assert_close(
+            rows[rows[:, 0].argsort()], data[0][0][data[0][0][:, 0].argsort()]
+        )
+
+
 @pytest.mark.parametrize("method", ["fedsgd", "fedavg"])
 def test_the_order_of_the_clients_changes_nothing(method):
     net, data = far_apart()
@@ -270,6 +320,10 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
     [
         ({"method": "fedprox"}, "method must be"),
         ({"local_steps": 2}, "use method='fedavg'"),
+        ({"optimiser": torch.optim.Adam}, "neither epochs nor an optimiser"),
+        ({"local_epochs": 1}, "neither epochs nor an optimiser"),
+        ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
+        ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),
         ({"lr": 0.0}, "lr above zero"),
         ({"noise_multiplier": 1.0}, "needs max_norm"),
         ({"max_norm": 0.0}, "max_norm must be above zero"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.layers import audit, record_gradients, record_updates, simulate
+from seepage.layers import audit, record_gradients, record_updates, sensitivity, simulate
 from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
 
 
@@ -46,13 +46,19 @@ def test_a_buffer_that_a_run_replaces_is_put_back():
     np.testing.assert_array_equal(seen["weight"][0], seen["weight"][1])
 
 
-def test_an_audit_does_not_alter_the_network_but_refuses():
+def test_an_audit_does_not_alter_the_network_and_refuses_what_is_about_one_record():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
     before = copy.deepcopy(net.state_dict())
     x, y = batch(200)
-    with pytest.raises(InputError, match="BatchNorm1d '1' mixes the records"):
-        audit(net, "cross_entropy", x, y, torch.arange(200) % 4 < 2)
+    options = {"batches": 10, "batch_size": 8, "family": "logistic"}
+    found = audit(net, "cross_entropy", x, y, torch.arange(200) % 4 < 2, **options)
     torch.testing.assert_close(net.state_dict(), before)
+    assert found.sensitivity is None
+    assert "BatchNorm1d '1' mixes the records" in found.refused["sensitivity"]
+    assert "Not measured: sensitivity, because BatchNorm1d '1' mixes" in str(found)
+    assert found.v_information.layers == ("0", "1", "2")
+    with pytest.raises(InputError, match="BatchNorm1d '1' mixes the records"):
+        sensitivity(net, "cross_entropy", x, y)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss()])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace, device
 
+from seepage.glm.fitting.coordinates import Coordinates, conditioned
 from seepage.glm.fitting.minimiser import check_columns
 from seepage.glm.fitting.objective import Objective, cholesky_factor, stacked_r
 
@@ -34,23 +36,24 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
     names
         The columns, to name those without which there would be a unique minimiser.
     """
-    if isinstance(objective, Objective) and objective.ridge > 0:
-        n, d = objective.X.shape
-        if d > n:
-            return _dual(objective)
+    if not isinstance(objective, Objective):
+        return _solve(objective, names)
+    inner, coordinates = conditioned(objective)
+    n, d = inner.X.shape
+    theta = _dual(inner) if d > n and inner.ridge > 0 else _solve(inner, names)
+    return coordinates.back(theta)
+
+
+def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     H, gradient, counted = objective.quadratic()
-    xp = array_namespace(H)
     check_columns(objective, H, counted, names)
-    sizes = xp.sqrt(xp.linalg.diagonal(H))
-    sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-    factor = cholesky_factor(H / (sizes[:, None] * sizes[None, :]))
-    pivot = 0.0 if factor is None else float(xp.min(xp.linalg.diagonal(factor.lower))) ** 2
-    if factor is None or pivot < _WELL_CONDITIONED:
+    factor = cholesky_factor(H)
+    if factor is None or factor.smallest_pivot < _WELL_CONDITIONED:
         return _by_qr(objective)
-    theta = -factor.solve(gradient / sizes) / sizes
-    if objective.rereads and pivot >= _NO_REFINEMENT:
+    theta = -factor.solve(gradient)
+    if objective.rereads and factor.smallest_pivot >= _NO_REFINEMENT:
         return theta
-    return theta - factor.solve(objective.gradient_at(theta) / sizes) / sizes
+    return theta - factor.solve(objective.gradient_at(theta))
 
 
 def _by_qr(objective: AnyObjective) -> Array:
@@ -60,6 +63,8 @@ def _by_qr(objective: AnyObjective) -> Array:
     size = R.shape[1] - 1
     if objective.ridge > 0:
         penalty = xp.eye(size - objective.intercept, size + 1, dtype=R.dtype, device=device(R))
+        if isinstance(objective, Objective) and objective.units is not None:
+            penalty = penalty / objective.units[:, None]
         R = stacked_r([R, objective.ridge**0.5 * penalty])
     upper = R[:size, :size]
     theta = xp.linalg.solve(upper, R[:size, size][:, None])[:, 0]
@@ -69,6 +74,10 @@ def _by_qr(objective: AnyObjective) -> Array:
 
 def _dual(objective: Objective) -> Array:
     """Solve with more columns than rows through the kernel ``SSᵀ + ridge·I``, n×n."""
+    units = objective.units
+    if units is not None:  # in the caller's units the penalty is the same for all columns
+        inner = replace(objective, X=objective.X * units[None, :], units=None)
+        return Coordinates(units=units).into(_dual(inner))
     X, xp = objective.X, array_namespace(objective.X)
     n = X.shape[0]
     roots = xp.ones((n,), dtype=X.dtype, device=device(X))

@@ -45,7 +45,8 @@ _TIE = 1e-3  # records on the boundary stand this still, compared with the one t
 # scikit-learn's LogisticRegression at its default tolerance ends at 9e-4 to 9e-3 on standardised
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
-_WARN, _REFUSE = 1e-5, 1e-2
+_WARN, REFUSE = 1e-5, 1e-2
+_PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
 _WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
 
 
@@ -73,22 +74,19 @@ def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[
     sizes = xp.sqrt(xp.linalg.diagonal(gram))
     remedy = "drop it or set l2 to a positive number."
     if bool(xp.any(sizes == 0)):
+        name = names[int(xp.argmin(sizes))]
+        if objective.intercept:  # from which the column has been shifted away
+            raise _constant(name, remedy)
         raise InputError(
-            f"Column {names[int(xp.argmin(sizes))]!r} is constant (all zeros), so without L2 its "
-            f"coefficient is not determined; {remedy}"
-        )
-    factor = cholesky_factor(gram / (sizes[:, None] * sizes[None, :])) if counted >= P else None
-    if factor is not None:
-        pivots = xp.linalg.diagonal(factor.lower)
-        if float(xp.min(pivots)) ** 2 > _CLEARLY_INDEPENDENT:
-            return
-    flat = objective.constant_columns() if objective.intercept else None
-    if flat is not None and bool(xp.any(flat)):
-        name = names[int(xp.argmax(xp.astype(flat, xp.int64)))]
-        raise InputError(
-            f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
+            f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
             f"determined; {remedy}"
         )
+    factor = cholesky_factor(gram) if counted >= P else None
+    if factor is not None and factor.smallest_pivot > _CLEARLY_INDEPENDENT:
+        return
+    flat = objective.constant_columns() if objective.intercept else None
+    if flat is not None and bool(xp.any(flat)):
+        raise _constant(names[int(xp.argmax(xp.astype(flat, xp.int64)))], remedy)
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
@@ -101,6 +99,13 @@ def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[
             f"{_listed(dependent, names)} depend linearly on one another, so without L2 the "
             "coefficients are not determined; drop one of them or set l2 to a positive number."
         )
+
+
+def _constant(name: str, remedy: str) -> InputError:
+    return InputError(
+        f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
+        f"determined; {remedy}"
+    )
 
 
 def _dependent_columns(R: Array, rows: int) -> list[int]:
@@ -199,9 +204,7 @@ def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch:
     """Do the same with the sums over the records, and the Hessian, at hand."""
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
-    gradient = sums.gradient + fit.ridge * fit.parameters
-    if fit.intercept is not None:
-        gradient[-1, ...] = sums.gradient[-1, ...]
+    gradient = sums.penalised_gradient(fit)
     xp = array_namespace(gradient)
     factor = cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
@@ -217,10 +220,10 @@ def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch:
         f"the gradient has norm {norm(gradient):.2g} and Newton's method would still move the "
         f"coefficients by {relative:.2g} of their size (weighed by the curvature)"
     )
-    if relative <= _REFUSE:
+    if relative <= REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
-            "leakage is about as accurate as that; refit with a tighter tol for more."
+            "leakage is that of the minimiser itself; refit with a tighter tol to release that."
         )
     elif on_mismatch == "warn":
         _warn(f"The coefficients do not minimise the stated objective: {finding}.")
@@ -257,7 +260,7 @@ class OptimumSums:
 
     hessian: Array
     gradient: Array
-    squares: float  # Σ (ω r ‖x̃‖)²
+    squares: float  # Σ (ω r ‖x̃‖)², with a small share of the labels, for where a fit is perfect
     counted: int  # records of positive weight
     weight: float
 
@@ -274,6 +277,13 @@ class OptimumSums:
         """Return the Hessian of the whole objective; not gauge-fixed."""
         free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
         return penalised(self.hessian, fit.ridge, free)
+
+    def penalised_gradient(self, fit: FittedGLM) -> Array:
+        """Return the gradient of the whole objective."""
+        gradient = self.gradient + fit.ridge * fit.parameters
+        if fit.intercept is not None:
+            gradient[-1, ...] = self.gradient[-1, ...]
+        return gradient
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
@@ -292,10 +302,11 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
     margins = fit.margins(objective.X)
     slopes = objective.slopes(margins)
     lengths = objective.row_norms if len(slopes.shape) == 1 else objective.row_norms[:, None]
+    labels = _PERFECT_FIT * objective.weighted(objective.target)
     return OptimumSums(
         objective.hessian(margins),
         objective.gradient(fit.parameters, slopes),
-        norm(slopes * lengths) ** 2,
+        norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
         objective.counted,
         float(objective.counted if weight is None else xp.sum(weight)),
     )

@@ -11,16 +11,18 @@ from array_api_compat import array_namespace, device
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
+from seepage.glm.fitting.coordinates import Coordinates, conditioned
 from seepage.glm.fitting.minimiser import check_columns, check_counts, check_drift, check_overlap
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
     NewtonSums,
+    Objective,
     cholesky_factor,
     damped_factor,
     norm,
 )
 from seepage.glm.losses.families import Categorical
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
@@ -34,6 +36,7 @@ _SETTLED = 1e-6
 _LAST_STEP = 1e-8  # it leaves an error of about its square: nothing needs to be read again
 _CONVERGED = 1e-10  # the largest relative gradient that is accepted in the end
 _PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
+_KEEP_DIGITS = ("bernoulli", "categorical")  # whose slopes are no differences of large numbers
 _LBFGS_FROM = 1000  # parameters, from which on a Hessian costs more than many gradients
 _LBFGS_STEPS = 200
 
@@ -78,6 +81,10 @@ def minimise(
         When the objective has no minimiser (the data are separable and nothing is penalised), or
         rounding keeps the method from it.
     """
+    coordinates = Coordinates()
+    if isinstance(objective, Objective):
+        objective, coordinates = conditioned(objective)
+        start = None if start is None else coordinates.into(start)
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
     far = start is None and math.prod(objective.shape) >= _LBFGS_FROM and not objective.rereads
     point = objective.at(theta, hessian=not far or objective.ridge == 0)
@@ -97,12 +104,13 @@ def minimise(
         settled = _relative_step(objective, point, step) <= (
             _LAST_STEP if objective.rereads else _SETTLED
         )
-        exhausted = relative_gradient(point) <= rounding  # and still Newton may want to go far
+        relative = relative_gradient(objective, point)
+        exhausted = relative <= rounding  # and still Newton may want to go far
         if flat or settled or exhausted:
             check_drift(objective, step, point.largest_norm)
         if settled and objective.rereads:
             last = _gauge_free(objective, point.theta + step)
-            return Minimum(last, steps, relative_gradient(point))
+            return Minimum(last, steps, relative)
         nearer = None if settled or exhausted else _line_search(objective, point, step)
         if nearer is None:
             point = point if objective.rereads else _polish(objective, point, factor)
@@ -111,21 +119,25 @@ def minimise(
         point = nearer
         if stuck:
             break
-    relative = relative_gradient(point)
+    relative = relative_gradient(objective, point)
     if not relative <= _CONVERGED:
         check_drift(objective, step, point.largest_norm)
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
-            f"{relative:.1e}); scale the columns to similar sizes, or set l2."
+            f"{relative:.1e}): the columns all but repeat one another; drop some of them, or "
+            + ("choose a larger l2." if objective.ridge > 0 else "set l2 to a positive number.")
         )
-    return Minimum(_gauge_free(objective, point.theta), steps, relative)
+    found = _gauge_free(objective, point.theta)
+    return Minimum(coordinates.back(found), steps, relative)
 
 
-def relative_gradient(point: NewtonSums) -> float:
+def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
     """Return the norm of the gradient over the sum of the norms that it is a difference of."""
     size = norm(point.gradient)
-    # Where the residuals vanish they are rounding, and only labels say how large rounding is.
-    scale = point.gradient_scale + _PERFECT_FIT * point.label_scale
+    scale = point.gradient_scale
+    if objective.family.name not in _KEEP_DIGITS:
+        # Where the residuals vanish they are rounding, and only labels say how large that is.
+        scale += _PERFECT_FIT * point.label_scale
     return size / scale if scale > 0 else size
 
 
@@ -167,11 +179,13 @@ def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> New
 
 def _polish(objective: AnyObjective, point: NewtonSums, factor: CholeskyFactor) -> NewtonSums:
     """Repeat steps with the factor at hand for as long as each halves the gradient."""
-    while relative_gradient(point) > 0:
+    size = relative_gradient(objective, point)
+    while size > 0:
         nearer = objective.at(point.theta + _newton_step(point, factor), hessian=False)
-        if not relative_gradient(nearer) < 0.5 * relative_gradient(point):
-            return min(nearer, point, key=relative_gradient)
-        point = nearer
+        next_size = relative_gradient(objective, nearer)
+        if not next_size < 0.5 * size:
+            return nearer if next_size < size else point
+        point, size = nearer, next_size
     return point
 
 

@@ -23,7 +23,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.glm.losses.families import Categorical, Family
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import Table, place_like
+from seepage.tables.source import Table, place_like
 
 Array = Any  # any array of the array API standard
 
@@ -110,6 +110,8 @@ class Objective:
     sample_weight: Array | None
     ridge: float
     intercept: bool
+    units: Array | None = None
+    """How much of the caller's unit one unit of each column is: the penalty is on ``w/units``."""
 
     rereads: ClassVar[bool] = False
     """Whether every question is a pass over data that are read anew, so that few are asked."""
@@ -149,33 +151,35 @@ class Objective:
     def value(self, theta: Array, margins: Array) -> float:
         """Return the objective at ``theta``, whose margins are given."""
         xp = array_namespace(margins)
-        losses = self._weighted(self.family.loss(margins, self.target))
-        w = theta[: self.X.shape[1], ...]
+        losses = self.weighted(self.family.loss(margins, self.target))
+        w = self._in_callers_units(theta)
         return float(xp.sum(losses)) + 0.5 * self.ridge * float(xp.sum(w * w))
 
     def slopes(self, margins: Array) -> Array:
         """Return ``ωᵢ ∂ℓᵢ/∂m``, (n,) or (n, K)."""
-        return self._weighted(self.family.slope(margins, self.target))
+        return self.weighted(self.family.slope(margins, self.target))
 
     def gradient(self, theta: Array, slopes: Array) -> Array:
         """Return the gradient, of the shape of ``theta``, from the slopes at ``theta``."""
         xp = array_namespace(slopes)
-        g = self.X.T @ slopes + self.ridge * theta[: self.X.shape[1], ...]
+        w = self._in_callers_units(self._in_callers_units(theta))
+        g = self.X.T @ slopes + self.ridge * w
         return xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0) if self.intercept else g
 
     def gradient_scale(self, theta: Array, slopes: Array) -> float:
         """Return ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + ridge ‖w‖``: what the gradient is a small difference of."""
-        w = theta[: self.X.shape[1], ...]
+        w = self._in_callers_units(self._in_callers_units(theta))
         return self._absolute_sum(slopes) + self.ridge * norm(w)
 
     def label_scale(self) -> float:
         """Return ``Σᵢ ωᵢ |yᵢ| ‖xᵢ‖``: what rounding is relative to where a fit is perfect."""
-        return self._absolute_sum(self._weighted(self.target))
+        return self._absolute_sum(self.weighted(self.target))
 
     def hessian(self, margins: Array) -> Array:
         """Return the Hessian, (P, P); for softmax it is singular along unpenalised gauges."""
-        curvature = self._weighted(self.family.curvature(margins, self.target))
-        return hessian(self.X, curvature, ridge=self.ridge, intercept=self.intercept)
+        curvature = self.weighted(self.family.curvature(margins, self.target))
+        ridge = self.ridge if self.units is None else self.ridge / self.units**2
+        return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def definite(self, H: Array) -> Array:
         """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
@@ -279,13 +283,21 @@ class Objective:
             return math.inf, -math.inf
         return float(xp.min(gains)), float(xp.max(gains))
 
+    def _in_callers_units(self, theta: Array) -> Array:
+        """Return the coefficients over the units of their columns."""
+        w = theta[: self.X.shape[1], ...]
+        if self.units is None:
+            return w
+        return w / array_namespace(w).reshape(self.units, (-1, *(1,) * (len(w.shape) - 1)))
+
     def _absolute_sum(self, values: Array) -> float:
         """Return ``Σᵢ |vᵢ| ‖xᵢ‖``."""
         xp = array_namespace(values)
         sizes = xp.abs(values) if len(values.shape) == 1 else xp.sum(xp.abs(values), axis=1)
         return float(xp.sum(sizes * self.row_norms))
 
-    def _weighted(self, values: Array) -> Array:
+    def weighted(self, values: Array) -> Array:
+        """Return numbers of the records times their weights."""
         if self.sample_weight is None:
             return values
         xp = array_namespace(values)
@@ -371,7 +383,7 @@ def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
     return xp.concat([top, bottom[None, :]], axis=0)
 
 
-def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Array:
+def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool) -> Array:
     """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
 
     For softmax it is singular along the gauge directions (one and the same vector added to the
@@ -385,7 +397,8 @@ def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Arr
         ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
         softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
     ridge
-        ``nλ``, the coefficient of ``½‖w‖²`` in the objective.
+        ``nλ``, the coefficient of ``½‖w‖²`` in the objective; one for each column, (d,), where
+        their penalties differ.
     intercept
         Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
 
@@ -411,30 +424,35 @@ def hessian(X: Array, curvature: Array, *, ridge: float, intercept: bool) -> Arr
     )
 
 
-def penalised(H: Array, ridge: float, free: int) -> Array:
+def penalised(H: Array, ridge: float | Array, free: int) -> Array:
     """Return ``H + ridge·I``, but for the last ``free`` parameters: the intercepts."""
-    if not ridge:
+    if isinstance(ridge, int | float) and not ridge:
         return H
     xp = array_namespace(H)
-    penalty = xp.full((H.shape[0],), ridge, dtype=H.dtype, device=device(H))
-    penalty[H.shape[0] - free :] = 0.0
+    penalty = xp.zeros((H.shape[0],), dtype=H.dtype, device=device(H))
+    kept = H.shape[0] - free
+    if isinstance(ridge, int | float):
+        penalty[:kept] = ridge
+    else:
+        penalty[:kept] = xp.repeat(ridge, kept // ridge.shape[0])
     return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
 
 
 def gauge_fixed(H: Array, classes: int) -> Array:
-    """Return ``H + c·(I ⊗ 11ᵀ/K)``, definite along the gauge directions of softmax as well.
+    """Return ``H + diag(c) ⊗ 11ᵀ/K``, definite along the gauge directions of softmax as well.
 
     The loss does not change when one vector is added to the parameters of every class, so its
     gradients, and the derivatives of its gradients by the data, sum to zero over the classes. For
-    such right-hand sides the solution of the system is the same for every ``c > 0``; the mean of
-    the diagonal of ``H`` keeps the condition number where it was.
+    such right-hand sides the solution of the system is the same for every ``c > 0``; for every
+    feature the mean of its own diagonal of ``H`` keeps the condition number where it was, whatever
+    the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]
-    scale = xp.sum(xp.linalg.diagonal(H)) / size
+    scale = xp.mean(xp.reshape(xp.linalg.diagonal(H), (-1, classes)), axis=1)
     blocks = xp.reshape(xp.asarray(H, copy=True), (size // classes, classes, -1, classes))
     for feature in range(size // classes):
-        blocks[feature, :, feature, :] += scale / classes
+        blocks[feature, :, feature, :] += scale[feature] / classes
     return xp.reshape(blocks, (size, size))
 
 
@@ -443,49 +461,68 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 
 @dataclass(frozen=True)
 class CholeskyFactor:
-    """The lower triangular ``L`` of ``H = LLᵀ``."""
+    """The lower triangular ``L`` of ``H = D LLᵀ D``, with ``D²`` the diagonal of ``H``.
+
+    Scaled to a unit diagonal, a matrix does not suffer from the units of its rows.
+    """
 
     lower: Array
+    sizes: Array  # those of D
 
     def solve(self, right: Array) -> Array:
         """Return ``H⁻¹ right`` for a vector or for the columns of a matrix."""
-        L = self.lower
+        L, sizes = self.lower, self.sizes[:, None]
+        columns = (right if len(right.shape) == 2 else right[:, None]) / sizes
         if is_numpy_array(L):
-            return scipy.linalg.cho_solve((L, True), right, check_finite=False)
-        xp = array_namespace(L)
-        columns = right if len(right.shape) == 2 else right[:, None]
-        # The standard has no triangular solve, but torch's namespace carries one.
-        half = xp.linalg.solve_triangular(L, columns, upper=False)
-        full = xp.linalg.solve_triangular(L.T, half, upper=True)
+            full = scipy.linalg.cho_solve((L, True), columns, check_finite=False)
+        else:
+            xp = array_namespace(L)
+            # The standard has no triangular solve, but torch's namespace carries one.
+            half = xp.linalg.solve_triangular(L, columns, upper=False)
+            full = xp.linalg.solve_triangular(L.T, half, upper=True)
+        full = full / sizes
         return full if len(right.shape) == 2 else full[:, 0]
+
+    @property
+    def smallest_pivot(self) -> float:
+        """The smallest squared pivot of the scaled matrix: 1 for orthogonal columns."""
+        xp = array_namespace(self.lower)
+        return float(xp.min(xp.linalg.diagonal(self.lower))) ** 2
 
 
 def cholesky_factor(H: Array) -> CholeskyFactor | None:
     """Return the Cholesky factor of ``H``, or ``None`` where ``H`` is not positive definite."""
     xp = array_namespace(H)
+    sizes = _sizes(H)
     try:
-        lower = xp.linalg.cholesky(H)
+        lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
     except (ValueError, RuntimeError) as error:
         # NumPy's LinAlgError is a ValueError and torch's a RuntimeError; nothing else is meant.
         if type(error).__name__.strip("_") != "LinAlgError":
             raise
         return None
     # A NaN passes through some factorisations without complaint.
-    return CholeskyFactor(lower) if bool(xp.all(xp.isfinite(xp.sum(lower)))) else None
+    return CholeskyFactor(lower, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
 
 
 def damped_factor(H: Array) -> CholeskyFactor:
-    """Return the factor of ``H``, or of ``H + τI`` for the first τ tried that makes it definite."""
+    """Return the factor of ``H``, or of ``H + τD²`` for the first τ that makes it definite."""
     xp = array_namespace(H)
-    mean = max(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0], 1e-300)
-    identity = xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
+    squares = xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * _sizes(H)[None, :] ** 2
     damping = 0.0
     for _ in range(20):
-        factor = cholesky_factor(H + damping * identity if damping else H)
+        factor = cholesky_factor(H + damping * squares if damping else H)
         if factor is not None:
             return factor
-        damping = 10.0 * damping if damping else 1e-14 * mean
+        damping = 10.0 * damping if damping else 1e-14
     raise FloatingPointError("the Hessian holds values that are not finite")
+
+
+def _sizes(H: Array) -> Array:
+    """Return the roots of the diagonal, or one where it is zero."""
+    xp = array_namespace(H)
+    diagonal = xp.linalg.diagonal(H)
+    return xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:

@@ -30,25 +30,37 @@ if TYPE_CHECKING:
 
 Array = Any
 
+_DOUBTFUL = 1e-9  # the relative error from which on differences are not taken
 
-def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
-    """Return ``Tr(I⁻¹)`` of every row, ``(n,)``."""
+
+def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+    """Return ``Tr(I⁻¹)`` of every row and its relative errors, ``(n,)`` both."""
     xp = array_namespace(jacobian.X)
     shared = shared_terms(jacobian, unknowns)
     trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
 
     def traces(rows: slice) -> Array:
         t = _row_terms(jacobian, unknowns, shared, rows)
-        total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) - t.yy * xp.vecdot(t.y, t.y)
-        return _infinite_unless(t.regular, total / t.r_squared)
+        y_v, y_squared = t.y @ shared.v, xp.vecdot(t.y, t.y)
+        total = trace - t.vv * v_squared - 2 * t.vy * y_v - t.yy * y_squared
+        terms = trace + t.vv * v_squared + xp.abs(2 * t.vy * y_v) + xp.abs(t.yy) * y_squared
+        values = _infinite_unless(t.regular, total / t.r_squared)
+        return xp.stack([values, _error(t, shared, terms, total)], axis=1)
 
-    return by_rows(traces, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
+    both = by_rows(traces, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
+    values, accuracy = both[:, 0], both[:, 1]
+    doubtful = _doubtful(accuracy)
+    if doubtful.shape[0]:
+        diagonal, errors = jacobian.inverses_of(unknowns, doubtful)
+        values[doubtful], accuracy[doubtful] = xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
+    return values, accuracy
 
 
-def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Array:
-    """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``."""
+def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+    """Return the diagonal of ``I⁻¹`` of every row and its relative errors, ``(n, t)`` both."""
     xp = array_namespace(jacobian.X)
     shared = shared_terms(jacobian, unknowns)
+    accuracy = []
 
     def diagonals(rows: slice) -> Array:
         t = _row_terms(jacobian, unknowns, shared, rows)
@@ -58,10 +70,20 @@ def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> Arra
         out *= -t.y
         out -= t.vv[:, None] * (shared.v * shared.v)[None, :]
         out += shared.diagonal[None, :]
+        # Of all the cells of a row, the one that cancels most says how exact they are.
+        least = xp.min(out / shared.diagonal[None, :], axis=1)
+        accuracy.append(_error(t, shared, xp.ones_like(least) + xp.abs(least), least))
         out /= t.r_squared[:, None]
         return out if bool(xp.all(t.regular)) else _infinite_unless(t.regular[:, None], out)
 
-    return by_rows(diagonals, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
+    values = by_rows(diagonals, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
+    worst = xp.concat(accuracy)
+    doubtful = _doubtful(worst)
+    errors = xp.zeros_like(values) + worst[:, None]
+    if doubtful.shape[0]:
+        diagonal, off = jacobian.inverses_of(unknowns, doubtful)
+        values[doubtful, :], errors[doubtful, :] = diagonal, off
+    return values, errors
 
 
 class SharedTerms(NamedTuple):
@@ -73,9 +95,10 @@ class SharedTerms(NamedTuple):
     v: Array  # (t,): B⁻¹w
     to_y: Array  # (P, t): x̃ ↦ y
     beyond: Array  # (P, P): x̃ ↦ the part of A x̃ that no unknown reaches
+    error: float  # the relative error of B⁻¹
 
 
-class _InverseTerms(NamedTuple):
+class _RowTerms(NamedTuple):
     """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) − yy·y yᵀ``."""
 
     y: Array
@@ -83,6 +106,8 @@ class _InverseTerms(NamedTuple):
     vy: Array
     yy: Array
     r_squared: Array
+    doubt: Array  # how many times larger than D the terms are whose sum it is
+    slope_error: Array  # of r, relative
     regular: Array
 
 
@@ -100,19 +125,22 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
     inverse = root @ root.T
     to_y = A.T @ (Q @ root.T)
+    values = xp.linalg.svdvals(R)
+    rounding = 8 * R.shape[0] * jacobian.rounding
+    error = (rounding + jacobian.map.accuracy) * float(values[0] / values[-1])
     jacobian.inverse_terms = SharedTerms(
-        unknowns, xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T
+        unknowns, xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T, error
     )
     return jacobian.inverse_terms
 
 
 def _row_terms(
     jacobian: SingleOutputJacobian, unknowns: Unknowns, shared: SharedTerms, rows: slice
-) -> _InverseTerms:
+) -> _RowTerms:
     xp = array_namespace(jacobian.X)
     r, a = jacobian.r[rows], jacobian.a[rows]
     if unknowns.columns is None and unknowns.basis is None:
-        y = jacobian.X[rows, :]
+        y = jacobian.near[rows, :]
         kappa = xp.zeros_like(r)
         if jacobian.intercept:
             y = y + shared.to_y[-1, :][None, :]
@@ -127,14 +155,32 @@ def _row_terms(
     eps = float(xp.finfo(D.dtype).eps)
     regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
     scale = xp.where(regular, 1 / xp.where(regular, D, xp.ones_like(D)), xp.zeros_like(D))
-    return _InverseTerms(
+    return _RowTerms(
         y,
         vv=a * a * kappa * scale,
         vy=a * (r + along) * scale,
         yy=-a * a * curve * scale,
         r_squared=xp.where(regular, r * r, xp.ones_like(r)),
+        doubt=xp.where(
+            regular, ((xp.abs(r) + xp.abs(along)) ** 2 + a * a * curve * kappa) * scale, 1.0
+        ),
+        slope_error=jacobian.slope_errors[rows] / xp.where(regular, xp.abs(r), xp.ones_like(r)),
         regular=regular,
     )
+
+
+def _error(t: _RowTerms, shared: SharedTerms, terms: Array, total: Array) -> Array:
+    """Return the relative error of a difference ``total`` of ``terms``; infinite where in doubt."""
+    xp = array_namespace(total)
+    positive = t.regular & (total > 0)
+    loss = terms / xp.where(positive, total, xp.ones_like(total))
+    found = shared.error * loss * t.doubt + 2 * t.slope_error * loss
+    return xp.where(positive, found, xp.full_like(found, float("inf")))
+
+
+def _doubtful(accuracy: Array) -> Array:
+    """Return which rows are to be computed from the entries of their Jacobians instead."""
+    return array_namespace(accuracy).nonzero(~(accuracy <= _DOUBTFUL))[0]
 
 
 def _infinite_unless(regular: Array, values: Array) -> Array:

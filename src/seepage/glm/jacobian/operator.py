@@ -17,9 +17,10 @@ about the price of one matrix product: :class:`SingleOutputJacobian`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -27,16 +28,26 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian
 from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.objective import bordered_gram, hessian
+from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
+from seepage.glm.jacobian.optimum import EPS
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
+from seepage.glm.jacobian.whitening import Whitener
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
+from seepage.support.double_double import Double, product
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
 
 Array = Any
 
+LOSSY = 1e6  # what squares may cancel down by before the entries themselves are taken
+NEGLIGIBLE = 1e-8  # beside the largest number of a view
+MERGED = 1e4  # the condition up to which two whiteners become one without a loss
+_KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
+_POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
+_POLE_WORK = 1e9
+_FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
 
@@ -57,6 +68,11 @@ class GLMJacobian(ReleaseJacobian):
     whitener
         ``A = Φ^½ H⁻¹``, ``(P, P)``; the parameters are ordered with the feature as the slow and
         the output as the fast index, the intercept last.
+    near
+        The table as ``A`` takes it: with columns that are far from zero shifted. The same table
+        where there are none.
+    slope_error
+        The error of every record's slope, ``(n,)``; its rounding where not given.
     target
         The labels as numbers, ``(n,)`` or ``(n, K)``.
     label_size
@@ -70,6 +86,7 @@ class GLMJacobian(ReleaseJacobian):
     """
 
     fit: FittedGLM | None = None
+    states_accuracy = True
 
     def __init__(
         self,
@@ -78,21 +95,27 @@ class GLMJacobian(ReleaseJacobian):
         *,
         intercept: bool,
         derivatives: Callable[[slice | Array], tuple[Array, Array, Array]],
-        whitener: Array,
+        whitener: Whitener,
         target: Array,
         label_size: int,
+        near: Array | None = None,
+        slope_error: Array | None = None,
     ) -> None:
         self.X, self.coef, self.intercept = X, coef, intercept
-        self.derivatives, self.whitener, self.label_size = derivatives, whitener, label_size
+        self.near = X if near is None else near
+        self.derivatives, self.label_size = derivatives, label_size
+        self.map, self.whitener = whitener, whitener.matrix
         self.target = target
         self.chunk = chunk_for(X)
         self.rows, self.features = int(X.shape[0]), int(X.shape[1])
         self.outputs = int(coef.shape[1])
-        self.size = int(whitener.shape[1])
+        self.size = int(self.whitener.shape[1])
+        self._slope_error = slope_error
+        self._seen: Array | None = None
 
     def design(self, rows: slice | Array) -> Array:
         """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
-        X = self.X[rows, :]
+        X = self.near[rows, :]
         if not self.intercept:
             return X
         xp = array_namespace(X)
@@ -100,25 +123,352 @@ class GLMJacobian(ReleaseJacobian):
 
     def design_times(self, rows: slice | Array, matrix: Array) -> Array:
         """Return ``X̃ M`` over some rows, for a matrix or a vector, without writing out ``X̃``."""
-        product = self.X[rows, :] @ matrix[: self.features, ...]
+        out = self.near[rows, :] @ matrix[: self.features, ...]
         if self.intercept:
-            product += matrix[self.features :, ...]
-        return product
+            out += matrix[self.features :, ...]
+        return out
+
+    def seen(self, rows: slice | Array) -> Array:
+        """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
+        if not self.map.precise:
+            AX = self.design_times(rows, self._by_output(self.whitener))
+            return array_namespace(AX).reshape(AX, (AX.shape[0], self.outputs, -1))
+        if self._seen is not None:
+            return self._seen[rows, ...]
+        if self.rows * self.outputs * self.size <= _KEPT:
+            self._seen = by_rows(self._precisely, self.rows, self.size, chunk=self.chunk)
+            return self._seen[rows, ...]
+        return self._precisely(rows)
+
+    def _precisely(self, rows: slice | Array) -> Array:
+        return self._precise_seen(rows).high
+
+    def _precise_seen(self, rows: slice | Array) -> Double:
+        xp = array_namespace(self.X)
+        A = Double(self._by_output(self.whitener), self._by_output(self.map.low))
+        AX = product(Double.of(self.design(rows)), A)
+        return Double(*(xp.reshape(part, (part.shape[0], self.outputs, -1)) for part in AX))
+
+    def _by_output(self, A: Array) -> Array:
+        """Return a (P, P) whitener as ``(D, K P)``: from the design to the release."""
+        xp = array_namespace(A)
+        blocks = xp.reshape(A, (self.size, -1, self.outputs))
+        return xp.reshape(xp.permute_dims(blocks, (1, 2, 0)), (blocks.shape[1], -1))
 
     def release_gram(self, rows: slice) -> Array:
         """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of some rows, ``(m, K, K)``."""
+        AX = self.seen(rows)
+        return AX @ array_namespace(AX).matrix_transpose(AX)
+
+    # How exact ------------------------------------------------------------------------------
+
+    @property
+    def slope_sizes(self) -> Array:
+        """``‖r‖`` of every record, ``(n,)``."""
         xp = array_namespace(self.X)
-        A = xp.reshape(self.whitener, (self.size, -1, self.outputs))
-        to_release = xp.reshape(xp.permute_dims(A, (1, 2, 0)), (A.shape[1], -1))
-        AX = self.design_times(rows, to_release)
-        AX = xp.reshape(AX, (AX.shape[0], self.outputs, -1))
-        return AX @ xp.matrix_transpose(AX)
+
+        def sizes(rows: slice) -> Array:
+            r = self.derivatives(rows)[0]
+            return xp.sqrt(xp.sum(r * r, axis=1))
+
+        return by_rows(sizes, self.rows, self.outputs**2, chunk=self.chunk)
+
+    @property
+    def slope_errors(self) -> Array:
+        """The error of ``r`` of every record, ``(n,)``."""
+        if self._slope_error is not None:
+            return self._slope_error
+        return self.rounding * self.slope_sizes
+
+    @property
+    def rounding(self) -> float:
+        """The rounding of the numbers that are computed with."""
+        return float(array_namespace(self.X).finfo(self.X.dtype).eps)
+
+    def columns_of(self, unknowns: Unknowns) -> Array:
+        """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
+        if unknowns.basis is not None and self.map.precise:
+            return self._precise_columns(unknowns).high
+        return unknowns.of(self._features_of(self.whitener), axis=1)
+
+    def _features_of(self, A: Array) -> Array:
+        xp = array_namespace(A)
+        return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
+
+    def _precise_columns(self, unknowns: Unknowns) -> Double:
+        """Return ``A_V`` to twice the precision: directions may be small differences of columns."""
+        xp = array_namespace(self.X)
+        picked = replace(unknowns, basis=None)
+        high, low = (picked.of(self._features_of(A), axis=1) for A in (self.whitener, self.map.low))
+        if unknowns.basis is None:
+            return Double(high, low)
+        high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
+        t = high.shape[2]
+        basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
+        found = product(
+            Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis)
+        )
+        shape = (self.size, self.outputs, -1)
+        return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
+
+    def reach(self, unknowns: Unknowns) -> float:
+        """Return ``‖A_V‖_F``: how far the unknowns move the release, but for ``r``."""
+        A_V = self.columns_of(unknowns)
+        return math.sqrt(float(array_namespace(A_V).sum(A_V * A_V)))
+
+    @property
+    def exact_row_jacobians(self) -> bool:
+        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        return True
+
+    @property
+    def paired(self) -> bool:
+        """Whether classes are compared with a record's own, before anything is rounded.
+
+        Slopes sum to zero over the classes of softmax, so what a class and another have in common
+        does not count. A weak penalty leaves much of that.
+        """
+        return self.outputs > 1 and self.map.precise
+
+    def _own_class(self, rows: slice | Array) -> Array:
+        return array_namespace(self.target).argmax(self.target[rows, :], axis=1)
+
+    def _beside_own(self, rows: slice | Array) -> Array:
+        """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
+        xp = array_namespace(self.X)
+        seen, own = self._precise_seen(rows), self._own_class(rows)
+        m = xp.arange(own.shape[0])
+        high, low = (part - part[m, own, :][:, None, :] for part in seen)
+        return high + low
+
+    def _columns_beside(self, unknowns: Unknowns, own: int) -> Array:
+        """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
+        high, low = (part - part[:, :, own : own + 1] for part in self._precise_columns(unknowns))
+        return high + low
+
+    def term_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
+        """Return the norms of the terms that each column of a Jacobian is the sum of, ``(m, q)``.
+
+        And the errors that those of the slopes put into them.
+        """
+        xp = array_namespace(self.X)
+        r, B = self.slopes(unknowns, rows)
+        t = unknowns.features(self.features)
+        if self.paired:
+            own = self._own_class(rows)
+            beside = xp.stack(
+                [
+                    xp.sqrt(xp.sum(self._columns_beside(unknowns, y) ** 2, axis=0))
+                    for y in range(self.outputs)
+                ]
+            )  # (own, t, K)
+            direct = xp.sum(xp.abs(r)[:, None, :] * beside[own, :, :], axis=2)
+            lengths = xp.sqrt(xp.sum(self._beside_own(rows) ** 2, axis=2))
+            curve = xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
+            error = self.rounding * direct
+        else:
+            direct = self.slope_sizes[rows, None] * self._column_reach(unknowns)[None, :]
+            error = self.slope_errors[rows, None] * self._column_reach(unknowns)[None, :]
+            curve = xp.zeros_like(B[:, 0, :])
+            if self.outputs > 1:
+                lengths = xp.sqrt(xp.sum(self.seen(rows) ** 2, axis=(1, 2)))
+                curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
+        padding = xp.zeros_like(curve[:, t:])
+        lost = self.curvature_errors(unknowns, rows)
+        return (
+            curve + xp.concat([direct, padding], axis=1),
+            lost + xp.concat([error, padding], axis=1),
+        )
+
+    def curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
+        """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
+
+        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
+        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
+        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
+        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
+        """
+        xp = array_namespace(self.X)
+        r, a, _ = self.derivatives(rows)
+        _, B = self.slopes(unknowns, rows)
+        chosen = self._deviations(unknowns)
+        leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
+        out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
+        slopes = xp.sqrt(xp.sum(r * r, axis=1))
+        out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
+        return EPS * self.map.spread * out
+
+    def _deviations(self, unknowns: Unknowns) -> Array:
+        """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
+        xp = array_namespace(self.X)
+        if self.map.deviations is None:
+            return self.zeros(unknowns.features(self.features))
+        every = xp.reshape(self.map.deviations, (-1, self.outputs))[: self.features, :]
+        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
+        chosen = replace(unknowns, basis=None).of(every)
+        if unknowns.basis is None:
+            return chosen
+        return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+
+    def _row_curvature_errors(self, unknowns: Unknowns) -> Array:
+        """Return the same for whole rows of one output, ``(n,)``."""
+        xp = array_namespace(self.X)
+        r, a, b = self.derivatives(slice(0, self.rows))
+        r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
+        if not self.map.spread:
+            return xp.zeros_like(r)
+        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
+        out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
+        own = a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0)
+        return (
+            EPS * self.map.spread * (out + xp.sqrt(own) * self._leverages(a, slice(0, self.rows)))
+        )
+
+    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
+        xp = array_namespace(self.X)
+        safe = xp.where(a > 0, a, xp.ones_like(a))
+        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
+        if self.map.deviations is None or bool(xp.all(a > _FLAT * xp.max(a))):
+            return most
+        every = xp.reshape(self.map.deviations, (-1, self.outputs))
+        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
+        return xp.minimum(most, xp.abs(self.design(rows)) @ every)
+
+    def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η, given the squares of it for every record."""
+        part, error = self._row_terms_sizes(unknowns)
+        return self._accuracy(squared, part, error)
+
+    def _row_terms_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        xp = array_namespace(self.X)
+        if self.outputs == 1:
+            reach = self.reach(unknowns)
+            error = reach * self.slope_errors + self._row_curvature_errors(unknowns)
+            return reach * self.slope_sizes, error
+
+        def sizes(rows: slice) -> Array:
+            return xp.stack(
+                [xp.sqrt(xp.sum(s * s, axis=1)) for s in self.term_sizes(unknowns, rows)], axis=1
+            )
+
+        both = by_rows(sizes, self.rows, self.row_width(unknowns), chunk=self.chunk)
+        return both[:, 0], both[:, 1]
+
+    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η, given the squares of it for every cell."""
+        features = replace(unknowns, label=False)
+        return self._accuracy(squared, *self.term_sizes(features, slice(0, self.rows)))
+
+    def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the relative error of η of a block, given the square of it."""
+        xp = array_namespace(self.X)
+        one = xp.asarray([1.0], dtype=xp.float64)
+        part, error = self._row_terms_sizes(unknowns)
+        total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
+        return float(self._accuracy(squared * one, total * one, off * one)[0])
+
+    def _accuracy(self, squared: Array, part: Array, error: Array) -> Array:
+        """Return the relative error of ``η``, which may be a small difference.
+
+        The Jacobian is the sum of ``r A_V``, of norm ``part`` and off by ``error``, and of another
+        term, whose norm is ``η + part`` at most. Squares of its entries lose to rounding the square
+        of what cancels; where that is much, it was computed from the entries themselves. Of numbers
+        that are next to nothing beside the largest, the error is relative to a share of that.
+        """
+        xp = array_namespace(squared)
+        floor = NEGLIGIBLE**2 * xp.max(squared) if squared.shape[0] else squared
+        squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
+        ratio = cancellation(squared, part)
+        rounds = xp.where(ratio**2 > LOSSY, ratio, ratio**2) * (8 * self.rounding)
+        eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
+        off = xp.where(squared > 0, error / eta, xp.zeros_like(ratio))
+        return xp.where(squared > 0, self.map.accuracy * ratio + off + rounds, xp.zeros_like(off))
+
+    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of whitened Jacobians, given their squares.
+
+        Both ``(m, q)``, for some rows.
+        """
+        xp = array_namespace(self.X)
+        part, error = self.term_sizes(unknowns, rows)
+        # Each column by itself: its error beside its own size is what an inverse sees.
+        columns = [
+            self._accuracy(squared[:, j], part[:, j], error[:, j])[:, None]
+            for j in range(squared.shape[1])
+        ]
+        return xp.concat(columns, axis=1)
+
+    def mended(
+        self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
+    ) -> Array:
+        """Return answers about rows, those that are small differences computed without squares.
+
+        ``take`` makes the answers of whitened Jacobians, ``(m, P, q)``.
+        """
+        xp = array_namespace(self.X)
+        lossy = cancellation(squared, part) ** 2 > LOSSY if not self.paired else squared == squared
+        if len(lossy.shape) == 2:
+            lossy = xp.any(lossy, axis=1)
+        which = xp.nonzero(lossy)[0]
+        width = self.size * self.unknown_count(unknowns)
+        for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
+            squared[which[piece], ...] = take(self.row_jacobians(unknowns, which[piece]))
+        return squared
+
+    def _from_entries(self, unknowns: Unknowns, take: Callable[[Array], Array]) -> Array:
+        """Return what ``take`` makes of the whitened Jacobians of all rows."""
+        width = self.size * self.unknown_count(unknowns)
+        return by_rows(
+            lambda rows: take(self.row_jacobians(unknowns, rows)),
+            self.rows,
+            width,
+            chunk=WIDE_CHUNK,
+        )
+
+    def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the answer about a block, from the entries where it is a small difference."""
+        xp = array_namespace(self.X)
+        part = self.reach(unknowns) * math.sqrt(float(xp.sum(self.slope_sizes[rows] ** 2)))
+        if not self.paired and squared > 0 and (1 + 2 * part / math.sqrt(squared)) ** 2 <= LOSSY:
+            return squared
+        total = self.zeros(self.size, self.size)
+        width = self.size * self.unknown_count(unknowns)
+        for piece in row_slices(rows.shape[0], width, chunk=WIDE_CHUNK):
+            J = self.row_jacobians(unknowns, rows[piece])
+            total += xp.sum(J @ xp.matrix_transpose(J), axis=0)
+        return float(dense_largest(total[None, :, :])[0])
+
+    def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        xp = array_namespace(self.X)
+        r, B = self.slopes(unknowns, rows)
+        if self.paired:
+            J = xp.matrix_transpose(self._beside_own(rows)) @ B
+            own = self._own_class(rows)
+            for y in range(self.outputs):
+                mine = xp.nonzero(own == y)[0]
+                beside = self._columns_beside(unknowns, y) @ r[mine, :].T  # (P, t, m)
+                J[mine, :, : beside.shape[1]] += xp.permute_dims(beside, (2, 0, 1))
+            return J
+        A_V = self.columns_of(unknowns)
+        J = xp.matrix_transpose(self.seen(rows)) @ B
+        t = A_V.shape[1]
+        direct = xp.reshape(A_V, (-1, self.outputs)) @ r.T  # (P t, m)
+        J[:, :, :t] += xp.permute_dims(xp.reshape(direct, (self.size, t, -1)), (2, 0, 1))
+        return J
+
+    def _column_reach(self, unknowns: Unknowns) -> Array:
+        xp = array_namespace(self.X)
+        return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
     # Rows, one by one -----------------------------------------------------------------------
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return the trace of the information about each row, ``(n,)``."""
         xp = array_namespace(self.X)
+        if self.paired:
+            return self._from_entries(unknowns, lambda J: xp.sum(J * J, axis=(1, 2)))
         terms = _InformationTerms(self, unknowns)
         blocks = xp.sum(xp.linalg.diagonal(terms.blocks), axis=2)
 
@@ -128,11 +478,23 @@ class GLMJacobian(ReleaseJacobian):
             cross = xp.sum(R * B[:, :, : terms.count], axis=(1, 2))
             return quadratic + 2 * cross + xp.vecdot(r @ blocks, r)
 
-        return by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        found = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        part = self.reach(unknowns) * self.slope_sizes
+        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
+
+    def row_norms(self, unknowns: Unknowns) -> Array:
+        """Return the largest eigenvalue of the information about each row, ``(n,)``."""
+        if self.paired:
+            return self._from_entries(unknowns, largest_square)
+        found = super().row_norms(unknowns)
+        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
         xp = array_namespace(self.X)
+        if self.paired:
+            features = replace(unknowns, label=False)
+            return self._from_entries(features, lambda J: xp.sum(J * J, axis=1))
         terms = _InformationTerms(self, Unknowns(unknowns.columns, False, unknowns.basis))
         blocks = xp.reshape(xp.linalg.diagonal(terms.blocks), (self.outputs**2, -1))
 
@@ -140,7 +502,11 @@ class GLMJacobian(ReleaseJacobian):
             r, B, Xi, R = terms(rows)
             return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
 
-        return by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        part = self.slope_sizes[:, None] * self._column_reach(unknowns)[None, :]
+        return self.mended(
+            found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
+        )
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
         """Return the function that gives the information matrix of each of some rows, ``(m,q,q)``.
@@ -149,6 +515,13 @@ class GLMJacobian(ReleaseJacobian):
         ``Ξ_kl = x̃ᵀ C_kl x̃`` and ``R_l = Σ_k r_k C_kl x̃``, all restricted to the unknowns.
         """
         xp = array_namespace(self.X)
+        if self.paired:
+
+            def squares(rows: slice) -> Array:
+                J = self.row_jacobians(unknowns, rows)
+                return xp.matrix_transpose(J) @ J
+
+            return squares
         terms = _InformationTerms(self, unknowns)
         t = terms.count
         blocks = xp.reshape(terms.blocks, (self.outputs**2, t * t))
@@ -176,6 +549,11 @@ class GLMJacobian(ReleaseJacobian):
         return r, xp.concat([B, b], axis=2) if unknowns.label else B
 
     # Blocks of the table ----------------------------------------------------------------------
+
+    def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
+        """Return the largest eigenvalue of the information about these unknowns of these rows."""
+        found = 0.0 if self.paired else super().block_norm(unknowns, rows)
+        return self.mended_block(found, unknowns, rows)
 
     def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the trace of the information about each attribute over the rows."""
@@ -205,7 +583,7 @@ class GLMJacobian(ReleaseJacobian):
         r, a, _ = self.derivatives(rows)
         _, B = self.slopes(unknowns, rows)
         total = hessian(
-            self.X[rows, :], B @ xp.matrix_transpose(B), ridge=0.0, intercept=self.intercept
+            self.near[rows, :], B @ xp.matrix_transpose(B), ridge=0.0, intercept=self.intercept
         )
         W = unknowns.of(self.coef)  # (t, K)
         V = self.zeros(D, W.shape[0])
@@ -248,10 +626,12 @@ class GLMJacobian(ReleaseJacobian):
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
         """Return the Jacobian of both releases where they are the same model with other noise.
 
-        The information is then ``Gᵀ(C + C')G``: one release of whitener ``chol(C + C')ᵀ``. Both are
-        about the same rows.
+        The information is then ``Gᵀ(C + C')G``: one release, whose whitener is the R of both
+        whiteners stacked, where that costs no digits. Both are about the same rows.
         """
         xp = array_namespace(self.X)
+        if max(self.map.condition, other.map.condition) > MERGED:
+            return None
         if (self.coef.shape, self.intercept) != (other.coef.shape, other.intercept):
             return None
         ours, theirs = self.derivatives(slice(0, self.rows)), other.derivatives(slice(0, self.rows))
@@ -262,13 +642,16 @@ class GLMJacobian(ReleaseJacobian):
             return None
         both = copy(self)
         both.fit = None  # two releases: a refit would have to change both
-        C = self.whitener.T @ self.whitener + other.whitener.T @ other.whitener
-        both.whitener = xp.linalg.cholesky(C).T
+        stack = xp.concat([self.whitener, other.whitener], axis=0)
+        accuracy = max(self.map.accuracy, other.map.accuracy)
+        both.map = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
+        both.whitener = both.map.matrix
         both._forget()
         return both
 
     def _forget(self) -> None:
         """Drop what was kept of the whitener; called where it changes."""
+        self._seen = None
 
     def _pick(self, rows: Array, piece: slice) -> slice | Array:
         """Return a piece of the rows, as a slice (which copies nothing) where they are all."""
@@ -279,13 +662,12 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         Y = xp.reshape(self.whitener.T @ v, (-1, self.outputs))
         Y_unknown = unknowns.of(Y[: self.features, :])
+        precise = self.map.precise
 
         def one(piece: slice) -> Array:
             here = self._pick(rows, piece)
             r, B = self.slopes(unknowns, here)
-            along = self.X[here, :] @ Y[: self.features, :]
-            if self.intercept:
-                along = along + Y[self.features :, :]
+            along = self.seen(here) @ v if precise else self.design_times(here, Y)
             out = (along[:, None, :] @ B)[:, 0, :]
             out[:, : Y_unknown.shape[0]] += r @ Y_unknown.T
             return out
@@ -297,16 +679,21 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         t = unknowns.features(self.features)
         total = self.zeros(self.size // self.outputs, self.outputs)
+        shown = self.zeros(self.size)
         width = self.features + self.outputs**2
         for piece in row_slices(rows.shape[0], width, chunk=self.chunk):
             here = self._pick(rows, piece)
             r, B = self.slopes(unknowns, here)
             along = (B @ z[piece, :, None])[..., 0]
-            total[: self.features, :] += self.X[here, :].T @ along
-            if self.intercept:
-                total[self.features, :] += xp.sum(along, axis=0)
+            if self.map.precise:
+                AX = xp.matrix_transpose(self.seen(here))
+                shown += xp.sum(AX @ along[:, :, None], axis=(0, 2))
+            else:
+                total[: self.features, :] += self.near[here, :].T @ along
+                if self.intercept:
+                    total[self.features, :] += xp.sum(along, axis=0)
             total[: self.features, :] += unknowns.back(z[piece, :t].T @ r, self.features)
-        return self.whitener @ xp.reshape(total, (-1,))
+        return shown + self.whitener @ xp.reshape(total, (-1,))
 
 
 class _InformationTerms:
@@ -318,22 +705,27 @@ class _InformationTerms:
 
     def __init__(self, jacobian: GLMJacobian, unknowns: Unknowns) -> None:
         xp = array_namespace(jacobian.X)
-        P, K, d = jacobian.size, jacobian.outputs, jacobian.features
+        P, K = jacobian.size, jacobian.outputs
         self.jacobian, self.unknowns = jacobian, unknowns
         D = P // K
-        A = xp.reshape(jacobian.whitener, (P, D, K))
-        A_unknown = unknowns.of(A[:, :d, :], axis=1)
+        A_unknown = jacobian.columns_of(unknowns)
         self.count = t = A_unknown.shape[1]
         by_output = xp.permute_dims(A_unknown, (2, 0, 1))  # (K, P, t)
         self.blocks = xp.matrix_transpose(by_output)[:, None] @ by_output[None, :]
-        C = xp.reshape(jacobian.whitener.T @ xp.reshape(A_unknown, (P, t * K)), (D, K, t, K))
-        self.to_unknowns = xp.reshape(xp.permute_dims(C, (0, 1, 3, 2)), (D, K * K * t))
+        if jacobian.map.precise:
+            self.from_release = xp.reshape(xp.permute_dims(A_unknown, (0, 2, 1)), (P, K * t))
+        else:
+            C = xp.reshape(jacobian.whitener.T @ xp.reshape(A_unknown, (P, t * K)), (D, K, t, K))
+            self.to_unknowns = xp.reshape(xp.permute_dims(C, (0, 1, 3, 2)), (D, K * K * t))
 
     def __call__(self, rows: slice) -> tuple[Array, Array, Array, Array]:
         xp = array_namespace(self.jacobian.X)
         K = self.jacobian.outputs
         r, B = self.jacobian.slopes(self.unknowns, rows)
-        CX = self.jacobian.design_times(rows, self.to_unknowns)
+        if self.jacobian.map.precise:
+            CX = self.jacobian.seen(rows) @ self.from_release
+        else:
+            CX = self.jacobian.design_times(rows, self.to_unknowns)
         CX = xp.reshape(CX, (CX.shape[0], K, K, self.count))
         return r, B, self.jacobian.release_gram(rows), (r[:, None, None, :] @ CX)[:, :, 0, :]
 
@@ -348,6 +740,7 @@ class _Eigenbasis(NamedTuple):
 
     unknowns: Unknowns  # which features
     delta: Array  # (k,), the eigenvalues, rising
+    vectors: Array  # (P, t)
     coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
     whole: bool  # whether they span all of the release
     q: Array  # (k,): the coordinates of A_V w_V
@@ -355,7 +748,7 @@ class _Eigenbasis(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSums:
-    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; those of two blocks add up."""
+    """``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²`` over a block of rows, which add up."""
 
     gram: Array  # (P, P)
     along: Array  # (P,)
@@ -381,12 +774,12 @@ class SingleOutputJacobian(GLMJacobian):
     (:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
     information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
     Whatever block of rows is asked about, the release sees it through three sums over the rows,
-    ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger
-    than P×P.
+    ``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is
+    larger than P×P.
 
     Parameters
     ----------
-    X, coef, intercept, whitener, target
+    X, coef, intercept, whitener, target, near, slope_error
         As there, with ``coef`` of shape ``(d,)``.
     r, a, b
         Slopes, curvatures and label slopes of all rows, ``(n,)``, sample weights folded in.
@@ -401,8 +794,10 @@ class SingleOutputJacobian(GLMJacobian):
         r: Array,
         a: Array,
         b: Array,
-        whitener: Array,
+        whitener: Whitener,
         target: Array,
+        near: Array | None = None,
+        slope_error: Array | None = None,
     ) -> None:
         super().__init__(
             X,
@@ -412,13 +807,24 @@ class SingleOutputJacobian(GLMJacobian):
             whitener=whitener,
             target=target,
             label_size=1,
+            near=near,
+            slope_error=slope_error,
         )
         self.w, self.r, self.a, self.b = coef, r, a, b
         self._kept: _Eigenbasis | None = None
         self._lengths: Array | None = None
         self.inverse_terms: SharedTerms | None = None
 
-    def about(self, X: Array, r: Array, a: Array, b: Array, target: Array) -> SingleOutputJacobian:
+    def about(
+        self,
+        X: Array,
+        r: Array,
+        a: Array,
+        b: Array,
+        target: Array,
+        near: Array | None = None,
+        slope_error: Array | None = None,
+    ) -> SingleOutputJacobian:
         """Return the Jacobian of the same release about other rows, with what was kept of it."""
         other = SingleOutputJacobian(
             X,
@@ -427,11 +833,18 @@ class SingleOutputJacobian(GLMJacobian):
             r=r,
             a=a,
             b=b,
-            whitener=self.whitener,
+            whitener=self.map,
             target=target,
+            near=near,
+            slope_error=slope_error,
         )
         other._kept, other.inverse_terms = self._kept, self.inverse_terms
         return other
+
+    @property
+    def slope_sizes(self) -> Array:
+        """``|r|`` of every record, ``(n,)``."""
+        return array_namespace(self.X).abs(self.r)
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, by secular equations."""
@@ -444,7 +857,10 @@ class SingleOutputJacobian(GLMJacobian):
         lengths = rho if basis.whole else self._release_lengths()
 
         def norms(rows: slice) -> Array:
-            p = self.design_times(rows, basis.coordinates)
+            if self.map.precise:
+                p = self.seen(rows)[:, 0, :] @ basis.vectors
+            else:
+                p = self.design_times(rows, basis.coordinates)
             if not basis.whole:
                 # An eigenvalue is even in this length, so that its cancellation does no harm.
                 rest = lengths[rows] - xp.vecdot(p, p)
@@ -452,7 +868,24 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
-        return by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
+        found = by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
+        found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
+        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
+
+    def _off_the_pole(self, found: Array, pole: Array, unknowns: Unknowns) -> Array:
+        """Return norms, those next to the largest pole from the entries where that is cheap.
+
+        Poles may lie so close together that the secular equation has lost half its digits there.
+        """
+        xp = array_namespace(self.X)
+        which = xp.nonzero((found > 0) & (found <= (1 + _POLE) * pole))[0]
+        count = self.unknown_count(unknowns)
+        cost = float(which.shape[0]) * self.size * count * min(self.size, count)
+        if which.shape[0] == 0 or cost > _POLE_WORK:
+            return found
+        for piece in row_slices(int(which.shape[0]), self.size * count, chunk=WIDE_CHUNK):
+            found[which[piece]] = largest_square(self.row_jacobians(unknowns, which[piece]))
+        return found
 
     def release_gram(self, rows: slice) -> Array:
         """Return ``‖A x̃‖²`` of some rows, ``(m, 1, 1)``."""
@@ -461,16 +894,17 @@ class SingleOutputJacobian(GLMJacobian):
     def _release_lengths(self) -> Array:
         """Return ``‖A x̃‖²`` of every row; kept, since every question about a row asks for it."""
         if self._lengths is None:
-            A, xp = self.whitener, array_namespace(self.X)
+            xp = array_namespace(self.X)
 
             def squares(rows: slice) -> Array:
-                AX = self.design_times(rows, A.T)
+                AX = self.seen(rows)[:, 0, :]
                 return xp.vecdot(AX, AX)
 
             self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
         return self._lengths
 
     def _forget(self) -> None:
+        super()._forget()
         self._kept = self._lengths = self.inverse_terms = None
 
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
@@ -494,7 +928,7 @@ class SingleOutputJacobian(GLMJacobian):
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
         if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns, delta, A.T @ U, whole, q)
+        self._kept = _Eigenbasis(unknowns, delta, U, A.T @ U, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:
@@ -502,26 +936,36 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self.rank_two(unknowns)
-        along_w = A.T @ (A_V @ w_V)
-        slopes = self.design_times(slice(0, self.rows), along_w)
-        return self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
+        every, Aw = slice(0, self.rows), A_V @ w_V
+        if self.map.precise:
+            slopes = self.seen(every)[:, 0, :] @ Aw
+        else:
+            slopes = self.design_times(every, A.T @ Aw)
+        found = self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
+        part = self.reach(unknowns) * self.slope_sizes
+        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        to_z, lengths = A.T @ A_V, self._release_lengths()
+        lengths, to_z = self._release_lengths(), None if self.map.precise else A.T @ A_V
         diagonal = xp.sum(A_V * A_V, axis=0)
 
         def cells(rows: slice) -> Array:
-            z = self.design_times(rows, to_z)
-            # Completed to the square of J's column, so that nothing cancels below zero.
+            precise = to_z is None
+            z = self.seen(rows)[:, 0, :] @ A_V if precise else self.design_times(rows, to_z)
             slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
             slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * z
             slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
             return xp.where(slope > 0, slope, xp.zeros_like(slope))
 
-        return by_rows(cells, self.rows, self.size, chunk=self.chunk)
+        found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
+        part = self.slope_sizes[:, None] * xp.sqrt(diagonal)[None, :]
+        # Where the terms of the square cancel, the entries of J's column are squared instead.
+        return self.mended(
+            found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
+        )
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -556,21 +1000,21 @@ class SingleOutputJacobian(GLMJacobian):
         count = self.unknown_count(unknowns)
         return self.size + (count**2 if count <= _SMALL else count)
 
-    def inverse_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the inverse information about each row, ``(n,)``."""
-        if unknowns.label:
-            return super().inverse_traces(unknowns)
-        return inverse_traces(self, unknowns)
-
-    def inverse_diagonal(self, unknowns: Unknowns) -> Array:
-        """Return the diagonal of the inverse information about each row, ``(n, q)``."""
-        if unknowns.label:
-            return super().inverse_diagonal(unknowns)
+    def inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the diagonal of the inverse information about each row, and its errors."""
+        if unknowns.label or self.unknown_count(unknowns) == 1 or self.map.precise:
+            return super().inverses(unknowns)
         return inverse_diagonal(self, unknowns)
+
+    def traces_of_inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
+        if unknowns.label or self.unknown_count(unknowns) == 1 or self.map.precise:
+            return super().traces_of_inverses(unknowns)
+        return inverse_traces(self, unknowns)
 
     def inverse_work(self, unknowns: Unknowns) -> float:
         """Return about how many multiplications a row's inverse information takes."""
-        if unknowns.label:
+        if unknowns.label or self.map.precise:
             return super().inverse_work(unknowns)
         return float(self.size) * self.unknown_count(unknowns)
 
@@ -578,7 +1022,8 @@ class SingleOutputJacobian(GLMJacobian):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
-        return self.norm_of(unknowns, self.block_sums(unknowns, rows))
+        found = self.norm_of(unknowns, self.block_sums(unknowns, rows))
+        return self.mended_block(found, unknowns, rows)
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c`` for these unknowns."""
@@ -586,15 +1031,18 @@ class SingleOutputJacobian(GLMJacobian):
 
     def norm_of(self, unknowns: Unknowns, sums: BlockSums) -> float:
         """Return the largest eigenvalue of what the release sees of a block with these sums."""
-        A, A_V, w_V = self.restricted(unknowns)
-        Aw, Ah = A_V @ w_V, A @ sums.along
-        total = A @ sums.gram @ A.T + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
+        _, A_V, w_V = self.restricted(unknowns)
+        Aw, Ah = A_V @ w_V, sums.along
+        total = sums.gram + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
         total += sums.spread * (A_V @ A_V.T)
         return float(dense_largest(total[None, :, :])[0])
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
-        return self.column_norms_of(attributes, self.column_sums(attributes, rows))
+        found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
+        for k, unknowns in enumerate(attributes):
+            found[k] = self.mended_block(float(found[k]), unknowns, rows)
+        return found
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
@@ -617,8 +1065,8 @@ class SingleOutputJacobian(GLMJacobian):
         """
         xp = array_namespace(self.X)
         A = self.whitener
-        delta, Q = xp.linalg.eigh(A @ sums.gram @ A.T)
-        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A @ sums.along) @ Q
+        delta, Q = xp.linalg.eigh((sums.gram + sums.gram.T) / 2)
+        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), sums.along @ Q
         whitener = Q.T @ A
         out = self.zeros(len(attributes))
         single = {
@@ -628,7 +1076,7 @@ class SingleOutputJacobian(GLMJacobian):
         }
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
             w = attributes[k].of(self.w)
-            U = attributes[k].of(whitener[:, : self.features], axis=1)
+            U = Q.T @ self.columns_of(attributes[k])[:, :, 0]
             S = self.zeros(w.shape[0] + 1, w.shape[0] + 1)
             S[:-1, :-1] = sums.spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
             S[:-1, -1] = S[-1, :-1] = w
@@ -647,10 +1095,14 @@ class SingleOutputJacobian(GLMJacobian):
         """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
         xp = array_namespace(self.X)
         sums = self._sums(self.a**2, rows)
-        A, A_V, w_V = self.restricted(unknowns)
-        constant = xp.sum((A @ sums.gram) * A) * w_V**2
+        _, A_V, w_V = self.restricted(unknowns)
+        constant = xp.sum(xp.linalg.diagonal(sums.gram)) * w_V**2
         spread = sums.spread * xp.sum(A_V**2, axis=0)
-        return constant + 2 * w_V * (A_V.T @ (A @ sums.along)) + spread
+        found = constant + 2 * w_V * (A_V.T @ sums.along) + spread
+        part = math.sqrt(float(sums.spread)) * self._column_reach(unknowns)
+        if bool(xp.any(cancellation(found, part) ** 2 > LOSSY)):
+            return super()._cell_sums(unknowns, rows)
+        return found
 
     def _sums(self, c: Array, rows: Array) -> BlockSums:
         """Return the sums over some rows with ``c`` of every row of the table.
@@ -659,18 +1111,27 @@ class SingleOutputJacobian(GLMJacobian):
         """
         xp = array_namespace(self.X)
         s = self.a * self.r
-        if rows.shape[0] == self.rows:
-            gram, along = bordered_gram(self.X, c, self.intercept), self.X.T @ s
+        gram: Array = 0.0
+        along: Array = 0.0
+        whole = rows.shape[0] == self.rows
+        if self.map.precise:
+            for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
+                here = piece if whole else rows[piece]
+                AX = self.seen(here)[:, 0, :]
+                gram, along = gram + weighted_gram(AX, c[here]), along + AX.T @ s[here]
+            return BlockSums(gram, along, xp.sum(self.r[rows] ** 2))
+        if whole:
+            gram, along = bordered_gram(self.near, c, self.intercept), self.near.T @ s
         else:
-            gram = along = 0.0
             for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
                 here = rows[piece]
-                X = self.X[here, :]
+                X = self.near[here, :]
                 gram = gram + bordered_gram(X, c[here], self.intercept)
                 along = along + X.T @ s[here]
         if self.intercept:
             along = xp.concat([along, xp.reshape(xp.sum(s[rows]), (1,))])
-        return BlockSums(gram, along, xp.sum(self.r[rows] ** 2))
+        A = self.whitener
+        return BlockSums(A @ gram @ A.T, A @ along, xp.sum(self.r[rows] ** 2))
 
     # What the methods above have in common ----------------------------------------------------
 
@@ -678,12 +1139,13 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the same Jacobian with the label counted in steps of this size."""
         if step == 1.0:
             return self
-        return self.about(self.X, self.r, self.a, step * self.b, self.target)
+        return self.about(
+            self.X, self.r, self.a, step * self.b, self.target, self.near, self._slope_error
+        )
 
     def restricted(self, unknowns: Unknowns) -> tuple[Array, Array, Array]:
         """Return ``A``, ``A_V`` and ``w_V``."""
-        A = self.whitener
-        return A, unknowns.of(A[:, : self.features], axis=1), unknowns.of(self.w)
+        return self.whitener, self.columns_of(unknowns)[:, :, 0], unknowns.of(self.w)
 
     def rank_two(self, unknowns: Unknowns) -> tuple[Array, Array]:
         """Return ``c`` and ``s = a r`` of every row."""
@@ -691,3 +1153,21 @@ class SingleOutputJacobian(GLMJacobian):
         w_V = unknowns.of(self.w)
         c = self.a * self.a * xp.sum(w_V * w_V)
         return (c + self.b * self.b if unknowns.label else c), self.a * self.r
+
+
+def cancellation(squared: Array, part: Array) -> Array:
+    """Return how many times larger than η the terms are, at most, whose sum it is the norm of."""
+    xp = array_namespace(squared)
+    eta = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
+    # Of nothing but zeros nothing cancels.
+    safe = xp.where(eta > 0, eta, xp.ones_like(eta))
+    ratio = 1 + 2 * part / safe
+    return xp.where(
+        eta > 0, ratio, xp.where(part > 0, xp.full_like(ratio, 1e8), xp.ones_like(ratio))
+    )
+
+
+def largest_square(J: Array) -> Array:
+    """Return the square of the largest singular value of each of some matrices, ``(m,)``."""
+    xp = array_namespace(J)
+    return xp.linalg.svdvals(J)[:, 0] ** 2

@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
-from scipy.linalg import cholesky, eigvalsh
+from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 
 from seepage.core.spectra import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Array = Any
 
@@ -337,15 +337,15 @@ def largest_after_update(delta: Array, U: Array, S: Array) -> float:
     xp = array_namespace(delta)
     P, k = U.shape
     top = float(xp.max(delta))
-    update = as_numpy(S)
-    reach = _largest_product(update, as_numpy(U.T @ U))
+    update = _wide(S)
+    reach = _largest_product(update, _wide(U.T @ U))
     close = _CLOSEST * float(xp.finfo(delta.dtype).eps) * max(top, reach)
     low, high = top + close, top + reach
     if reach > 0 and k <= _LOW_RANK * P and high > low:
 
         def excess(at: float) -> float:
             K = U.T @ (U / (at - delta)[:, None])
-            return 1 / max(_largest_product(update, as_numpy(K)), 1e-300) - 1
+            return 1 / max(_largest_product(update, _wide(K)), 1e-300) - 1
 
         # Rounding may leave either end on the root itself.
         if excess(low) < 0:
@@ -357,14 +357,17 @@ def largest_after_update(delta: Array, U: Array, S: Array) -> float:
     return float(dense_largest(whole[None, :, :])[0])
 
 
+def _wide(values: Array) -> np.ndarray:
+    return as_numpy(values).astype(float)
+
+
 def _largest_product(S: np.ndarray, K: np.ndarray) -> float:
     """Return the largest eigenvalue of ``S K`` for a positive semi-definite ``K``."""
     scale = np.sqrt(np.diagonal(K))
     scale = np.where(scale > 0, scale, 1.0)
-    # A unit diagonal first: near a pole one direction is larger than all others by far. The
-    # smallest of ridges lets dependent directions through.
-    correlation = K / np.outer(scale, scale)
-    correlation[np.diag_indices_from(correlation)] += 4 * len(K) * np.finfo(float).eps
-    L = scale[:, None] * cholesky(correlation, lower=True)
+    # A unit diagonal first: near a pole one direction is larger than all others by far. By
+    # eigenvalues, for which dependent directions are no obstacle.
+    values, vectors = np.linalg.eigh(K / np.outer(scale, scale))
+    L = scale[:, None] * (vectors * np.sqrt(np.maximum(values, 0.0)))
     last = len(K) - 1
     return float(eigvalsh(L.T @ S @ L, subset_by_index=[last, last])[0])

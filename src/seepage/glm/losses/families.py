@@ -123,8 +123,8 @@ gaussian = Family(
 
 bernoulli = Family(
     name="bernoulli",
-    loss=lambda m, y: _softplus(m) - y * m,
-    # s(m) − y, in a form that keeps its digits where a record is fitted well.
+    # log(1 + eᵐ) − y m, then s(m) − y, in forms that keep their digits where a fit is good.
+    loss=lambda m, y: (1 - y) * _softplus(m) + y * _softplus(-m),
     slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
     curvature=_bernoulli_curvature,
     label_slope=lambda m, y: -array_namespace(m).ones_like(m),
@@ -222,9 +222,14 @@ class Categorical:
     def loss(self, M: Array, Y: Array) -> Array:
         """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every record, (n,)."""
         xp = array_namespace(M)
-        top = xp.max(M, axis=1, keepdims=True)
-        log_sum = top[:, 0] + xp.log(xp.sum(xp.exp(M - top), axis=1))
-        return log_sum - xp.sum(Y * M, axis=1)
+        # Beside the label's own margin, and the largest apart: it keeps its digits where a fit is
+        # good.
+        beside = M - xp.sum(Y * M, axis=1)[:, None]
+        top = xp.max(beside, axis=1, keepdims=True)
+        classes = xp.arange(M.shape[1], device=device(M))
+        first = xp.argmax(beside, axis=1)[:, None] == classes[None, :]
+        powers = xp.where(first, xp.zeros_like(beside), xp.exp(beside - top))
+        return top[:, 0] + xp.log1p(xp.sum(powers, axis=1))
 
     def mean(self, M: Array) -> Array:
         """Return the probabilities ``π = softmax(m)`` of every record, (n, K)."""

@@ -36,11 +36,11 @@ from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, hessian
-from seepage.glm.leakage import whitened_inverse
+from seepage.glm.jacobian.whitening import whitened_inverse
 from seepage.glm.losses.families import Categorical
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Rows = slice | np.ndarray
 

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,6 +80,8 @@ def simulate(
     batch_size: int = 32,
     lr: float = 0.01,
     local_steps: int = 1,
+    local_epochs: int | None = None,
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     per_round: int | None = None,
     max_norm: float | None = None,
     noise_multiplier: float = 0.0,
@@ -91,7 +94,9 @@ def simulate(
 
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
-    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients.
+    and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients;
+    with an ``optimiser`` of your own it sends ``θ − θ_client``.
+
     Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
     by the records that a client has, in FedSGD by those of its batch; with noise, every client
     counts the same, for its share in the mean is what the noise has to hide. Buffers (the running
@@ -110,7 +115,13 @@ def simulate(
     batch_size, lr
         Of every local step; plain SGD.
     local_steps
-        Local steps of FedAvg.
+        Local steps of FedAvg, each on a batch drawn anew.
+    local_epochs
+        Instead, how often each client goes through all its records, in shuffled batches.
+    optimiser
+        Makes the optimiser of a client from the parameters, for FedAvg:
+        ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
+        round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
     per_round
         How many clients, drawn at random, take part in a round; by default all.
     max_norm
@@ -148,6 +159,8 @@ def simulate(
         batch_size=batch_size,
         lr=lr,
         local_steps=local_steps,
+        local_epochs=local_epochs,
+        optimiser=optimiser,
         per_round=per_round,
         max_norm=max_norm,
         noise_multiplier=noise_multiplier,
@@ -186,6 +199,8 @@ class _Server:
     batch_size: int
     lr: float
     local_steps: int
+    local_epochs: int | None
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None
     per_round: int | None
     max_norm: float | None
     noise_multiplier: float
@@ -197,6 +212,13 @@ class _Server:
             raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
+        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
+            raise InputError(
+                "In FedSGD clients send the gradient of one batch, with neither epochs nor an "
+                "optimiser; use method='fedavg'."
+            )
+        if self.local_epochs is not None and (self.local_epochs < 1 or self.local_steps != 1):
+            raise InputError("Give local_epochs (at least 1) or local_steps, not both.")
         self._losses = per_record(self.loss)
         self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
         if not self.clients:
@@ -220,6 +242,8 @@ class _Server:
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError("The network has no parameter with requires_grad to be trained.")
+        # What one unit of an update moves the parameters by.
+        self._scale = self.lr if self.optimiser is None else 1.0
         self._checked: set[int] = set()  # clients whose labels were compared with the output
 
     def _read(self, place: int, client: Any) -> Client:
@@ -265,7 +289,7 @@ class _Server:
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 for update, share in zip(seen, shares, strict=True):
-                    parameter -= self.lr * share * update.values[name]
+                    parameter -= self._scale * share * update.values[name]
             for name, buffer in sent_buffers(self.net).items():
                 step = sum(w * u.values[name] for w, u in zip(shares, seen, strict=True))
                 # Whole numbers and masks stay what they are.
@@ -294,24 +318,36 @@ class _Server:
             return update | {name: moved_by(before[name], after[name]) for name in before}
 
     def _update(self, client: int, draw: torch.Generator) -> State:
+        batches = self._batches(len(self.clients[client][1]), draw)
         if self.method == "fedsgd":
-            return self._gradient(client, draw)
+            return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        for _ in range(self.local_steps):
-            gradient = self._gradient(client, draw)
-            with torch.no_grad():
-                for name, parameter in self._trained.items():
-                    parameter -= self.lr * gradient[name]
+        made = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
+        optimiser = made(list(self._trained.values()))
+        for rows in batches:
+            gradient = self._gradient(client, rows)
+            for name, parameter in self._trained.items():
+                parameter.grad = gradient[name]
+            optimiser.step()
         found = {}
         with torch.no_grad():
             for name, parameter in self._trained.items():
-                found[name] = (start[name] - parameter) / self.lr
+                parameter.grad = None
+                found[name] = (start[name] - parameter) / self._scale
                 parameter.copy_(start[name])
         return found
 
-    def _gradient(self, client: int, draw: torch.Generator) -> State:
+    def _batches(self, records: int, draw: torch.Generator) -> Iterator[Tensor]:
+        """Yield the records of every local step."""
+        if self.local_epochs is None:
+            for _ in range(self.local_steps):
+                yield torch.randperm(records, generator=draw)[: self.batch_size]
+        for _ in range(self.local_epochs or 0):
+            yield from torch.randperm(records, generator=draw).split(self.batch_size)
+
+    def _gradient(self, client: int, chosen: Tensor) -> State:
         x, y = self.clients[client]
-        rows: Any = torch.randperm(len(y), generator=draw)[: self.batch_size].to(y.device)
+        rows = chosen.to(y.device)
         with torch.enable_grad():
             output = call(self.net, rows_of(x, rows))
             if client not in self._checked:

@@ -24,8 +24,7 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.traces import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
-from seepage.tables.frames import as_numpy
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy
 
 _AT_A_TIME = 8  # lines of the Jacobian that share one pass
 

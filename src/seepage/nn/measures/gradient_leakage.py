@@ -39,7 +39,7 @@ from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
 from seepage.support.number_check import check_positive
-from seepage.tables.frames import MemorySource, Table
+from seepage.tables.source import MemorySource, Table
 
 CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",

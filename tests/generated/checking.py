@@ -1,0 +1,133 @@
+"""Compare the package's answers to one problem with the truth, and say what broke which rule."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+from problems import Problem, draw
+from questions import questions
+from truth import NoMinimiserError
+
+import seepage as sp
+
+TIMES_STATED = 10.0  # an answer may be off by so many times its stated accuracy
+GOOD, GOOD_CONDITION = 1e-6, 1e8  # what must be stated in float64 up to this condition number
+NO_REFUSAL = 1e10  # the condition number up to which only problems without an answer are refused
+NEGLIGIBLE = 1e-8
+BEYOND = 1e40
+SINGULAR = 1e-3  # an information is singular where its accuracy times its condition passes this
+
+
+@dataclass
+class Verdict:
+    """What one problem showed."""
+
+    seed: int
+    kind: str
+    family: str
+    condition: float
+    answers: int = 0
+    refusals: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    worst: float = 0.0  # the error over the stated accuracy
+    least_stated: float = 0.0  # the worst accuracy that was stated
+
+
+def judge(seed: int, kind: str | None = None) -> Verdict:
+    """Draw the problem of a seed, ask everything about it, and compare."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _judge(draw(seed, kind))
+
+
+def _judge(problem: Problem) -> Verdict:
+    verdict = Verdict(problem.seed, problem.kind, problem.family, float("inf"))
+    try:
+        whitened = problem.truth.whitened(problem.scale)
+        verdict.condition = problem.truth.condition
+    except NoMinimiserError:
+        whitened = None
+    try:
+        leak = problem.leakage()
+    except sp.InputError as error:
+        _refused(verdict, error, whitened is not None)
+        return verdict
+    except Exception as error:
+        verdict.broken.append(f"raised {type(error).__name__}: {str(error)[:80]}")
+        return verdict
+    if whitened is None:
+        return verdict  # separable to rounding only, or nearly: nothing to compare with
+    scale = whitened.measure(whitened.block(None, None, True), "fil")
+    for question in questions(problem, whitened):
+        try:
+            answer = question.ask(leak)
+        except sp.InputError as error:
+            _refused(verdict, error, "one-hot" not in str(error))
+            continue
+        except Exception as error:
+            verdict.broken.append(
+                f"{question.name} raised {type(error).__name__}: {str(error)[:80]}"
+            )
+            continue
+        true, condition = question.true()
+        found = np.asarray(answer, dtype=float)
+        _compare(
+            verdict, problem, question.name, answer, true.reshape(found.shape), condition, scale
+        )
+    return verdict
+
+
+def _compare(
+    verdict: Verdict,
+    problem: Problem,
+    name: str,
+    answer: sp.Result,
+    true: np.ndarray,
+    condition: np.ndarray | None,
+    scale: float,
+) -> None:
+    found = np.asarray(answer, dtype=float)
+    if condition is not None:
+        true = np.where(true * scale**2 > BEYOND, np.inf, true)  # of what a square can tell
+        found = np.where(found * scale**2 > BEYOND, np.inf, found)
+    verdict.answers += found.size
+    stated = np.broadcast_to(np.asarray(answer.accuracy, dtype=float), found.shape)
+    # Of numbers that are nothing beside the largest of their view, a share of that counts.
+    finite = np.where(np.isfinite(true), np.abs(true), 0.0)
+    floor = NEGLIGIBLE * np.max(finite) if condition is None else 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.where(found == true, 0.0, np.abs(found - true) / np.maximum(np.abs(true), floor))
+    # Zero to rounding, beside what the whole record shows.
+    error = np.where((true <= 1e-40 * scale) & (found <= 1e-12 * scale), 0.0, error)
+    if condition is None:
+        worst = float(np.max(stated))
+        verdict.least_stated = max(verdict.least_stated, worst)
+        if problem.dtype == "float64" and verdict.condition < GOOD_CONDITION and worst > GOOD:
+            verdict.broken.append(f"{name} states no better than {worst:.1e}")
+    else:
+        shape = (len(condition), *(1,) * (found.ndim - 1)) if found.ndim else ()
+        at = np.broadcast_to(condition.reshape(shape), found.shape)
+        hopeless = at * max(verdict.least_stated, 1e-15) > SINGULAR
+        # Where the information is singular to its accuracy, infinity is the answer.
+        error = np.where(np.isinf(found) & hopeless, 0.0, error)
+        error = np.where(np.isinf(true) & (found > 0) & hopeless, 0.0, error)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(error == 0, 0.0, error / stated)
+    ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    top = float(np.max(ratio, initial=0.0))
+    verdict.worst = max(verdict.worst, top)
+    if top > TIMES_STATED:
+        k = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        verdict.broken.append(
+            f"{name}: {found[k]:.6g} for {true[k]:.6g}, accuracy stated {stated[k]:.1e}"
+        )
+
+
+def _refused(verdict: Verdict, error: Exception, has_answer: bool) -> None:
+    reason = re.sub(r"'[^']*'|[\d.]+(e[-+]?\d+)?", "…", str(error).split(":")[0].split(";")[0])
+    verdict.refusals.append(reason[:100])
+    if has_answer and verdict.condition < NO_REFUSAL:
+        verdict.broken.append(f"refused at condition {verdict.condition:.1e}: {str(error)[:120]}")

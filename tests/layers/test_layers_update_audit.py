@@ -1,0 +1,92 @@
+"""Recorded updates of clients who train as people do, audited without the clients' records."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seepage.errors import InputError
+from seepage.layers import LayerGradients, audit_updates, record_updates
+
+CLIENTS, ROUNDS = 16, 3
+TRAIT = np.arange(CLIENTS) % 2  # the property of every client, which shows in its inputs
+
+
+def trained_locally(net, x, y):
+    """Return what a client moves by in two epochs of Adam with weight decay, buffers included."""
+    local = copy.deepcopy(net)
+    optimiser = torch.optim.AdamW(local.parameters(), lr=0.01, weight_decay=0.1)
+    for rows in torch.arange(len(y)).repeat(2).split(16):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(local(x[rows]), y[rows]).backward()
+        optimiser.step()
+    after = local.state_dict()
+    return {name: value - after[name] for name, value in net.state_dict().items()}
+
+
+@cache
+def recording():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
+    seen = []
+    for _ in range(ROUNDS):
+        for client in range(CLIENTS):
+            x, y = torch.randn(48, 6), torch.randint(0, 2, (48,))
+            x[:, 0] += 2 * y
+            x[:, 3:] += 2 * float(TRAIT[client])
+            seen.append(trained_locally(net, x, y))
+    return record_updates(net, seen, nodes=np.tile(np.arange(CLIENTS), ROUNDS))
+
+
+def test_the_layer_that_tells_is_named_without_the_records():
+    found = audit_updates(
+        recording(), np.tile(TRAIT, ROUNDS), family="logistic", folds=4, unit="bits"
+    )
+    assert found.v_information.layers == ("0", "1", "1.buffers", "3")
+    assert "1.buffers" in found.protect
+    assert found.v_information["1.buffers"] > 0.5
+    assert found.sensitivity is None
+    assert set(found.refused) == {"sensitivity", "Fisher information", "PLIS"}
+    assert "Not measured: sensitivity, which is the derivative of one gradient" in str(found)
+    assert found.table().column_names[:3] == ["layer", "size", "v_information"]
+    assert found.mix == "recorded"
+    names = [remedy.name for remedy in found.remedies]
+    assert names[0] == "as it is"
+    assert names[-1].endswith("noise 1 × that")
+    assert found.remedies[-1].value < found.remedies[0].value
+
+
+def test_a_property_that_means_nothing_is_not_found_in_the_clients():
+    draw = np.random.default_rng(3)
+    named = 0
+    for _ in range(4):
+        labels = np.tile(draw.permutation(TRAIT), ROUNDS)
+        found = audit_updates(recording(), labels, family="logistic", folds=4)
+        named += len(found.protect) > 0
+    assert named <= 1
+
+
+def test_groups_may_be_left_out():
+    bare = replace(recording(), nodes=None)
+    labels = np.tile(TRAIT, ROUNDS)
+    options = {"family": "logistic", "folds": 4}
+    one = audit_updates(recording(), labels, groups=False, **options)
+    other = audit_updates(bare, labels, **options)
+    np.testing.assert_array_equal(one.v_information.values, other.v_information.values)
+
+
+def test_updates_that_cannot_be_audited():
+    with pytest.raises(InputError, match="updates must be a recording, not dict"):
+        audit_updates({"0": np.ones((4, 2))}, [0, 1, 0, 1])
+    with pytest.raises(InputError, match="noise must be a number"):
+        audit_updates(recording(), np.tile(TRAIT, ROUNDS), noise=-1)
+    still = LayerGradients.of({"0": np.zeros((20, 3))})
+    found = audit_updates(still, np.arange(20) % 2, family="logistic")
+    assert [remedy.name for remedy in found.remedies] == ["as it is"]
+    assert "no norm to clip to" in found.notes[0]
