@@ -69,7 +69,7 @@ class Exchange:
         >>> clients = np.repeat(np.arange(4), 3)
         >>> found = Exchange.of(clients % 2, clients // 2, clients)
         >>> found.arrangements(), found.over_all()
-        (4.0, True)
+        (6.0, True)
         """
         if groups is None:
             return Exchange(np.arange(len(labels)), labels, fold, fold, False)

@@ -479,7 +479,7 @@ def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
 
 
 def _too_few(exchange: Exchange, ways: float) -> str:
-    what = f"{len(exchange.label)} groups" if exchange.grouped else "groups"
+    what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
         f"The labels of the {what} can be exchanged in {ways:.0f} ways only, so no P-value can be "
         f"below {1 / ways:.2g}: the test cannot find anything, whatever there is; record more."
