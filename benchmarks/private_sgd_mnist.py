@@ -87,7 +87,8 @@ def main() -> int:
     rows = np.asarray(done.accountant_.records("dfil"))
     print(f"{STEPS} steps of 600 records in {seconds:.0f} s; accuracy {100 * accuracy:.2f} %")
     print(f"{done.accountant_.privacy(1e-5)}")
-    print(f"dFIL of {len(rows):,} records: median {np.median(rows):.3g}, largest {rows.max():.3g}")
+    middle, largest = np.nanmedian(rows), np.nanmax(rows)
+    print(f"dFIL of {len(rows):,} records: median {middle:.3g}, largest {largest:.3g}")
     print(f"killed after {reached} steps and resumed: {'same' if same else 'OTHER'} final numbers")
     return 0 if same and accuracy >= WANTED and 0 < reached < STEPS else 1
 

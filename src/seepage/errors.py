@@ -26,3 +26,11 @@ def nearest(name: object, candidates: Iterable[object]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing."""
     close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def not_whole(file: str, kind: str) -> InputError:
+    """Return the refusal of a file that cannot be read to its end."""
+    return InputError(
+        f"{file} is not a whole {kind} file: it may have been cut off or damaged; write or copy it "
+        "again."
+    )

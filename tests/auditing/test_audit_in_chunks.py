@@ -227,6 +227,22 @@ def test_identifiers_constants_and_codes(tmp_path):
     assert "almost" in [a.name for a in ours.attributes]
 
 
+def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
+    table = people(ROWS).select(["age", "weight"])
+    half = np.array([0.5, 1.0, 2.5])[np.arange(ROWS) % 3]
+    almost = [f"{k}.5" for k in range(ROWS)]
+    almost[100], almost[230] = "unknown", "none"
+    table = table.append_column("half", pa.array(half)).append_column("almost", pa.array(almost))
+    ours, theirs = both(table, tmp_path, "half", drop=("almost",), categorical=("half",))
+    alike(ours, theirs)
+    assert ours.classes == ("0.5", "1", "2.5")
+    for path in (tmp_path / "people", tmp_path / "people.parquet"):
+        with pytest.raises(InputError, match="'almost' holds numbers, but also text, first in row"):
+            answer(Question(table=path, target="age"))
+        with pytest.raises(InputError, match="in row 100;"):
+            answer(Question(table=path, target="age"))
+
+
 def test_a_flag_as_the_target_and_unscaled(tmp_path):
     table = people(ROWS).select(["age", "weight", "smoker", "town"])
     alike(*both(table, tmp_path, "smoker", scale=False, sigma=0.1))

@@ -122,6 +122,11 @@ def test_layers_to_protect():
     assert layers_to_protect(clear) == ["a", "b"]
     nothing = result([0.01, 0.0], [-0.1, -0.1], [0.1, 0.1], [0.4, 0.6])
     assert layers_to_protect(nothing) == []
+    # Of twenty layers of nothing, one is at or below 0.05; few clients leave the interval wide.
+    chance = result([0.02] + [0.0] * 5, [0.01] + [-0.1] * 5, [0.1] * 6, [0.03] + [0.5] * 5)
+    assert layers_to_protect(chance) == []
+    wide = result([0.98, 0.5, 0.03], [-0.3, -0.2, -0.1], [1.0, 0.9, 0.1], [0.001, 0.002, 0.001])
+    assert layers_to_protect(wide) == ["a", "b"]
 
 
 def test_per_layer_results():

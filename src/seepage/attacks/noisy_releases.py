@@ -13,7 +13,7 @@ from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.classifiers import LogisticRegression
 from seepage.glm.estimators.regressors import GLMRegressor
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 
 @dataclass(frozen=True, eq=False)

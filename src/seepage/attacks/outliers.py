@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Numbers = NDArray[np.float64]
 

@@ -32,7 +32,7 @@ from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
-from seepage.tables.frames import MemorySource, Table
+from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
 SEPARABLE_L2 = 1e-2

@@ -16,7 +16,7 @@ import typer
 from seepage.auditing.audit import Tell, audit_table
 from seepage.auditing.findings import Audit, Gate
 from seepage.auditing.intake.files import read_file
-from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
@@ -24,7 +24,6 @@ from seepage.errors import InputError
 from seepage.tables.names import shown
 
 if TYPE_CHECKING:
-    from seepage.auditing.intake.table import TableToAudit
     from seepage.streams.disk.files import Batches
 
 _STAGES = 6

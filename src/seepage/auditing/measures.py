@@ -41,7 +41,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.leakage import release_of
 from seepage.support.files import Writer
-from seepage.tables.encoded import labels_of
+from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk, RowSource
 from seepage.tables.table_file import write_each
 
@@ -461,7 +461,7 @@ def _by_group(
     values: np.ndarray, eta: np.ndarray, block: Callable[[np.ndarray], Any]
 ) -> dict[str, GroupSums]:
     """Return the sums of every group, given the function that forms those of some rows."""
-    texts = labels_of(pa.chunked_array([pa.array(values, from_pandas=True)]), missing="(missing)")
+    texts = labels_of(pa.array(values, from_pandas=True), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
     found = {}
     for k, label in enumerate(known.tolist()):

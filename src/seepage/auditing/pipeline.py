@@ -29,12 +29,12 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.encoded import category_spread
-from seepage.tables.frames import as_numpy, read_table
+from seepage.tables.columns import category_spread
+from seepage.tables.source import as_numpy, check_column, read_table
 
 _TARGET_KINDS = {
     "linear": "numeric",
@@ -193,8 +193,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     else:
         wanted = [groups] if isinstance(groups, str) else list(groups)
         for name in wanted:
-            if name not in frame.columns:
-                raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+            check_column(name, frame.columns)
         found = {name: frame[name].to_numpy() for name in wanted}
     for name, labels in found.items():
         if labels.shape != (len(frame),):
@@ -277,8 +276,7 @@ def _raw_attributes(
         Columns of numbers that are codes of categories, and of two numbers that are quantities.
     """
     for name in [*categorical, *quantities]:
-        if name not in frame.columns:
-            raise InputError(f"There is no column {name!r}{nearest(name, frame.columns)}.")
+        check_column(name, frame.columns)
     probe = frame[: min(_PROBED, len(frame))]
     apply = _applied(transform, named)
     start = apply(probe)

@@ -15,7 +15,7 @@ from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegres
 from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Categorical
-from seepage.tables.frames import MemorySource, Table
+from seepage.tables.source import MemorySource, Table
 
 if TYPE_CHECKING:
     from seepage.tables.source import RowSource

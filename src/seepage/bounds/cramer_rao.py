@@ -16,8 +16,7 @@ from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy
 
 Array = Any
 

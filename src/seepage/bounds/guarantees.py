@@ -33,8 +33,7 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
-from seepage.tables.frames import build_frame
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"

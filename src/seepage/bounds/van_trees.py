@@ -23,8 +23,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import MemorySource, Table, as_numpy
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,8 +31,7 @@ from seepage.core.result import ALARMING, Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import MemorySource, Table, as_numpy, check_length
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_length
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default

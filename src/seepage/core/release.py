@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 # What a released model keeps besides its noisy coefficients: what it needs to predict.
 _HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")

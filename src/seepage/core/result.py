@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 Array = Any
 
@@ -172,6 +172,7 @@ class Result(NDArrayOperatorsMixin):
         squared = self.values * self.values
         safe = xp.where(squared > 0, squared, xp.ones_like(squared))
         bound = xp.where(squared > 0, 1 / safe, xp.full_like(squared, float("inf")))
+        bound = xp.where(xp.isnan(squared), squared, bound)  # what was not measured has no bound
         accuracy = None if self.accuracy is None else 2 * self.accuracy
         return replace(
             self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED, accuracy=accuracy
@@ -219,9 +220,12 @@ class Result(NDArrayOperatorsMixin):
         size = "×".join(map(str, numbers.shape))
         worst = self.top(1)
         value = np.asarray(worst).min() if self.less_is_worse else np.asarray(worst).max()
+        known = numbers[~np.isnan(numbers)]
+        middle = np.median(known) if known.size else np.nan
+        unknown = f"; {numbers.size - known.size} not measured" if known.size < numbers.size else ""
         return (
-            f"<{size} {unit}: {what}{about}: median {np.median(numbers):.4g}, "
-            f"worst {value:.4g} at {worst.labels()[0]!s}>"
+            f"<{size} {unit}: {what}{about}: median {middle:.4g}, "
+            f"worst {value:.4g} at {worst.labels()[0]!s}{unknown}>"
         )
 
     def _repr_html_(self) -> str:

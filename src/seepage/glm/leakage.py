@@ -37,8 +37,7 @@ from seepage.glm.jacobian.optimum import Optimum, optimum, plain_inverse
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.frames import MemorySource, Table
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table
 
 Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough

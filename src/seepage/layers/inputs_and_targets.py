@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.problem.problem import Loss, class_axis, per_record, without_output
 from seepage.nn.problem.views import Inputs
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:

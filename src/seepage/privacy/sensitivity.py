@@ -34,8 +34,7 @@ from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
-from seepage.tables.frames import as_numpy, read_table
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy, read_table
 
 Array = Any
 

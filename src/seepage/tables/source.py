@@ -1,9 +1,12 @@
-"""Where chunks of records come from, again and again: all that is ever asked of a table."""
+"""Where records come from: sources that give them in chunks, and tables in memory, which are one.
+
+A table in memory is read without copying it, and answered in the caller's own library.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -11,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
+_FINITE_CHUNK = 1 << 20  # elements looked at in one go while checking for NaN
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,238 @@ class AnswerIfAny:
         if not (self.given and other.given):
             return AnswerIfAny(self.given + other.given)
         return AnswerIfAny((self.given[0] + other.given[0],))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A two-dimensional table of numbers, with what is needed to answer in the same terms."""
+
+    # The numbers, ``(n, d)``: a NumPy array, or a torch tensor on the caller's device
+    values: Array
+    names: tuple[str, ...]  # one name per column (``x0``, ``x1``, … where the caller gave none)
+    # The caller's row labels, or ``None`` where rows are known by their position
+    index: np.ndarray | None
+    # Where the table came from: ``numpy``, ``torch``, ``pandas``, ``polars`` or ``pyarrow``
+    library: str
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+
+class MemorySource(RowSource):
+    """A table in memory with its labels: a source with one chunk, in the caller's own library.
+
+    Parameters
+    ----------
+    table
+        The table.
+    y, sample_weight
+        Its labels and sample weights, as the caller gave them.
+    """
+
+    in_memory = True
+    target = "y"
+
+    def __init__(self, table: Table, y: Any = None, sample_weight: Any = None) -> None:
+        self.table, self.y, self.sample_weight = table, y, sample_weight
+        self.names, self.attributes = table.names, {}
+        self.index, self.library = table.index, table.library
+        self.weighted = sample_weight is not None
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def classes(self) -> np.ndarray:
+        """Return the different labels, sorted."""
+        return np.unique(as_numpy(self.y))
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on the only chunk."""
+        yield self.total(function, what, extra)
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the function's answer on the only chunk."""
+        beside = {name: self._column(name) for name in extra}
+        return function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
+
+    def _column(self, name: str) -> np.ndarray:
+        check_column(name, self.names)
+        return as_numpy(self.table.values[:, self.names.index(name)])
+
+
+def check_column(name: str, known: Sequence[str]) -> None:
+    """Refuse a name that no column has."""
+    if name not in known:
+        raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+
+
+def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:
+    """Read a NumPy array, torch tensor or data frame into a :class:`Table` of finite numbers.
+
+    Arrays that already have the wanted type are not copied. ``dtype`` is ``"float64"`` (the
+    default) or ``"float32"``.
+    """
+    wanted = "float64" if dtype is None else dtype
+    if wanted not in ("float64", "float32"):
+        raise InputError(f"dtype must be 'float64' or 'float32', not {dtype!r}.")
+    if is_torch_array(X):
+        table = Table(X.detach(), _default_names(X), None, "torch")
+    elif hasattr(X, "columns") or hasattr(X, "column_names"):
+        table = _read_frame(X)
+    else:
+        table = _read_array(X)
+    if len(table.values.shape) != 2:
+        raise InputError(
+            f"X must be a table with rows and columns, but it has {len(table.values.shape)} "
+            "dimension(s); reshape a single column with X.reshape(-1, 1)."
+        )
+    n, d = table.values.shape
+    if n == 0 or d == 0:
+        raise InputError(f"X is empty: it has {n} rows and {d} columns.")
+    xp = array_namespace(table.values)
+    if xp.isdtype(table.values.dtype, "complex floating"):
+        raise InputError("Complex data not supported: X holds complex numbers.")
+    values = xp.astype(table.values, getattr(xp, wanted), copy=False)
+    table = Table(values, table.names, table.index, table.library)
+    if check:
+        check_finite(table)
+    return table
+
+
+def _default_names(X: Any) -> tuple[str, ...]:
+    return tuple(f"x{j}" for j in range(X.shape[1])) if len(X.shape) == 2 else ()
+
+
+def _read_array(X: Any) -> Table:
+    values = np.asarray(X)
+    if values.dtype.kind in "OUSMmV":
+        raise InputError(
+            f"X holds {values.dtype} values instead of numbers; encode text and dates as numbers "
+            "first (for example one-hot columns)."
+        )
+    return Table(values, _default_names(values), None, "numpy")
+
+
+def _read_frame(X: Any) -> Table:
+    import narwhals.stable.v1 as nw
+
+    frame = nw.from_native(X, eager_only=True)
+    names = tuple(str(name) for name in frame.columns)
+    bad = [
+        f"{name!r} ({kind})"
+        for name, kind in frame.schema.items()
+        if not (kind.is_numeric() or kind == nw.Boolean)
+    ]
+    if bad:
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise InputError(
+            f"These columns of X are not numbers: {', '.join(bad[:5])}{more}; encode them first "
+            "(for example one-hot), or leave them out."
+        )
+    library = frame.implementation.name.lower()
+    values = np.asarray(frame.to_numpy())
+    if values.dtype.kind == "O":  # nullable integers and the like: missing becomes NaN
+        values = np.asarray(
+            [np.asarray(frame[name].to_list(), dtype=float) for name in frame.columns]
+        ).T
+    index = np.asarray(X.index) if library == "pandas" and not _is_plain_range(X.index) else None
+    return Table(values, names, index, library)
+
+
+def _is_plain_range(index: Any) -> bool:
+    n = len(index)
+    return type(index).__name__ == "RangeIndex" and n > 0 and index[0] == 0 and index[-1] == n - 1
+
+
+def check_finite(table: Table) -> None:
+    """Raise an :class:`InputError` naming the columns that hold NaN or infinity."""
+    xp = array_namespace(table.values)
+    n, d = table.values.shape
+    step = max(1, _FINITE_CHUNK // d)
+    for start in range(0, n, step):
+        row = first_not_finite(table.values[start : start + step, :])
+        if row is None:
+            continue
+        counts = xp.sum(xp.astype(~xp.isfinite(table.values), xp.int64), axis=0)
+        named = [table.names[j] for j in range(d) if int(counts[j]) > 0]
+        more = f" and {len(named) - 5} more columns" if len(named) > 5 else ""
+        raise InputError(
+            f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
+            f"{start + row}); drop those rows or fill the gaps before the audit."
+        )
+
+
+def first_not_finite(values: Array) -> int | None:
+    """Return the first row that holds NaN or infinity, or nothing."""
+    xp = array_namespace(values)
+    # One sum is far cheaper than a mask, and it is finite unless something is amiss.
+    if bool(xp.isfinite(xp.sum(values))):
+        return None
+    bad = ~xp.isfinite(values)
+    if not bool(xp.any(bad)):
+        return None  # finite entries whose sum overflowed
+    rows = bad if len(bad.shape) == 1 else xp.any(bad, axis=1)
+    return int(xp.argmax(xp.astype(rows, xp.int64)))
+
+
+def read_vector(y: Any, table: Table, what: str) -> Array:
+    """Read a numeric vector with one finite entry per row of the table, in the table's library."""
+    xp = array_namespace(table.values)
+    if is_torch_array(table.values):
+        vector = xp.asarray(y, dtype=table.values.dtype, device=table.values.device)
+    else:
+        vector = as_numpy(y)
+        if vector.dtype.kind in "OUSMmV":
+            raise InputError(f"{what} must hold numbers, but it holds {vector.dtype} values.")
+        vector = np.asarray(vector, dtype=table.values.dtype)
+    if len(vector.shape) == 2 and vector.shape[1] == 1:
+        vector = vector[:, 0]
+    check_length(vector, table, what)
+    if not bool(xp.all(xp.isfinite(vector))):
+        raise InputError(f"{what} contains NaN or infinity; drop those rows or fill the gaps.")
+    return vector
+
+
+def check_length(vector: Any, table: Sized, what: str) -> None:
+    """Raise unless ``vector`` is one-dimensional with one entry per row of the table."""
+    shape = tuple(np.shape(vector)) if not hasattr(vector, "shape") else tuple(vector.shape)
+    if len(shape) != 1:
+        raise InputError(f"{what} must be one-dimensional, but its shape is {shape}.")
+    if shape[0] != len(table):
+        raise InputError(
+            f"X has {len(table)} rows but {what} has {shape[0]} entries; they must be equal."
+        )
+
+
+def as_numpy(values: Any) -> np.ndarray:
+    """Return any array, tensor, series or list as a NumPy array on the CPU."""
+    if is_torch_array(values):
+        return np.asarray(values.detach().cpu().numpy())
+    if hasattr(values, "to_numpy"):
+        return np.asarray(values.to_numpy())
+    return np.asarray(values)
+
+
+def place_like(values: Any, like: Array) -> Array:
+    """Return values as an array in the library, on the device and of the type of another."""
+    xp = array_namespace(like)
+    if is_torch_array(values) and is_torch_array(like):
+        return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
+    # A copy, because a read-only array makes torch warn.
+    host = np.array(as_numpy(values), dtype=float)
+    return xp.asarray(host, dtype=like.dtype, device=device(like))
+
+
+def build_frame(columns: Mapping[str, Any], library: str) -> Any:
+    """Return named columns as a data frame of the given library.
+
+    Arrays and tensors have no data frame of their own; their answer is a ``pyarrow.Table``.
+    """
+    import narwhals.stable.v1 as nw
+
+    backends: dict[str, Any] = {name: name for name in ("pandas", "polars", "pyarrow")}
+    return nw.from_dict(dict(columns), backend=backends.get(library, "pyarrow")).to_native()

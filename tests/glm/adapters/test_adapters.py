@@ -22,7 +22,7 @@ from seepage.glm import (
 from seepage.glm.adapters.describe import describe
 from seepage.glm.fitting.minimiser import check_stationarity
 from seepage.glm.losses.families import Categorical
-from seepage.tables.frames import read_table
+from seepage.tables.source import read_table
 
 RNG = np.random.default_rng(0)
 N, D = 80, 3

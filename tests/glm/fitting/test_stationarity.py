@@ -14,7 +14,7 @@ from seepage.glm import LinearRegression, LogisticRegression, PoissonRegression,
 from seepage.glm.adapters.describe import describe
 from seepage.glm.fitting.minimiser import NotConvergedWarning, check_stationarity
 from seepage.glm.fitting.objective import Objective
-from seepage.tables.frames import read_table
+from seepage.tables.source import read_table
 
 X, Y = load_breast_cancer(return_X_y=True)
 X = scale(X)

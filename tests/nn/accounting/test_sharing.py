@@ -42,9 +42,10 @@ def alone():
 
 def test_both_processes_learn_the_whole(found, alone):
     for one in found:
-        assert one["rows"] == pytest.approx(np.asarray(alone.records("dfil")).tolist(), rel=1e-9)
+        rows = np.asarray(alone.records("dfil")).tolist()
+        assert one["rows"] == pytest.approx(rows, rel=1e-9, nan_ok=True)
         errors = np.asarray(alone.records("dfil").standard_errors).tolist()
-        assert one["errors"] == pytest.approx(errors, rel=1e-9)
+        assert one["errors"] == pytest.approx(errors, rel=1e-9, nan_ok=True)
         assert one["epsilon"] == alone.privacy().epsilon
         assert one["steps"] == alone.steps
         costs = alone.individual_privacy().costs
@@ -53,8 +54,8 @@ def test_both_processes_learn_the_whole(found, alone):
 
 def test_sketches_are_joined(found, alone):
     for one in found:
-        assert one["upper"] == pytest.approx(alone.fil().upper.tolist(), rel=1e-6)
-        assert one["lower"] == pytest.approx(alone.fil().lower.tolist(), rel=1e-6)
+        assert one["upper"] == pytest.approx(alone.fil().upper.tolist(), rel=1e-6, nan_ok=True)
+        assert one["lower"] == pytest.approx(alone.fil().lower.tolist(), rel=1e-6, nan_ok=True)
 
 
 def test_the_shares_stay_apart(found, alone):
@@ -67,7 +68,4 @@ def test_processes_out_of_step_are_refused(found):
 
 def test_a_single_process_is_its_own_whole(alone):
     assert world_size() == 1
-    assert (
-        np.asarray(gather_shares(alone).records("dfil")).tolist()
-        == np.asarray(alone.records("dfil")).tolist()
-    )
+    np.testing.assert_array_equal(gather_shares(alone).records("dfil"), alone.records("dfil"))

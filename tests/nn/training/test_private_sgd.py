@@ -111,8 +111,8 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     longer = trainer(path, steps=30).fit(X, y)
     alone = trainer(None, steps=30).fit(X, y)
     assert longer.accountant_.steps == 30
-    assert np.asarray(longer.accountant_.records("dfil")).tolist() == (
-        np.asarray(alone.accountant_.records("dfil")).tolist()
+    np.testing.assert_array_equal(
+        longer.accountant_.records("dfil"), alone.accountant_.records("dfil")
     )
 
 

@@ -27,7 +27,8 @@ import os
 import numpy as np
 trained = trainer.accountant_.records("dfil")
 np.savez(
-    f"found-{rank}.npz", loop=rows.values, loop_errors=rows.standard_errors, trained=trained.values,
+    f"found-{rank}.npz", loop=records.values, loop_errors=records.standard_errors,
+    trained=trained.values,
     trained_errors=trained.standard_errors, own=trainer.accountant_.individual_privacy().costs,
     history=[now.worst_dfil for now in trainer.history_], observed=accountant.run.sums.uses.numpy(),
     network=np.concatenate([p.detach().numpy().ravel() for p in net.parameters()]),
@@ -116,7 +117,7 @@ def test_the_page_shows_what_torchrun_prints(folder):
 def test_every_record_leaks_as_in_one_process(folder, alone, rank):
     found = np.load(folder / f"found-{rank}.npz")
     for name in ("loop", "loop_errors", "trained", "trained_errors", "own", "history", "network"):
-        assert found[name] == pytest.approx(alone[1][name], rel=1e-9, abs=1e-12), name
+        assert found[name] == pytest.approx(alone[1][name], rel=1e-9, abs=1e-12, nan_ok=True), name
     assert (found["loop"] > 0).sum() > 1000
 
 
@@ -140,10 +141,10 @@ def test_a_run_of_two_processes_goes_on_in_two_and_in_one(folder, alone):
     assert checkpoint.stat().st_mode & 0o777 == 0o600
     whole = _trained(alone[0], steps=23, seed=1).accountant_.records("dfil").values
     for rank in (0, 1):
-        assert np.load(folder / f"longer-{rank}.npy") == pytest.approx(whole, rel=1e-9)
+        assert np.load(folder / f"longer-{rank}.npy") == pytest.approx(whole, rel=1e-9, nan_ok=True)
     rest = _trained(alone[0], steps=25, seed=1, checkpoint=checkpoint)
     whole = _trained(alone[0], steps=25, seed=1).accountant_.records("dfil").values
-    assert rest.accountant_.records("dfil").values == pytest.approx(whole, rel=1e-9)
+    assert rest.accountant_.records("dfil").values == pytest.approx(whole, rel=1e-9, nan_ok=True)
 
 
 def test_batches_of_one_size_and_sketches_are_shared_too(folder, alone):
@@ -152,8 +153,8 @@ def test_batches_of_one_size_and_sketches_are_shared_too(folder, alone):
     ).accountant_
     for rank in (0, 1):
         found = np.load(folder / f"fixed-{rank}.npz")
-        assert found["rows"] == pytest.approx(whole.records("dfil").values, rel=1e-9)
-        assert found["fil"] == pytest.approx(whole.fil().upper, rel=1e-6)
+        assert found["rows"] == pytest.approx(whole.records("dfil").values, rel=1e-9, nan_ok=True)
+        assert found["fil"] == pytest.approx(whole.fil().upper, rel=1e-6, nan_ok=True)
 
 
 def test_a_drawn_seed_and_the_first_network_are_everyones(folder):

@@ -14,7 +14,7 @@ from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, str
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import Table, as_numpy, check_finite, check_length, read_table
+from seepage.tables.source import Table, as_numpy, check_finite, check_length, read_table
 
 
 class AttributeInversion(ABC):

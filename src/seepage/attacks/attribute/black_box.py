@@ -12,7 +12,7 @@ from seepage.attacks.attribute.adversary import AttributeInversion, log_frequenc
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Predict = Callable[[np.ndarray], np.ndarray]
 

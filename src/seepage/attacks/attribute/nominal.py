@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError, nearest
-from seepage.tables.frames import Table, as_numpy, read_table
+from seepage.tables.source import Table, as_numpy, read_table
 
 _DROPPED = "none of these"
 _MOST_LEVELS = 1000

@@ -18,7 +18,7 @@ from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.losses.families import Family
-from seepage.tables.frames import Table, as_numpy
+from seepage.tables.source import Table, as_numpy
 
 
 class WhiteBox(AttributeInversion):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 _DEVIATION = 1.5  # of the Gaussian window, in pixels
 _RADIUS = 5  # where it is cut off: 3.5 deviations

@@ -24,7 +24,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress, row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _OPTIMISERS = ("signed_adam", "adam", "lbfgs")
 _HELD = 1 << 26  # numbers held at a time; an accelerator takes more to be kept busy

@@ -16,7 +16,7 @@ from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _HELD = 1 << 26  # numbers held at a time
 

@@ -22,7 +22,7 @@ from seepage.glm.fitting.minimiser import check_stationarity
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import progress, usable_cores
-from seepage.tables.frames import Table, as_numpy, read_table
+from seepage.tables.source import Table, as_numpy, read_table
 
 _CONVERGED = 1e-9  # the step still to go, below which a model is not fitted again
 _CHUNK = 1 << 21  # numbers in the margins of all records under some releases

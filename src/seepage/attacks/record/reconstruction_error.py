@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.errors import InputError
+from seepage.errors import InputError, not_whole
+from seepage.tables.columns import Column, decoded, is_text
 from seepage.tables.names import counted, listed, printable, unique
 
 MISSING = ("", "NA", "NaN", "nan", "null", "None", "?")
@@ -115,8 +116,9 @@ def read_file(
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
     names_now, changed = good_names(table.column_names)
-    table = table.rename_columns(names_now)
-    table = _with_clean_text(table, missing, numbers=kind in ("CSV", "TSV"))
+    numbers = kind in ("CSV", "TSV")
+    cleaned = [clean_column(column, missing, numbers) for column in table.columns]
+    table = pa.Table.from_arrays(cleaned, names=names_now)
     # What the file's writer put there goes: the next reader takes it for ours.
     return table.replace_schema_metadata({_STEPS: json.dumps(steps + changed).encode()})
 
@@ -310,7 +312,7 @@ def _read_parquet(path: Path) -> pa.Table:
         with pq.ParquetFile(path) as file:
             return file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "Parquet") from error
+        raise not_whole(path.name, "Parquet") from error
 
 
 def _read_arrow(path: Path) -> pa.Table:
@@ -322,7 +324,7 @@ def _read_arrow(path: Path) -> pa.Table:
             reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
             return reader.read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "Arrow") from error
+        raise not_whole(path.name, "Arrow") from error
 
 
 def _read_json_lines(path: Path) -> pa.Table:
@@ -372,14 +374,7 @@ def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
             raise InputError(
                 f"{path.name} holds text that is not UTF-8; write it again as UTF-8."
             ) from error
-        raise _broken(path, kind) from error
-
-
-def _broken(path: Path, kind: str) -> InputError:
-    return InputError(
-        f"{path.name} is not a whole {kind} file: it may have been cut off or damaged; write or "
-        "copy it again."
-    )
+        raise not_whole(path.name, kind) from error
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -406,26 +401,15 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return names, steps
 
 
-def _with_clean_text(table: pa.Table, missing: Sequence[str], *, numbers: bool) -> pa.Table:
-    """Strip text, mark what is missing, and read as numbers what then is nothing else."""
-    columns = []
-    for column in table.columns:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pa.types.is_string_view(column.type):
-            column = column.cast(pa.large_string())
-        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        columns.append(clean_text(column, missing, numbers) if text else column)
-    return pa.Table.from_arrays(columns, names=table.column_names)
-
-
-def clean_text(column: pa.ChunkedArray, missing: Sequence[str], numbers: bool) -> pa.ChunkedArray:
+def clean_column(column: Column, missing: Sequence[str], numbers: bool = False) -> Column:
     """Strip text and mark what is missing; ``numbers`` reads what is nothing else as numbers."""
+    column = decoded(column)
+    if not is_text(column.type):
+        return column
     column = pc.utf8_trim_whitespace(column)
     gone = pc.is_in(column, value_set=pa.array(list(missing), column.type))
     column = pc.if_else(gone, pa.scalar(None, column.type), column)
-    wanted: tuple[Any, ...] = (pa.int64(), pa.float64()) if numbers else ()
-    for kind in wanted:
+    for kind in (pa.int64(), pa.float64()) if numbers else ():
         try:
             return column.cast(kind)
         except pa.ArrowInvalid:

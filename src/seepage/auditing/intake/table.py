@@ -5,17 +5,21 @@ category becomes one 0/1 feature per level. The means, deviations and fills that
 public constants to everything that follows: the leakage is that of the model, given them. What
 cannot be used is refused, and what was done is remembered, one sentence each.
 
-A table in memory becomes a source with one chunk; one that is read in chunks
-(:class:`seepage.auditing.intake.parquet.TableInChunks`) answers the same questions by scans of its
-columns, and is encoded again in every pass.
+All that is known of a column are sums over the pieces of the table. One in memory is a single
+piece, and becomes a source with one chunk; one that is read in chunks
+(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. What takes
+a whole column at once is known in memory only: how many different values there are beyond 1,000,
+and the median.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,25 +34,40 @@ from seepage.auditing.trained_model import (
     RecordsInMemory,
 )
 from seepage.errors import InputError, nearest
-from seepage.streams.disk.encoding import TableEncoding
-from seepage.streams.disk.files import Piece
-from seepage.tables.encoded import Part, labels_of
-from seepage.tables.facts import FEW, Facts, is_number, is_text, look_at, plain_numbers
+from seepage.tables.columns import (
+    FEW,
+    MOST_LEVELS,
+    Column,
+    ColumnEncoding,
+    ColumnProfile,
+    ColumnSums,
+    Piece,
+    Scan,
+    TableEncoding,
+    complete_rows,
+    decoded,
+    first_text,
+    floats,
+    is_text,
+    labels_of,
+    level_names,
+    plain_numbers,
+    plain_type,
+    profile_column,
+    refuse_repeated,
+    scan,
+    typed_levels,
+)
 from seepage.tables.names import SHOWN, counted, listed, shown
 from seepage.tables.source import RowSource
 
-if TYPE_CHECKING:
-    from seepage.auditing.intake.parquet import TableInChunks
-
-    TableToAudit: TypeAlias = "TableInMemory | TableInChunks"
-
-MOST_LEVELS = 1000
 MOST_CLASSES = 100
 MOST_GROUPS = 100
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
+_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -62,12 +81,13 @@ class ColumnPlan:
     features: tuple[str, ...]  # the columns it is predicted from, in the order of the table
     # For every feature: ``numeric``, ``boolean`` (two values) or ``categorical``
     kinds: dict[str, str]
+    sums: Scan  # what was found of every column that was looked at
     sensitive: tuple[str, ...] = ()  # features the caller worries about most
     # Columns whose values say which group a record belongs to, features or not
     groups: tuple[str, ...] = ()
     # What happens to a record with a missing value: ``refuse``, ``drop`` or ``impute``
     missing: str = "refuse"
-    steps: tuple[str, ...] = field(default=())  # what was done so far, one sentence each
+    steps: tuple[str, ...] = ()  # what was done so far, one sentence each
 
     @property
     def classes(self) -> bool:
@@ -75,7 +95,69 @@ class ColumnPlan:
         return self.target_kind in ("binary", "multiclass")
 
 
-class TableInMemory:
+@dataclass(frozen=True, eq=False)
+class LabelCoding:
+    """How labels are read: as numbers of a type, or as the names of their classes."""
+
+    kind: pa.DataType
+    levels: pa.Array | None = None  # the classes as they are in the table
+    names: pa.Array | None = None  # and as they are called
+
+    def __call__(self, column: Column) -> Column:
+        """Return the labels in a column."""
+        if self.levels is None:
+            return column.cast(self.kind, safe=False)
+        return pc.take(self.names, pc.index_in(plain_numbers(decoded(column)), self.levels))
+
+
+class TableToAudit(ABC):
+    """A table to audit, in memory or read in chunks.
+
+    Attributes
+    ----------
+    names, rows, schema
+        Its columns, the number of its rows, and the types of the columns.
+    steps
+        What had to be changed to read it, one sentence each.
+    raw
+        The table itself, where it is in memory.
+    """
+
+    names: Sequence[str]
+    rows: int
+    schema: pa.Schema
+    steps: Sequence[str]
+    raw: pa.Table | None = None
+
+    @abstractmethod
+    def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
+        """Return the sum of a function's answers on some columns (:data:`ROW` may be one)."""
+
+    @abstractmethod
+    def complete(self, needed: Sequence[str]) -> TableToAudit:
+        """Return the rows that have a value in all of some columns."""
+
+    @abstractmethod
+    def encoded(
+        self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
+    ) -> RowSource:
+        """Return the rows as numbers, with their groups and their numbers besides."""
+
+    def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
+        """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
+        counts_up = sums.may_count_up and not (
+            self.total([name, ROW], partial(_surplus, least=sums.least)) & _64_BITS
+        )
+        return profile_column(
+            sums,
+            self.schema.field(name).type,
+            as_codes=as_codes,
+            counts_up=counts_up,
+            column=None if self.raw is None else self.raw.column(name),
+        )
+
+
+class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
     Parameters
@@ -84,61 +166,66 @@ class TableInMemory:
         The table.
     row_index
         The numbers of its rows in the caller's table; all of them where not given.
-    unlabelled
-        How many rows without a label were left out.
     """
 
-    def __init__(
-        self, table: pa.Table, row_index: np.ndarray | None = None, unlabelled: int = 0
-    ) -> None:
+    raw: pa.Table
+
+    def __init__(self, table: pa.Table, row_index: np.ndarray | None = None) -> None:
         self.raw, self.names, self.rows = table, table.column_names, table.num_rows
-        self.steps, self.unlabelled = steps_of(table), unlabelled
+        self.schema, self.steps = table.schema, steps_of(table)
         self._row_index = np.arange(self.rows) if row_index is None else row_index
 
-    def look(
-        self, names: Sequence[str], codes: set[str], groups: Sequence[str]
-    ) -> tuple[dict[str, Facts], dict[str, int | None]]:
-        """Return the facts of some columns, and how many different values each group column has.
+    def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
+        """Return the function's answer on the only piece."""
+        found = [self._row_index if n == ROW else self.raw.column(n) for n in columns]
+        return function([Piece(pa.table(found, names=list(columns)), "", 0)])
 
-        ``codes`` are columns of numbers that are codes of categories. ``None`` stands for more
-        different values than are counted, which does not happen in memory.
-        """
-        facts = {n: look_at(self.raw.column(n), as_codes=n in codes) for n in names}
-        sizes: dict[str, int | None] = {}
-        for name in groups:
-            try:
-                sizes[name] = len(pc.unique(self.raw.column(name)))
-            except pa.ArrowNotImplementedError:
-                raise InputError(
-                    f"Column {shown(name)} cannot be grouped by: it is nested."
-                ) from None
-        return facts, sizes
+    def complete(self, needed: Sequence[str]) -> TableInMemory:
+        """Return the rows that have a value in all of some columns."""
+        rows = np.flatnonzero(complete_rows(self.raw, needed))
+        return TableInMemory(self.raw.take(pa.array(rows)), self._row_index[rows])
 
-    def complete(self, plan: ColumnPlan) -> TableInMemory:
-        """Return the rows that are used as planned: with a label, and all features if so asked."""
-        unlabelled = _gaps(self.raw.column(plan.target))
-        incomplete = unlabelled.copy()
-        for name in plan.features if plan.missing == "drop" else ():
-            incomplete |= _gaps(self.raw.column(name))
-        rows = np.flatnonzero(~incomplete)
-        raw = self.raw if len(rows) == self.rows else self.raw.take(pa.array(rows))
-        return TableInMemory(raw, rows, int(unlabelled.sum()))
-
-    def part(self, name: str, kind: str) -> Part:
-        """Return how a column of that kind is encoded."""
-        return Part.of(name, self.raw.column(name), kind)
-
-    def encoded(self, coding: TableEncoding, plan: ColumnPlan) -> tuple[RowSource, LabelFacts]:
-        """Return the rows as numbers, one chunk of them, and the facts of their labels."""
+    def encoded(
+        self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
+    ) -> RowSource:
+        """Return the rows as numbers, one chunk of them."""
         _check_size(self.rows, coding)
-        place = self.names.index(plan.target)
-        table = self.raw.set_column(place, plan.target, _target(self.raw, plan))
+        place, target = self.names.index(coding.target), self.raw.column(coding.target)
+        table = self.raw.set_column(place, coding.target, labels(target))
         batches = table.select(list(coding.columns)).to_batches()
         chunk = coding.encode([Piece(batch, "", 0) for batch in batches], 0, (), by_rows=True)
-        beside = {g: labels_of(self.raw.column(g), missing="(missing)") for g in plan.groups}
+        beside = {g: labels_of(self.raw.column(g), missing="(missing)") for g in groups}
         beside[ROW] = self._row_index
-        source = RecordsInMemory(chunk.X, coding.names(), chunk.y, None, beside)
-        return source, LabelFacts.of(chunk.y, plan.classes)
+        return RecordsInMemory(chunk.X, coding.names(), chunk.y, None, beside)
+
+
+def _surplus(pieces: Sequence[Piece], least: float) -> int:
+    """Return the sum of a hash of the values, counted from the least, less that of the rows.
+
+    Over all rows it vanishes modulo 2⁶⁴ where the values are the numbers of the rows in another
+    order, and otherwise with a probability of 2⁻⁶⁴ only; a list of those seen would grow with the
+    rows.
+    """
+    total = 0
+    for piece in pieces:
+        values = (floats(piece.batch.column(0)) - least).astype(np.int64)
+        rows = np.asarray(piece.batch.column(1))
+        total += int(_mixed(values).sum()) - int(_mixed(rows).sum())
+    return total
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return hashes of whole numbers: the mixing function of SplitMix64 (Steele et al., 2014)."""
+    z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _first_texts(pieces: Sequence[Piece]) -> list[int]:
+    """Return the first row of each piece that holds text which is no number."""
+    found = [(piece.batch.column(1), first_text(piece.batch.column(0))) for piece in pieces]
+    return [int(rows[k].as_py()) for rows, k in found if k is not None]
 
 
 def plan_columns(
@@ -186,27 +273,29 @@ def plan_columns(
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
     wanted = [n for n in table.names if n not in {target, *drop}]
-    facts, sizes = table.look([target, *wanted], set(categorical), groups)
-    check_groups(sizes)
+    sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
+    profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
-        facts[name] = _as_quantity(name, facts[name])
+        profiles[name] = _as_quantity(name, profiles[name])
+    check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
-    kind = _target_kind(target, facts[target], as_classes=target in categorical)
+    kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
     if kind == "count":
         steps.append(
             f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
             "taken as counts; if they stand for classes, name it with --categorical."
         )
-    useless = _useless(facts, wanted)
+    useless = _useless(profiles, wanted)
     _check_sensitive(sensitive, target, drop, useless)
-    for reason, names in _by_reason(useless).items():
+    for reason in dict.fromkeys(useless.values()):
+        names = [n for n, why in useless.items() if why == reason]
         steps.append(f"{counted(len(names), 'column')} dropped, {reason}: {listed(names)}.")
     if drop:
         steps.append(f"{counted(len(set(drop)), 'column')} left out as asked: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
-    _check_features(features, facts)
-    numbers = [n for n in features if facts[n].kind == "numeric" and facts[n].integer]
-    few = [n for n in numbers if facts[n].distinct <= FEW]
+    _check_features(table, features, profiles)
+    numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
+    few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
             f"{counted(len(few), 'column')} of few different whole numbers taken as numeric; if "
@@ -215,12 +304,13 @@ def plan_columns(
     if not features:
         raise InputError("No column is left to predict the target from; see what was dropped.")
     if missing == "refuse":
-        _check_no_gaps([target, *features], facts, facts[target].rows)
+        _check_no_gaps([target, *features], profiles)
     return ColumnPlan(
         target=target,
         target_kind=kind,
         features=features,
-        kinds={n: facts[n].kind for n in features},
+        kinds={n: profiles[n].kind for n in features},
+        sums=sums,
         sensitive=tuple(dict.fromkeys(sensitive)),
         groups=tuple(dict.fromkeys(groups)),
         missing=missing,
@@ -228,18 +318,16 @@ def plan_columns(
     )
 
 
-def _as_quantity(name: str, facts: Facts) -> Facts:
-    """Return the facts of a column that holds quantities, however few."""
-    if facts.kind == "categorical":
+def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
+    """Return what a column is that holds quantities, however few."""
+    if profile.kind == "categorical":
         raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
-    return replace(facts, kind="numeric")
+    return replace(profile, kind="numeric")
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
     """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
-    if len(set(known)) < len(known):
-        twice = next(n for n in known if known.count(n) > 1)
-        raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
+    refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
             continue
@@ -252,48 +340,43 @@ def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> No
         raise InputError(f"The target {shown(target)} cannot be dropped.")
 
 
-def _target_kind(name: str, facts: Facts, *, as_classes: bool) -> str:
+def _target_kind(
+    table: TableToAudit, name: str, profile: ColumnProfile, *, as_classes: bool
+) -> str:
     who = f"The target {shown(name)}"
-    _check_usable(who, facts)
-    if facts.missing == facts.rows:
+    _check_usable(table, name, who, profile)
+    if profile.missing == profile.rows:
         raise InputError(f"{who} has no values at all, so there is nothing to predict.")
-    if facts.distinct == 1:
+    if profile.distinct == 1:
         raise InputError(f"{who} has one value only, so there is nothing to predict.")
-    if facts.identifier:
+    if profile.identifier:
         raise InputError(
-            f"{who} is an identifier: its values {facts.identifier}, so there is nothing to learn; "
-            "name another column."
+            f"{who} is an identifier: its values {profile.identifier}, so there is nothing to "
+            "learn; name another column."
         )
-    if facts.distinct == 2 and facts.whole:
+    if profile.distinct == 2 and profile.whole:
         return "binary"
-    if facts.kind != "categorical" and not as_classes:
-        return "count" if facts.integer and facts.least == 0 else "numeric"
-    if facts.distinct > MOST_CLASSES:
+    if profile.kind != "categorical" and not as_classes:
+        return "count" if profile.integer and profile.least == 0 else "numeric"
+    if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(facts)} classes, and at most {MOST_CLASSES} can be told apart; "
+            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
             "name another column."
         )
-    return "binary" if facts.distinct == 2 else "multiclass"
+    return "binary" if profile.distinct == 2 else "multiclass"
 
 
-def _useless(facts: dict[str, Facts], wanted: Sequence[str]) -> dict[str, str]:
+def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
     """Return the features that say nothing, each with the reason in words."""
     out = {}
     for name in wanted:
-        known = facts[name]
+        known = profiles[name]
         if known.missing >= MISSING_SHARE * known.rows:
             out[name] = "99 % or more of their values missing"
         elif known.distinct == 1 and not known.refused:
             out[name] = "with one value only"
         elif known.identifier:
             out[name] = f"identifiers whose values {known.identifier}"
-    return out
-
-
-def _by_reason(useless: dict[str, str]) -> dict[str, list[str]]:
-    out: dict[str, list[str]] = {}
-    for name, reason in useless.items():
-        out.setdefault(reason, []).append(name)
     return out
 
 
@@ -315,42 +398,56 @@ def _check_sensitive(
             )
 
 
-def _check_features(features: Sequence[str], facts: dict[str, Facts]) -> None:
-    dates = [n for n in features if facts[n].refused == "dates"]
+def _check_features(
+    table: TableToAudit, features: Sequence[str], profiles: dict[str, ColumnProfile]
+) -> None:
+    dates = [n for n in features if profiles[n].refused == "dates"]
     if dates:
         raise InputError(
             f"Dates and times cannot be used as they are: {listed(dates)}; turn each into a number "
             "(for instance days since a reference date), or leave it out with --drop."
         )
     for name in features:
-        _check_usable(f"Column {shown(name)}", facts[name])
-        levels = facts[name].distinct
-        if facts[name].kind == "categorical" and levels > MOST_LEVELS:
+        _check_usable(table, name, f"Column {shown(name)}", profiles[name])
+        levels = profiles[name].distinct
+        if profiles[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
-                f"Column {shown(name)} has {_many(facts[name])} different values, and a category "
-                f"may have at most {MOST_LEVELS:,}; put rare ones together, or leave the column "
-                "out with --drop."
+                f"Column {shown(name)} has {_many(profiles[name])} different values, and a "
+                f"category may have at most {MOST_LEVELS:,}; put rare ones together, or leave the "
+                "column out with --drop."
             )
 
 
-def _check_usable(who: str, facts: Facts) -> None:
-    if facts.refused == "dates":
+def _check_usable(table: TableToAudit, name: str, who: str, profile: ColumnProfile) -> None:
+    if profile.refused == "dates":
         raise InputError(
             f"{who} holds dates or times; turn them into a number (for instance days since a "
             "reference date)."
         )
-    if facts.refused:
-        raise InputError(f"{who} holds {facts.refused}; turn it into plain numbers, or drop it.")
-    if facts.almost_number is not None:
-        where = f", first in row {facts.almost_number:,}" if facts.almost_number >= 0 else ""
+    if profile.refused:
+        raise InputError(f"{who} holds {profile.refused}; turn it into plain numbers, or drop it.")
+    if profile.almost_numbers:
+        row = min(table.total([name, ROW], _first_texts))
         raise InputError(
-            f"{who} holds numbers, but also text{where}; correct that, or name the column with "
-            "--categorical if its values are codes."
+            f"{who} holds numbers, but also text, first in row {row:,}; correct that, or name the "
+            "column with --categorical if its values are codes."
         )
 
 
-def _many(facts: Facts) -> str:
-    return f"more than {facts.distinct - 1:,}" if facts.capped else f"{facts.distinct:,}"
+def _many(profile: ColumnProfile) -> str:
+    return f"more than {profile.distinct - 1:,}" if profile.capped else f"{profile.distinct:,}"
+
+
+def _group_count(table: TableToAudit, name: str, sums: ColumnSums) -> int | None:
+    """Return how many groups a column makes, one of those without a value; ``None`` for many."""
+    if sums.levels is not None:
+        return len(sums.levels) + (sums.missing > 0)
+    if table.raw is None:
+        return None
+    try:
+        return len(pc.unique(plain_numbers(table.raw.column(name))))
+    except pa.ArrowNotImplementedError:
+        raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
 
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
@@ -364,14 +461,14 @@ def check_groups(sizes: Mapping[str, int | None]) -> None:
             )
 
 
-def _check_no_gaps(names: Sequence[str], facts: dict[str, Facts], rows: int) -> None:
-    gaps = [n for n in names if facts[n].missing]
+def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> None:
+    gaps = [n for n in names if profiles[n].missing]
     if gaps:
-        worst = max(gaps, key=lambda n: facts[n].missing)
+        worst = max(gaps, key=lambda n: profiles[n].missing)
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
-            f"(most in {shown(worst)}: {facts[worst].missing:,} of {rows:,}); say --missing drop "
-            "to leave out those rows, or --missing impute to fill them."
+            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
+            "say --missing drop to leave out those rows, or --missing impute to fill them."
         )
 
 
@@ -397,11 +494,16 @@ def encode(
         encoded table would take more than 8 GB of memory.
     """
     steps = list(plan.steps)
-    used = table.complete(plan)
-    _tell_lost(table.rows, used, steps)
-    parts = _usable_parts([used.part(n, plan.kinds[n]) for n in plan.features], plan, steps)
+    needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
+    needed = [n for n in needed if plan.sums[n].missing]
+    used = table.complete(needed) if needed else table
+    _tell_lost(table.rows, used.rows, plan.sums[plan.target].missing, steps)
+    sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
+    parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
+    parts = _usable_parts(parts, plan, steps)
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
-    source, labels = used.encoded(coding, plan)
+    labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
+    source = used.encoded(coding, labels, plan.groups)
     steps.extend(_told_steps(parts, scale, drop_first))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
@@ -410,7 +512,7 @@ def encode(
         attributes=_attributes(coding),
         target=plan.target,
         target_kind=plan.target_kind,
-        labels=labels,
+        labels=known,
         groups=plan.groups,
         sensitive=plan.sensitive,
         steps=tuple(steps),
@@ -418,12 +520,12 @@ def encode(
     )
 
 
-def _tell_lost(before: int, used: TableToAudit, steps: list[str]) -> None:
+def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:
     """Say which rows go; a missing target is never filled: such a row trains nothing."""
-    lost, gone = used.unlabelled, before - used.rows
-    if used.rows < 2:
+    gone = before - left
+    if left < 2:
         raise InputError(
-            f"{counted(used.rows, 'row is', 'rows are')} left of {before:,} once those with "
+            f"{counted(left, 'row is', 'rows are')} left of {before:,} once those with "
             "missing values are dropped, and an audit needs two or more; drop the columns with the "
             "most gaps, or use --missing impute."
         )
@@ -436,7 +538,48 @@ def _tell_lost(before: int, used: TableToAudit, steps: list[str]) -> None:
         )
 
 
-def _usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> list[Part]:
+def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
+    """Return how a column of that kind is encoded, with what fills its gaps."""
+    if kind == "categorical":
+        stored = table.schema.field(name).type
+        return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
+    if kind == "boolean":
+        return ColumnEncoding.of_two_values(name, sums)
+    fill = None
+    if sums.missing:
+        if table.raw is None:
+            raise InputError(
+                f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
+                "its median takes the whole column; say --missing drop, or fill them first."
+            )
+        fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
+    return ColumnEncoding.of_numbers(name, sums, fill)
+
+
+def _code_labels(
+    plan: ColumnPlan, stored: pa.DataType, sums: ColumnSums
+) -> tuple[LabelCoding, LabelFacts]:
+    """Return how the labels are read, and what is known of all of them."""
+    if not plan.classes:
+        return LabelCoding(pa.float64()), LabelFacts(sums.mean, sums.spread, sums.most)
+    levels = sums.levels or {}
+    if len(levels) < 2:
+        raise InputError(
+            f"The target {shown(plan.target)} has one value only in the rows that are left."
+        )
+    number = not is_text(plain_type(stored)) and sums.whole
+    if number and max(-sums.least, sums.most) < 2**63:
+        whole = {int(level): count for level, count in levels.items()}
+        return LabelCoding(pa.int64()), LabelFacts(counts=whole)
+    known = typed_levels(levels, stored)
+    names = level_names(known)
+    counts = dict(zip(names, levels.values(), strict=True))
+    return LabelCoding(pa.string(), known, pa.array(names)), LabelFacts(counts=counts)
+
+
+def _usable_parts(
+    parts: Sequence[ColumnEncoding], plan: ColumnPlan, steps: list[str]
+) -> list[ColumnEncoding]:
     """Return the columns that vary, and write down what was filled and what is left out."""
     for part in parts:
         if part.filled:
@@ -462,19 +605,18 @@ def _usable_parts(parts: Sequence[Part], plan: ColumnPlan, steps: list[str]) -> 
 
 def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     """Return every column with its features, and how far they move for one unit of it."""
-    found, start = [], 0
-    for part in coding.parts:
-        width = part.width(coding.drop_first)
+    found = []
+    for part, at in coding.places():
         unit = part.spread if part.kind == "numeric" else 1.0
         if not coding.scale:  # the model's features are the columns as they are
             unit = 1 / part.step
-        columns = tuple(range(start, start + width))
-        found.append(Attribute(part.name, part.kind, columns, np.eye(width) / unit, part.spread))
-        start += width
+        columns = tuple(range(at.start, at.stop))
+        steps = np.eye(len(columns)) / unit
+        found.append(Attribute(part.name, part.kind, columns, steps, part.spread))
     return tuple(found)
 
 
-def _told_steps(parts: Sequence[Part], scale: bool, drop_first: bool) -> list[str]:
+def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) -> list[str]:
     """Return how the columns were encoded, one sentence each."""
     steps = []
     numeric = [part.name for part in parts if part.kind == "numeric"]
@@ -511,30 +653,3 @@ def _check_size(n: int, coding: TableEncoding) -> None:
             f"columns come from {shown(widest[1].name)} ({widest[0]:,}): drop it, put "
             "levels together, or audit a sample of the rows."
         )
-
-
-def _target(table: pa.Table, plan: ColumnPlan) -> pa.Array | pa.ChunkedArray:
-    """Return the labels: floats, or classes as whole numbers or text."""
-    column = table.column(plan.target)
-    if plan.target_kind in ("numeric", "count"):
-        return column.cast(pa.float64(), safe=False)
-    if len(pc.unique(plain_numbers(column))) < 2:
-        raise InputError(
-            f"The target {shown(plan.target)} has one value only in the rows that are left."
-        )
-    if pa.types.is_boolean(column.type):
-        return column.cast(pa.int64())
-    if not is_text(column.type):
-        try:
-            return column.cast(pa.int64())
-        except pa.ArrowInvalid:  # numbers with decimals, named as codes of classes
-            pass
-    return pa.array(labels_of(column), pa.string())
-
-
-def _gaps(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    if is_number(column.type):
-        column = plain_numbers(column)
-    if column.null_count == 0:
-        return np.zeros(len(column), dtype=bool)
-    return np.asarray(pc.is_null(column).to_numpy())

@@ -22,7 +22,7 @@ from seepage.glm.estimators.inputs import (
 from seepage.glm.estimators.regressors import GLMRegressor
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Categorical, Family, class_targets
-from seepage.tables.frames import Table, place_like
+from seepage.tables.source import Table, place_like
 
 Array = Any  # any array of the array API standard
 

@@ -36,7 +36,7 @@ from seepage.glm.losses.families import (
     gaussian,
     poisson,
 )
-from seepage.tables.frames import Table, as_numpy, place_like
+from seepage.tables.source import Table, as_numpy, place_like
 
 Array = Any  # any array of the array API standard
 

@@ -10,7 +10,7 @@ from seepage.errors import InputError
 from seepage.glm.estimators.inputs import check_column_count, read_response, read_weights
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Family, bernoulli, gaussian, poisson
-from seepage.tables.frames import Table, as_numpy
+from seepage.tables.source import Table, as_numpy
 
 _CANONICAL: dict[tuple[str, str], Family] = {
     ("Gaussian", "Identity"): gaussian,

@@ -15,8 +15,7 @@ from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
 from seepage.glm.losses.families import Categorical, Family
-from seepage.tables.frames import Table, place_like
-from seepage.tables.source import RowSource
+from seepage.tables.source import RowSource, Table, place_like
 
 Array = Any  # any array of the array API standard
 

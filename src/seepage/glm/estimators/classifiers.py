@@ -13,8 +13,7 @@ from seepage.errors import InputError
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_classes, read_weights
 from seepage.glm.losses.families import Categorical, Family, bernoulli, class_targets
-from seepage.tables.frames import Table, as_numpy, place_like
-from seepage.tables.source import RowSource
+from seepage.tables.source import RowSource, Table, as_numpy, place_like
 
 Array = Any  # any array of the array API standard
 

@@ -13,15 +13,15 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
 from seepage.glm.losses.families import class_positions
-from seepage.tables.frames import (
+from seepage.tables.source import (
     MemorySource,
+    RowSource,
     Table,
     as_numpy,
     check_length,
     read_table,
     read_vector,
 )
-from seepage.tables.source import RowSource
 
 Array = Any  # any array of the array API standard
 
@@ -168,7 +168,7 @@ def _is_dask(X: Any) -> bool:
 def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
     """Return the source that a caller means by a table, or a path with the names of its columns.
 
-    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.frames.read_table`.
+    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.source.read_table`.
     """
     if not is_streamed(X):
         return MemorySource(read_table(X, dtype=dtype), y, sample_weight)

@@ -10,8 +10,7 @@ from sklearn.metrics import r2_score
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import read_response, read_weights
 from seepage.glm.losses.families import Family, gaussian, get_family, poisson
-from seepage.tables.frames import Table, as_numpy
-from seepage.tables.source import RowSource
+from seepage.tables.source import RowSource, Table, as_numpy
 
 Array = Any  # any array of the array API standard
 

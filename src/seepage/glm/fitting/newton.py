@@ -22,7 +22,7 @@ from seepage.glm.fitting.objective import (
     norm,
 )
 from seepage.glm.losses.families import Categorical
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective

@@ -23,7 +23,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.glm.losses.families import Categorical, Family
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import Table, place_like
+from seepage.tables.source import Table, place_like
 
 Array = Any  # any array of the array API standard
 

@@ -26,7 +26,7 @@ from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.leakage import one_row_jacobian
 from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _MARGINS = 1 << 22  # numbers held at a time for the margins of all replacements
 _MOST_STEPS = 40

@@ -38,7 +38,7 @@ from scipy.optimize import brentq
 
 from seepage.core.spectra import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Array = Any
 

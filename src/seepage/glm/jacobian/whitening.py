@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from seepage.core.noise import Noise
 from seepage.glm.jacobian.optimum import EPS, Optimum, plain_inverse
 from seepage.support.double_double import Double, product
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Array = Any
 

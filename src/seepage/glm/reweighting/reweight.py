@@ -19,7 +19,7 @@ from seepage.glm.estimators.inputs import read_weights
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
 from seepage.glm.reweighting.whole_procedure import procedure_leakage
-from seepage.tables.frames import MemorySource, Table, as_numpy, build_frame, place_like, read_table
+from seepage.tables.source import MemorySource, Table, as_numpy, build_frame, place_like, read_table
 
 if TYPE_CHECKING:
     from seepage.core.leakage import Leakage

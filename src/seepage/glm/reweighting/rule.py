@@ -24,7 +24,7 @@ import numpy as np
 from seepage.core.leakage import group_labels
 from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.frames import Table, as_numpy, check_length
+from seepage.tables.source import Table, as_numpy, check_length
 
 _SHORTEST_STEP = 1 / 16
 _NOTHING = 1e-12  # of the largest leakage: below it a unit is said to leak nothing

@@ -40,7 +40,7 @@ from seepage.glm.jacobian.whitening import whitened_inverse
 from seepage.glm.losses.families import Categorical
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Rows = slice | np.ndarray
 

@@ -24,7 +24,7 @@ from seepage.errors import InputError, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # numbers kept of a layer's gradient
 JOINED = "all layers"

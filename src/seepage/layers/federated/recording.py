@@ -22,7 +22,7 @@ from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import call
 from seepage.support.chunks import progress
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _HELD = 64  # gradients gathered where the network lives before they are fetched
 _NOTHING = "There is nothing to record: give at least one batch or update."

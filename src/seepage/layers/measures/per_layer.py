@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError, nearest
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 _BAR, _WORST, _INK = "#0072b2", "#d55e00", "#1c2530"  # told apart with every colour vision

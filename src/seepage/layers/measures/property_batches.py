@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.problem.views import Inputs, rows_of
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 _TRIES = 1000
 

@@ -10,27 +10,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError, nearest
-from seepage.nn.accounting.processes import world_size
+from seepage.nn.accounting.processes import own_part, world_size
 from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import describe_measurement
 from seepage.nn.accounting.run_record import RunRecord, read_facts
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Input, View
+from seepage.nn.problem.views import Input, View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
-from seepage.nn.sampling.samplers import POISSON, SAMPLERS, check_rate
+from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
 from seepage.support.number_check import check_noise
 
 
@@ -81,6 +82,11 @@ class FisherAccountant(RunReader):
     sketch, sketch_records
         How many leading directions of the information to keep, and for which records, to learn
         their FIL over the run.
+    survey_every
+        One step in so many, drawn at random, is to be preceded by a pass over all records
+        (:meth:`survey`). The run then tells the mean over redrawn batches along its iterates, for
+        every record, instead of the sum over the batches it drew. A pass costs as much as
+        measuring ``n/batch_size`` steps.
     chunk_size
         How many records to work on at once; ``"auto"`` finds out.
     seed
@@ -125,6 +131,7 @@ class FisherAccountant(RunReader):
         individual: bool = True,
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
+        survey_every: int | None = None,
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
@@ -141,6 +148,14 @@ class FisherAccountant(RunReader):
             raise InputError(
                 f"sampler must be one of {', '.join(SAMPLERS)}, not "
                 f"{sampler!r}{nearest(sampler, SAMPLERS)}."
+            )
+        survey = None
+        if survey_every is not None:
+            survey = Survey(int(n), survey_every, int(probes), seed, steps)
+        if survey is not None and sampler == OTHER:
+            raise InputError(
+                "A survey tells the mean over redrawn batches, so it must be known how they are "
+                "drawn: sampler must be 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
         view = Input() if view is None else view
@@ -166,12 +181,14 @@ class FisherAccountant(RunReader):
             view.describe(),
             individual=individual,
             sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
+            survey=survey,
             measurement=describe_measurement(view, made, clip_derivative, self.amplification),
         )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
         self._open = torch.zeros(0, dtype=torch.int64)  # records of a step that is not complete
         self._repeats = 0
+        self._surveyed = -1  # the step before which all records were last measured
 
     @property
     def clip(self) -> Clip:
@@ -202,6 +219,10 @@ class FisherAccountant(RunReader):
     def failure_probability(self) -> float:
         """The probability, over the steps taken so far, with which the factor κ may fail."""
         return self.run.failure_probability
+
+    def degrees(self, amplified: bool = True) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        return self.run.degrees(amplified)
 
     def observe(
         self,
@@ -234,6 +255,12 @@ class FisherAccountant(RunReader):
         run = self.run
         chosen = checked_index(index, len(y), run.n)
         check_apart(chosen, self._open)
+        if self._survey_is_due():
+            raise InputError(
+                f"All records are to be measured before step {run.steps}, as survey_every asks "
+                "for: call survey(everyone) before every observe(); it does nothing but at the "
+                "chosen steps."
+            )
         noise = self._noise()
         step = self.engine.step(
             x,
@@ -253,6 +280,74 @@ class FisherAccountant(RunReader):
             self.close_step()
         return step
 
+    def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
+        """Measure all records if the coming step was chosen for it; otherwise do nothing.
+
+        Of several processes each measures a part of them.
+
+        Parameters
+        ----------
+        everyone
+            Batches of numbers, inputs and targets that have every record once: a ``DataLoader``
+            of the training data, for instance. It is read at the chosen steps only.
+
+        Returns
+        -------
+        bool
+            Whether a pass was made.
+        """
+        run = self.run
+        if run.survey is None:
+            raise InputError("Give survey_every to the accountant: it chooses the steps.")
+        if not self._survey_is_due():
+            return False
+        shape = (2, 2, run.n)  # with κ and without, means and variances
+        found = torch.zeros(shape, dtype=torch.float64)
+        seen = torch.zeros(run.n, dtype=torch.int64)
+        for index, x, y in everyone:
+            chosen = checked_index(index, len(y), run.n)
+            seen[chosen] += 1
+            mine = own_part(chosen)
+            if len(mine) < len(chosen):  # other processes have the rest
+                rows = torch.isin(chosen, mine)
+                x, y = rows_of(x, rows), y[rows.to(y.device)]
+            if not len(mine):
+                continue
+            found[:, :, mine] = self._mean_over_batches(x, y, mine).cpu()
+            if not run.unknowns:
+                run.unknowns = self.engine.unknowns(x, y)
+        if not bool((seen == 1).all()):
+            odd = int(torch.nonzero(seen != 1)[0])
+            raise InputError(
+                f"A survey must have every record once, but record {odd} came {int(seen[odd])} "
+                "times."
+            )
+        device = run.sums.uses.device
+        amplified, plain = found.to(device)
+        run.survey.add(run.steps, (amplified[0], amplified[1]), (plain[0], plain[1]))
+        self._surveyed = run.steps
+        return True
+
+    def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
+        """Return means and variances of what records give away in a step, with κ and without."""
+        run, clip, noise = self.run, self.clip, self._noise()
+        key = ("survey", run.steps)
+        step = self.engine.step(x, y, probes=run.probes, key=key, index=index)
+        lengths = step.norms * clip.factor(step.norms)
+        factors = self.amplification.factors(lengths, noise, clip.sensitivity, run.steps + 1)
+        traces = self.sample_rate * step.traces.double() / noise**2
+        mean = traces.mean(1)
+        variance = traces.var(1) / run.probes if run.probes > 1 else torch.zeros_like(mean)
+        return torch.stack(
+            (torch.stack((factors * mean, factors**2 * variance)), torch.stack((mean, variance)))
+        )
+
+    def _survey_is_due(self) -> bool:
+        run = self.run
+        if run.survey is None or self._surveyed == run.steps or len(self._open):
+            return False
+        return run.survey.due(run.steps)
+
     def close_step(self) -> None:
         """Count the step whose batch was observed as taken."""
         self._count_step()
@@ -262,6 +357,14 @@ class FisherAccountant(RunReader):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record so far, and its variance."""
         return self.run.information(amplified)
+
+    def measured(self) -> Tensor:
+        """Return which records were measured at all."""
+        return self.run.measured()
+
+    def chance(self) -> tuple[str, ...]:
+        """Return which chance the standard errors are about, in words."""
+        return self.run.chance()
 
     def fil(self) -> SpectrumBracket:
         """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
@@ -279,7 +382,11 @@ class FisherAccountant(RunReader):
 
         No pickle is needed to store it: safetensors takes the tensors and the text.
         """
-        seen = {"check": self.check.facts(), "repeats": self._repeats}
+        seen = {
+            "check": self.check.facts(),
+            "repeats": self._repeats,
+            "surveyed": self._surveyed,
+        }
         return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -288,6 +395,7 @@ class FisherAccountant(RunReader):
         facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
+        self._surveyed = facts["surveyed"]
         self._open = self._open[:0]
 
     def _count_step(self) -> None:

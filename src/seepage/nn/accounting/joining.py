@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.processes import process_rank, reduced, world_size
+from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
 from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
 from seepage.nn.accounting.run_record import RunRecord
@@ -42,6 +42,7 @@ def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
         first.about,
         individual=first.individual is not None,
         sketch=None if first.sketch is None else first.sketch.emptied(),
+        survey=None if first.survey is None else first.survey.emptied(),
         measurement=first.measurement,
     )
     whole.unknowns = max(share.unknowns for share in records)  # zero where all batches were empty
@@ -83,9 +84,16 @@ def whole_state(mine: FisherAccountant) -> dict[str, Any]:
 
 
 def keep_one_share(whole: FisherAccountant) -> None:
-    """Leave the sums of a whole run to the first process, so that they are counted once."""
+    """Leave the sums of a whole run to the first process, so that they are counted once.
+
+    A survey is no plain sum (two passes are compared): of it, every process keeps its records.
+    """
+    survey, whole.run.survey = whole.run.survey, None
     if process_rank() > 0:
         whole.run.clear()
+    whole.run.survey = survey
+    if survey is not None:
+        survey.keep(own_part(torch.arange(whole.n)))
 
 
 def _check_steps(record: RunRecord, group: dist.ProcessGroup | None) -> None:
@@ -145,6 +153,18 @@ class MergedRuns(RunReader):
         every = torch.stack([run.information(amplified)[0].cpu() for run in self.runs])
         return every.mean(0), every.var(0) / len(self.runs)
 
+    def measured(self) -> Tensor:
+        """Return which records were measured in any of the runs."""
+        return torch.stack([run.measured().cpu() for run in self.runs]).any(0)
+
+    def degrees(self, amplified: bool = True) -> float:
+        """Return one less than there are runs, between which the variances are taken."""
+        return len(self.runs) - 1
+
+    def chance(self) -> tuple[str, ...]:
+        """Return which chance the standard errors are about, in words."""
+        return ("It is the mean over several runs, and its interval is about all that varies.",)
+
     @property
     def failure_probability(self) -> float:
         """The probability with which the factor κ may fail in one run; all spend the same."""
@@ -163,7 +183,8 @@ class MergedRuns(RunReader):
         mean = kept[0].emptied()
         for sketch in kept:
             mean.absorb(sketch, 1 / len(kept))
-        return mean.bracket()
+        drawn = torch.stack([run.sums.uses.cpu() for run in self.runs]).sum(0) > 0
+        return mean.bracket().among(drawn)
 
 
 def merge_runs(runs: Sequence[RunRecord | FisherAccountant]) -> MergedRuns:

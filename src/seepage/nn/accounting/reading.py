@@ -53,6 +53,18 @@ class RunReader(ABC):
         ``amplified=False`` leaves the factor κ of subsampling out.
         """
 
+    @abstractmethod
+    def measured(self) -> Tensor:
+        """Return which records were measured at all, ``(n,)``."""
+
+    @abstractmethod
+    def degrees(self, amplified: bool = True) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite where they are not known."""
+
+    @abstractmethod
+    def chance(self) -> tuple[str, ...]:
+        """Return which chance the standard errors are about, in words."""
+
     @property
     @abstractmethod
     def failure_probability(self) -> float:
@@ -68,6 +80,9 @@ class RunReader(ABC):
 
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the leakage of every record over the run, with standard errors; also ``rows()``.
+
+        A record that was in no batch is not measured: its number and its error are nan. With
+        ``survey_every`` all records are measured.
 
         Parameters
         ----------
@@ -102,10 +117,13 @@ class RunReader(ABC):
                 f"{broken.size - 1} more): its loss or gradient overflowed during the run."
             )
         size = self.unknowns if measure == "dfil" else 1
-        values = np.sqrt(trace / size)
-        # d sqrt(t) = dt/(2 sqrt(t)); a record that never took part has no error.
+        measured = np.asarray(self.measured().cpu())
+        values = np.where(measured, np.sqrt(trace / size), np.nan)
+        # d sqrt(t) = dt/(2 sqrt(t)); what does not leak at all has no error.
         scale = 2 * size * values
-        errors = np.divide(np.sqrt(variance), scale, out=np.zeros_like(values), where=scale > 0)
+        errors = np.where(measured, 0.0, np.nan)
+        np.divide(np.sqrt(variance), scale, out=errors, where=scale > 0)
+        degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
         return Estimate(
             values,
@@ -114,7 +132,13 @@ class RunReader(ABC):
             "estimate",
             about=self.about,
             standard_errors=errors,
-            conditions=(*_RELEASED, *(self._hidden() if hidden else ())),
+            conditions=(
+                *_RELEASED,
+                *self.chance(),
+                *_told(int(np.count_nonzero(~measured)), self.n),
+                *(self._hidden() if hidden else ()),
+            ),
+            degrees=degrees.cpu().numpy() if isinstance(degrees, Tensor) else degrees,
         )
 
     rows = records
@@ -130,7 +154,7 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any record."""
+        """Return the largest dFIL of any record that was measured."""
         trace, _ = self.information()
         return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
 
@@ -164,3 +188,12 @@ class RunReader(ABC):
         if self.n == 1:
             raise InputError("With a single record 1/n is no δ; give delta, for instance 1e-5.")
         return 1 / self.n
+
+
+def _told(unmeasured: int, n: int) -> tuple[str, ...]:
+    if not unmeasured:
+        return ()
+    return (
+        f"{unmeasured:,} of {n:,} records were in no batch and are not measured (nan): that says "
+        "nothing about what the procedure gives away about them.",
+    )

@@ -16,12 +16,23 @@ from seepage.errors import InputError
 from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.accounting.survey import Survey
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import POISSON
 
 VERSION = 3
+
+_OWN_BATCHES = (
+    "It is of the batches that this one run drew, and its interval is about the probes alone: what "
+    "other batches would have given away is told by survey_every=…, what other runs by merge_runs."
+)
+_REDRAWN = (
+    "It is the mean over batches drawn anew along the iterates of this one run, with an interval "
+    "for that. How far the iterates of another run lead elsewhere, one run cannot know: merge_runs "
+    "of several tells."
+)
 
 
 @dataclass
@@ -119,7 +130,7 @@ class InformationSums:
         )
 
 
-Sums = InformationSums | IndividualCosts | SpectrumSketch
+Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
 
 
 class RunRecord(RunReader):
@@ -137,6 +148,8 @@ class RunRecord(RunReader):
         Whether the differential privacy of every record by itself is kept.
     sketch
         Sketches of the information about some records, or ``None``.
+    survey
+        Passes over all records, or ``None``.
     measurement
         What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` where
         a state is to be loaded that tells it.
@@ -155,6 +168,7 @@ class RunRecord(RunReader):
         *,
         individual: bool,
         sketch: SpectrumSketch | None,
+        survey: Survey | None = None,
         measurement: Measurement | None = None,
     ) -> None:
         self.n = n
@@ -167,15 +181,47 @@ class RunRecord(RunReader):
         self.sums = InformationSums(n)
         self.individual = IndividualCosts(n) if individual else None
         self.sketch = sketch
+        self.survey = survey
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the trace of the information about each record, and its variance."""
+        """Return the trace of the information about each record, and its variance.
+
+        Where the run was surveyed, it is the mean over redrawn batches; otherwise the sum over the
+        batches that were drawn.
+        """
         if self.unobserved:
             raise InputError(
                 f"{self.unobserved} steps were taken without observe(): what they gave away is not "
                 "known. Call observe(index, x, y) before every step."
             )
+        if self.survey is not None:
+            return self.survey.moments(self.steps, amplified)
         return self.sums.moments(self.probes, amplified)
+
+    def measured(self) -> Tensor:
+        """Return which records are known: those in any batch, or all of a run with a pass."""
+        if self.survey is not None:
+            any_pass = bool(self.survey.passes(self.steps))
+            return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
+        return self.sums.uses > 0
+
+    def degrees(self, amplified: bool = True) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        if self.survey is None:
+            return math.inf
+        return self.survey.degrees(self.steps, amplified)
+
+    def chance(self) -> tuple[str, ...]:
+        """Return which chance the standard errors are about, in words."""
+        if self.survey is None:
+            return (_OWN_BATCHES,)
+        passes = sum(self.survey.passes(self.steps))
+        beside = int(self.sums.uses.sum())
+        cost = (
+            f"It is from {passes} passes over all {self.n:,} records, {passes * self.n:,} "
+            f"measurements beside the {beside:,} of the batches themselves."
+        )
+        return _REDRAWN, cost
 
     @property
     def failure_probability(self) -> float:
@@ -194,7 +240,7 @@ class RunRecord(RunReader):
             raise InputError(
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
             )
-        return self.sketch.bracket()
+        return self.sketch.bracket().among(self.sums.uses > 0)
 
     def individual_privacy(
         self, run_epsilon: Callable[[Ledger, float], float] | None = None
@@ -231,7 +277,12 @@ class RunRecord(RunReader):
 
     def kept(self) -> dict[str, Sums]:
         """Return the sums that are kept, by name: those of a record add up over processes."""
-        found = {"information": self.sums, "individual": self.individual, "sketch": self.sketch}
+        found = {
+            "information": self.sums,
+            "individual": self.individual,
+            "sketch": self.sketch,
+            "survey": self.survey,
+        }
         return {name: sums for name, sums in found.items() if sums is not None}
 
     def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
@@ -265,7 +316,7 @@ class RunRecord(RunReader):
         mine = self.facts()
         if self.measurement is None:
             mine["measurement"] = facts["measurement"]
-        names = ("records", "probes", "about", "sketched")
+        names = ("records", "probes", "about", "sketched", "survey_every")
         theirs, own = identity(facts, names), identity(mine, names)
         name = first_difference(theirs, own)
         if name is not None:
@@ -283,6 +334,8 @@ class RunRecord(RunReader):
                     f"{tuple(tensor.shape)}."
                 )
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
+        if self.survey is not None:
+            self.survey.follow(facts["survey_plan"])
         self.measurement = facts["measurement"]
         self.unknowns = facts["unknowns"]
         self.unobserved = facts["unobserved"]
@@ -313,6 +366,8 @@ class RunRecord(RunReader):
             "about": self.about,
             "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
+            "survey_every": None if self.survey is None else self.survey.every,
+            "survey_plan": None if self.survey is None else self.survey.plan(),
             "unknowns": self.unknowns,
             "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),

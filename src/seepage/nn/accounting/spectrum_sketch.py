@@ -9,7 +9,7 @@ of it for each record are its leading directions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ class SpectrumBracket:
     upper
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
+
+    Both are nan for a record that was in no batch, which is not measured.
     """
 
     index: NDArray[np.int64]
@@ -42,9 +44,22 @@ class SpectrumBracket:
     upper: Numbers
 
     def __repr__(self) -> str:
+        lower, upper = (ends[~np.isnan(ends)] for ends in (self.lower, self.upper))
+        unknown = len(self.index) - len(upper)
+        if not len(upper):
+            return f"<FIL of {unknown} records, not measured>"
         return (
-            f"<FIL of {len(self.index)} records: median between {np.median(self.lower):.4g} and "
-            f"{np.median(self.upper):.4g}>"
+            f"<FIL of {len(self.index)} records: median between {np.median(lower):.4g} and "
+            f"{np.median(upper):.4g}{f'; {unknown} not measured' if unknown else ''}>"
+        )
+
+    def among(self, measured: Tensor) -> SpectrumBracket:
+        """Return it with nan for records that are not measured; ``measured`` is of all records."""
+        known = measured.cpu().numpy()[self.index]
+        return replace(
+            self,
+            lower=np.where(known, self.lower, np.nan),
+            upper=np.where(known, self.upper, np.nan),
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 Array = Any
 
@@ -26,8 +26,8 @@ class Estimate(Result):
     conditions
         What must hold for the numbers to mean what they say, in words.
     degrees
-        The degrees of freedom of the standard errors: one less than the probes they are from, and
-        infinite where that is not known.
+        The degrees of freedom of the standard errors, of all or of each: one less than the probes
+        they are from, and infinite where that is not known.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Estimate(Result):
 
     standard_errors: Array = None
     conditions: tuple[str, ...] = ()
-    degrees: float = math.inf
+    degrees: Array = math.inf
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
@@ -72,6 +72,7 @@ class Estimate(Result):
             self,
             values=np.asarray(self)[order],
             standard_errors=np.asarray(self.standard_errors)[order],
+            degrees=self.degrees if np.ndim(self.degrees) == 0 else self.degrees[order],
             index=self.labels()[order],
         )
 

@@ -24,8 +24,7 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.traces import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
-from seepage.tables.frames import as_numpy
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy
 
 _AT_A_TIME = 8  # lines of the Jacobian that share one pass
 
@@ -91,6 +90,8 @@ class GradientJacobian(ReleaseJacobian):
             engine.net,
             engine.problem.loss,
             view=_InputAndLabel(shape),
+            method=engine.method,
+            scale=engine.scale,
             chunk_size=engine.chunks.size or "auto",
         )
         return both, shape
@@ -163,7 +164,11 @@ class GradientJacobian(ReleaseJacobian):
             one[0, k] = 1.0
             return self._placed(one, unknowns)[0]
 
-        found = squared_changes_along(engine, self.inputs, self.target, unit, count)
+        # Together with products, which are derivatives, unless there are to be none.
+        exactly = engine.method != "finite"
+        found = squared_changes_along(
+            engine, self.inputs, self.target, unit, count, derivative=exactly
+        )
         return found / self.noise**2
 
     def column_traces(self, attributes: list[Unknowns], rows: Any) -> Tensor:

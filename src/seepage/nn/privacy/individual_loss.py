@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seepage.errors import InputError
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from seepage.errors import InputError
 from seepage.nn.problem.problem import Loss, cross_entropy
-from seepage.tables.frames import Table, as_numpy, check_length, read_table
+from seepage.tables.source import Table, as_numpy, check_length, read_table
 
 
 def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError, nearest
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 Part = Any  # a column (number or name), several of them, a slice, or a mask
 

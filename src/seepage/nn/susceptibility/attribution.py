@@ -19,7 +19,7 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.nn.problem.record_parts import Part, entries_of
-from seepage.tables.frames import as_numpy
+from seepage.tables.source import as_numpy
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import as_tensors, named
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility
 from seepage.support.number_check import check_positive
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):

@@ -26,7 +26,7 @@ from seepage.nn.problem.views import Input, View
 from seepage.nn.susceptibility.comparison import compare as compare_measures
 from seepage.nn.susceptibility.result import Susceptibility, susceptibility
 from seepage.support.number_check import check_positive
-from seepage.tables.frames import Table, as_numpy, read_table
+from seepage.tables.source import Table, as_numpy, read_table
 
 
 def plis(

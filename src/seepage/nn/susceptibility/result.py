@@ -13,7 +13,7 @@ from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.comparison import Comparison
-from seepage.tables.frames import build_frame
+from seepage.tables.source import build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

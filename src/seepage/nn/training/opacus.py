@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,6 +68,7 @@ class OpacusAccountant(FisherAccountant):
         # The threshold follows Opacus; the ledger has that of every step.
         self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
         self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
+        self._observed = False
         self._warned_of: _OpacusSettings | None = None
         self._sums = SumCheck()
         self._warned_of_mean = False
@@ -85,14 +86,27 @@ class OpacusAccountant(FisherAccountant):
     ) -> Step:
         """Account for a batch or a part of it; the step is counted when Opacus takes it."""
         self._follow()
-        for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
-            mine.training = theirs.training
         if self._mean is not None and self._mean.take(y):
             self._warn_of_mean()
         step = super().observe(index, x, y, update=update or self._sums.due, more=True)
         if self._sums.due:
             self._sums.add(step, self.clip)
+        self._observed = True
         return step
+
+    def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
+        """Measure all records if the coming step was chosen for it; otherwise do nothing."""
+        self._follow()
+        return super().survey(everyone)
+
+    def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
+        if self._mean is not None and self._mean.take(y):
+            raise InputError(
+                "The loss is a mean over the weights of the batch, so that what a record gives "
+                "away depends on who else is drawn: a survey cannot tell its mean. Take "
+                "reduction='none' and the mean over records, in the loop and in attach()."
+            )
+        return super()._mean_over_batches(x, y, index)
 
     def detach(self) -> None:
         """Let go of the optimiser: its hook is again what it was."""
@@ -140,6 +154,8 @@ class OpacusAccountant(FisherAccountant):
                 )
             return
         self._settings = now
+        for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
+            mine.training = theirs.training
         if now.max_grad_norm != self.clip.max_grad_norm:
             self.engine.clip = HardClip(now.max_grad_norm)
         if now.noise_multiplier != now.stated and now != self._warned_of:
@@ -172,9 +188,8 @@ class OpacusAccountant(FisherAccountant):
 
     def _after_step(self) -> None:
         """Check and count the step that Opacus is about to take."""
-        observed = self._settings is not None
         self._follow()
-        self._settings = None
+        observed, self._observed, self._settings = self._observed, False, None
         if not observed:
             self.run.unobserved += 1
             self._count_step()

@@ -48,7 +48,7 @@ from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
 _QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
-_AT_A_TIME = 1000  # records whose accuracy is measured together
+_AT_A_TIME = 1000  # records that are worked on together where there is no batch
 _OWN = ("n", "sample_rate", "sampler")  # what the trainer itself tells the accountant
 
 
@@ -114,7 +114,8 @@ class PrivateSGD:
         After how many steps the accuracy is measured; by default twenty times in a run.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
-        ``amplification``, ``clip_derivative``, ``individual``, ``sketch`` and so on.
+        ``amplification``, ``clip_derivative``, ``individual``, ``sketch``, ``survey_every`` and so
+        on.
 
     Attributes
     ----------
@@ -265,6 +266,11 @@ class PrivateSGD:
 
     def _take_step(self, X: Tensor, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
+        if self.accountant_.run.survey is not None:
+            self.accountant_.survey(
+                (rows, X[rows].to(device), y[rows].to(device))
+                for rows in torch.arange(len(X)).split(_AT_A_TIME)
+            )
         batch = X[index].to(device), y[index].to(device)
         own = self.accountant_.observe(index, *batch, update=True).gradient
         assert own is not None  # noqa: S101 - it was asked for

@@ -1,26 +1,37 @@
-"""``sp.dask_rows``: dask arrays and data frames as a table to fit on and to measure."""
+"""``sp.dask_rows``: dask arrays and data frames as a table to fit on and to measure.
+
+Sums come here, rows stay where they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from importlib import import_module
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.dask.rows import ArrayReader, DaskRows, FrameReader, as_piece
-from seepage.streams.dask.tasks import fetch, named, tree_sum
-from seepage.streams.disk.column_scan import ColumnSums, Scan, column_sums, scan
-from seepage.streams.disk.encoding import (
+from seepage.streams.dask.tasks import each_task, fetch, fill_folder, sum_over, tree_sum, write_one
+from seepage.tables.columns import (
+    ColumnSums,
+    Piece,
+    Scan,
     TableEncoding,
-    check_column,
     choose_columns,
     class_levels,
-    encoded_columns,
+    column_sums,
+    encode_columns,
+    plain_type,
+    scan,
 )
-from seepage.streams.disk.files import plain_type
+from seepage.tables.source import Chunk, RowSource, check_column, first_not_finite
+
+Answer = TypeVar("Answer")
 
 
 def dask_rows(
@@ -72,6 +83,126 @@ def dask_rows(
     return _of_arrays(data, target, weight)
 
 
+class DaskRows(RowSource):
+    """A Dask collection as a table that is read in chunks; :func:`dask_rows` makes one.
+
+    Every question is answered by one task per partition, and sums of the answers are formed in a
+    tree. Tasks are functions of their partition, so that whatever a lost worker had is computed
+    again by another one, to the same numbers.
+
+    Parameters
+    ----------
+    partitions
+        Given the other columns that are wanted, returns the delayed partitions.
+    lengths
+        How many rows each of them has.
+    read
+        Turns a partition, given its number, its first row and other columns, into a chunk.
+    names, attributes, target, weighted
+        As in :class:`~seepage.tables.source.RowSource`.
+    find_classes
+        Finds the different labels.
+    """
+
+    def __init__(
+        self,
+        partitions: Callable[[tuple[str, ...]], Sequence[Any]],
+        lengths: Sequence[int],
+        read: Callable[..., Chunk],
+        *,
+        names: tuple[str, ...],
+        attributes: Mapping[str, tuple[str, ...]],
+        target: str,
+        weighted: bool,
+        find_classes: Callable[[], np.ndarray],
+    ) -> None:
+        self.partitions, self.lengths, self.read = partitions, tuple(lengths), read
+        self.names, self.attributes = names, attributes
+        self.target, self.weighted = target, weighted
+        self._find_classes = find_classes
+        if not len(self):
+            raise InputError("The Dask collection has no rows.")
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def __repr__(self) -> str:
+        return (
+            f"<DaskRows: {len(self):,} rows in {len(self.lengths)} partitions, "
+            f"{len(self.names):,} features, {self.target!r}>"
+        )
+
+    def classes(self) -> np.ndarray:
+        """Return the different labels, sorted."""
+        return self._classes
+
+    @cached_property
+    def _classes(self) -> np.ndarray:
+        return self._find_classes()
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers over all partitions: only that comes here."""
+        answers = self.answers(function, what, extra)
+        found: Answer = fetch(tree_sum([a for _, a in answers], what))
+        return found
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Refuse: what there is one of for every row never comes to the client."""
+        raise InputError(
+            "The rows of Dask data stay on the workers: have them as a dask array with to_dask(), "
+            "written by the workers with write(folder), or look at the worst with top()."
+        )
+
+    def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
+        """Return what the function says of every row as a dask array, computed when it is used."""
+        arrays: Any = import_module("dask.array")
+        like = np.empty(0 if width is None else (0, width))
+        blocks = [
+            arrays.from_delayed(answer, (self.lengths[k], *like.shape[1:]), meta=like)
+            for k, answer in self.answers(function, what)
+        ]
+        return arrays.concatenate(blocks)
+
+    def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
+        """Let the workers write a folder of Parquet files, one for every partition."""
+        tables = [(number, [table]) for number, table in self.answers(function, what)]
+        fill_folder(write_one, tables, path, what)
+
+    def answers(
+        self, function: Callable[[Chunk], Any], what: str, extra: Sequence[str] = ()
+    ) -> list[tuple[int, Any]]:
+        """Return the number of every partition that has rows, with the delayed answer on it."""
+        wanted, starts = tuple(extra), accumulate(self.lengths[:-1], initial=0)
+        every = zip(self.partitions(wanted), starts, self.lengths, strict=True)
+        asked = [(part, k, start, rows) for k, (part, start, rows) in enumerate(every) if rows]
+        work = partial(_answer, function=function, read=self.read, extra=wanted)
+        tasks = each_task(work, asked, what)
+        return [(number, task) for (_, number, *_), task in zip(asked, tasks, strict=True)]
+
+
+def _answer(
+    partition: Any,
+    number: int,
+    start: int,
+    rows: int,
+    *,
+    function: Callable[[Chunk], Answer],
+    read: Callable[..., Chunk],
+    extra: tuple[str, ...],
+) -> Answer:
+    chunk = read(partition, number, start, extra)
+    if len(chunk) != rows:
+        raise InputError(
+            f"Partition {number} has {len(chunk):,} rows where it had {rows:,} before; the data "
+            "must not change while they are read."
+        )
+    return function(chunk)
+
+
 def _of_frame(
     frame: Any,
     target: Any,
@@ -90,11 +221,12 @@ def _of_frame(
     wanted = choose_columns(known, target, weight, columns)
     # The types of text and categories are those of values, which an empty frame does not have.
     schema = pa.Schema.from_pandas(frame._meta_nonempty, preserve_index=False)
-    lengths = _lengths(frame[[target]].to_delayed())
+    counted = [[part] for part in frame[[target]].to_delayed()]
+    lengths: tuple[int, ...] = tuple(sum_over(_counted, counted, "rows"))
     if not sum(lengths):
         raise InputError("The dask data frame has no rows.")
     scan = partial(_scanned, frame, schema, lengths=lengths)
-    parts = encoded_columns(wanted, schema, scale, scan)
+    parts = encode_columns(wanted, schema, scale, scan)
     coding = TableEncoding(parts, target, weight, scale, drop_first)
 
     def partitions(extra: tuple[str, ...]) -> Sequence[Any]:
@@ -110,7 +242,7 @@ def _of_frame(
     return DaskRows(
         partitions,
         lengths,
-        FrameReader(coding, schema),
+        partial(_read_frame, coding=coding, schema=schema),
         names=coding.names(),
         attributes=coding.attributes(),
         target=target,
@@ -137,22 +269,15 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
         return [list(blocks) for blocks in zip(*columns, strict=True)]
 
     def classes() -> np.ndarray:
-        from dask.delayed import delayed
-
-        prefix = named("labels")
-        sums = [
-            delayed(_label_sums, pure=False)(block, dask_key_name=f"{prefix}-{k}")
-            for k, block in enumerate(columns[1])
-            if lengths[k]
-        ]
-        found: ColumnSums = fetch(tree_sum(sums, "labels"))
+        blocks = [[block] for block, rows in zip(columns[1], lengths, strict=True) if rows]
+        found: ColumnSums = sum_over(_label_sums, blocks, "labels")
         kind = pa.string() if beside["y"].dtype.kind in "OU" else pa.from_numpy_dtype(y.dtype)
         return class_levels(found, kind, "y")
 
     return DaskRows(
         partitions,
         lengths,
-        ArrayReader(names),
+        partial(_read_arrays, names=names),
         names=names,
         attributes={},
         target="y",
@@ -180,34 +305,14 @@ def _known(array: Any) -> Any:
     return array
 
 
-def _lengths(partitions: Sequence[Any]) -> tuple[int, ...]:
-    """Return how many rows each partition has: one number each comes here."""
-    from dask.delayed import delayed
-
-    prefix = named("rows")
-    counts = [
-        delayed(_counted, pure=False)(part, dask_key_name=f"{prefix}-{k}")
-        for k, part in enumerate(partitions)
-    ]
-    return tuple(fetch(tree_sum(counts, "rows")))
-
-
 def _scanned(frame: Any, schema: pa.Schema, names: list[str], lengths: Sequence[int]) -> Scan:
-    from dask.delayed import delayed
-
-    prefix = named("scan")
-    look = partial(_scan_one, schema=schema)
-    scans = [
-        delayed(look, pure=False)(part, k, dask_key_name=f"{prefix}-{k}")
-        for k, part in enumerate(frame[names].to_delayed())
-        if lengths[k]
-    ]
-    found: Scan = fetch(tree_sum(scans, "scan"))
+    parts = [(part, k) for k, part in enumerate(frame[names].to_delayed()) if lengths[k]]
+    found: Scan = sum_over(partial(_scan_one, schema=schema), parts, "scan")
     return found
 
 
 def _scan_one(part: Any, number: int, schema: pa.Schema) -> Scan:
-    return scan([as_piece(part, schema, number)])
+    return scan([_as_piece(part, schema, number)])
 
 
 def _counted(part: Any) -> list[int]:
@@ -216,3 +321,61 @@ def _counted(part: Any) -> list[int]:
 
 def _label_sums(labels: Any) -> ColumnSums:
     return column_sums(pa.array(np.asarray(labels)))
+
+
+def _read_frame(
+    partition: Any,
+    number: int,
+    start: int,
+    extra: tuple[str, ...],
+    *,
+    coding: TableEncoding,
+    schema: pa.Schema,
+) -> Chunk:
+    """Return the rows of a pandas data frame, the first of which is number ``start`` of all."""
+    return coding.encode([_as_piece(partition, schema, number)], start, extra)
+
+
+def _read_arrays(
+    partition: Any, number: int, start: int, extra: tuple[str, ...], *, names: tuple[str, ...]
+) -> Chunk:
+    """Return the rows of blocks of arrays: the features, the labels, and weights if any."""
+    if extra:
+        raise InputError(
+            f"Arrays have no column {extra[0]!r}; pass a dask data frame with that column."
+        )
+    X, y, weight = partition
+    X = np.asarray(X, dtype=np.float64)
+    _refuse_not_finite(X, names, start)
+    y = np.asarray(y)
+    if y.dtype.kind == "f":
+        _refuse_not_finite(y[:, None], ("y",), start)
+    if weight is not None:
+        weight = np.asarray(weight, dtype=np.float64)
+        _refuse_not_finite(weight[:, None], ("sample_weight",), start)
+        if weight.size and weight.min() < 0:
+            row = start + int(np.argmin(weight))
+            raise InputError(f"Sample weights must not be negative, but row {row:,} has one.")
+    return Chunk(X, y, weight, start)
+
+
+def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
+    """Return a pandas partition as Arrow columns of the types that all partitions should have."""
+    wanted = pa.schema([schema.field(name) for name in frame.columns])
+    try:
+        batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
+    except (pa.ArrowException, TypeError) as error:
+        raise InputError(
+            f"Partition {number} does not have the column types of the whole: {error}."
+        ) from error
+    return Piece(batch, f"partition {number}", 0)
+
+
+def _refuse_not_finite(numbers: np.ndarray, names: tuple[str, ...], start: int) -> None:
+    row = first_not_finite(numbers)
+    if row is not None:
+        column = int(np.argmin(np.isfinite(numbers[row])))
+        raise InputError(
+            f"{names[column]!r} holds NaN or infinity in row {start + row:,}; drop such rows or "
+            "fill the gaps."
+        )

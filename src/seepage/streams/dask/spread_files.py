@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.dask.tasks import fetch, fill_folder, named, tree_sum
-from seepage.streams.disk.encoding import TableEncoding
-from seepage.streams.disk.files import Batches, ParquetFiles, Piece
+from seepage.streams.dask.tasks import fill_folder, sum_over
+from seepage.streams.disk.files import Batches, ParquetFiles
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.support.chunks import usable_cores
+from seepage.tables.columns import Piece, TableEncoding
 from seepage.tables.source import AnswerIfAny, Chunk
 from seepage.tables.table_file import write_tables
 
@@ -67,7 +67,7 @@ class SpreadFiles(ParquetFiles):
         asked = partial(
             _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
-        found: Answer = fetch(self._tree(asked, self._parts(batches), what), self.client)
+        found: Answer = sum_over(asked, self._parts(batches), what, self.client)
         return found
 
     def sum_pieces(
@@ -80,7 +80,7 @@ class SpreadFiles(ParquetFiles):
         asked = partial(
             _pieces_summed, columns=tuple(columns), function=function, sharing=self._sharing()
         )
-        given: tuple[Answer, ...] = fetch(self._tree(asked, parts, "scan"), self.client).given
+        given: tuple[Answer, ...] = sum_over(asked, parts, "scan", self.client).given
         return given[0] if given else None
 
     def write_folder(
@@ -93,38 +93,10 @@ class SpreadFiles(ParquetFiles):
         extra: Sequence[str],
     ) -> None:
         """Write the tables of every part to a file of its own, in a new folder."""
-        from dask.delayed import delayed
-
-        asked = delayed(
-            partial(
-                _written,
-                coding=coding,
-                function=function,
-                extra=tuple(extra),
-                sharing=self._sharing(),
-            ),
-            pure=False,
-            traverse=False,
+        asked = partial(
+            _written, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
-
-        def writing(part: Batches, start: int) -> Callable[[str, str], Any]:
-            return lambda file, key: delayed(_call, pure=False)(
-                asked, part, start, file, dask_key_name=key
-            )
-
-        tasks = [(k, writing(*part)) for k, part in enumerate(self._parts(batches))]
-        fill_folder(tasks, path, what, self.client)
-
-    def _tree(self, function: Any, parts: Sequence[tuple[Batches, int]], what: str) -> Any:
-        from dask.delayed import delayed
-
-        prefix = named(what)
-        asked = delayed(function, pure=False, traverse=False)
-        answers = [
-            delayed(_call, pure=False)(asked, part, start, dask_key_name=f"{prefix}-{k}")
-            for k, (part, start) in enumerate(parts)
-        ]
-        return tree_sum(answers, what)
+        fill_folder(asked, list(enumerate(self._parts(batches))), path, what, self.client)
 
     def _parts(self, batches: Batches) -> list[tuple[Batches, int]]:
         """Return the parts that have rows, each with the position of the first of them."""
@@ -132,8 +104,7 @@ class SpreadFiles(ParquetFiles):
             if known is batches:
                 return counted
         parts = batches.parts()
-        count = self._tree(_rows, [(part, 0) for part in parts], "rows")
-        lengths: list[int] = fetch(count, self.client)
+        lengths: list[int] = sum_over(_rows, [(part,) for part in parts], "rows", self.client)
         starts = list(accumulate(lengths, initial=0))
         counted = [(part, starts[k]) for k, part in enumerate(parts) if lengths[k]]
         self._counted.append((batches, counted))
@@ -145,10 +116,6 @@ class SpreadFiles(ParquetFiles):
         for address, threads in self.client.nthreads().items():
             tasks[address.rpartition(":")[0]] += threads
         return max(tasks.values(), default=1)
-
-
-def _call(function: Any, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _on_part(
@@ -187,7 +154,7 @@ def _pieces_summed(
     return AnswerIfAny(()) if found is None else AnswerIfAny((found,))
 
 
-def _rows(part: Batches, start: int) -> list[int]:
+def _rows(part: Batches) -> list[int]:
     return [part.rows]
 
 

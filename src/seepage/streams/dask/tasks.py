@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -47,6 +47,33 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
     return level[0]
 
 
+def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str) -> list[Any]:
+    """Return the delayed answers of a function to lists of arguments, one task for each.
+
+    The function is a node of its own in the graph: sent once, and passed on between the workers.
+    """
+    from dask.delayed import delayed
+
+    prefix = named(what)
+    work = delayed(function, pure=False, traverse=False)
+    return [
+        delayed(call, pure=False)(work, *arguments, dask_key_name=f"{prefix}-{k}")
+        for k, arguments in enumerate(asked)
+    ]
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function that is a node of the graph says."""
+    return function(*arguments)
+
+
+def sum_over(
+    function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str, client: Any = None
+) -> Any:
+    """Return the sum of a function's answers, one task for each: only the sum comes here."""
+    return fetch(tree_sum(each_task(function, asked, what), what), client)
+
+
 def fetch(delayed: Any, client: Any = None) -> Any:
     """Compute a small result, on a client's cluster or by Dask's own choice, and bring it here."""
     with warnings.catch_warnings():
@@ -60,26 +87,9 @@ def _sum(parts: list[Any]) -> Any:
     return reduce(add, parts)
 
 
-def write_by_workers(tables: Sequence[tuple[int, Any]], path: Path, what: str) -> None:
-    """Write delayed tables, each to a Parquet file of its own, into a new folder.
-
-    Parameters
-    ----------
-    tables
-        Delayed tables with their numbers.
-    path, what
-        As for :func:`fill_folder`.
-    """
-    from dask.delayed import delayed
-
-    def writing(table: Any) -> Callable[[str, str], Any]:
-        return lambda file, key: delayed(_write, pure=False)(table, file, dask_key_name=key)
-
-    fill_folder([(number, writing(table)) for number, table in tables], path, what)
-
-
 def fill_folder(
-    tasks: Sequence[tuple[int, Callable[[str, str], Any]]],
+    function: Callable[..., int],
+    asked: Sequence[tuple[int, Sequence[Any]]],
     path: Path,
     what: str,
     client: Any = None,
@@ -92,9 +102,9 @@ def fill_folder(
 
     Parameters
     ----------
-    tasks
-        For every file its number and what makes its task: called with the path of the file and the
-        name of the task, it returns a delayed number.
+    function, asked
+        What writes a file, given some arguments and its path, and returns a number; and for every
+        file its own number and those arguments.
     path
         The folder to make; the client and all workers must see it.
     what
@@ -106,11 +116,10 @@ def fill_folder(
         raise InputError(f"{path.name} is there already; name a new folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=path.parent.resolve(), prefix=f".{path.name}."))
-    prefix = named(f"{what} files")
+    wanted = {_name(number) for number, _ in asked}
     try:
-        counts = [task(str(hidden / _name(k)), f"{prefix}-{k}") for k, task in tasks]
-        fetch(tree_sum(counts, what), client)
-        wanted = {_name(number) for number, _ in tasks}
+        every = [(*arguments, str(hidden / _name(number))) for number, arguments in asked]
+        sum_over(function, every, f"{what} files", client)
         missing = sorted(wanted - {file.name for file in hidden.iterdir()})
         if missing:
             raise InputError(
@@ -130,6 +139,7 @@ def _name(number: int) -> str:
     return f"part-{number:06d}.parquet"
 
 
-def _write(table: pa.Table, path: str) -> int:
+def write_one(table: pa.Table, path: str) -> int:
+    """Write a table to a file of its own."""
     write_tables(iter([table]), Path(path))
     return 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,20 +17,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from seepage.errors import InputError
+from seepage.errors import InputError, not_whole
+from seepage.tables.columns import Piece, plain_type
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
 PART_ROWS = 100_000  # rows that pay for what a part costs: a task, and a matrix that is sent
 BROKEN = (pa.ArrowException, OSError, ValueError)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Some rows as they came, the file they are from, and the position of the first of them."""
-
-    batch: pa.RecordBatch
-    file: str
-    first: int
 
 
 class Batches(ABC):
@@ -78,6 +69,8 @@ class ParquetFiles(Batches):
         The folder that was named, whose files they are, or ``None`` for a single file.
     """
 
+    _read = slice(None)  # the row groups of every file that are read
+
     def __init__(self, paths: Sequence[str], filesystem: Any, root: str | None) -> None:
         self.paths, self.filesystem, self.root = tuple(paths), filesystem, root
         self._groups: list[tuple[int, ...]] = []  # the rows of every row group
@@ -95,19 +88,18 @@ class ParquetFiles(Batches):
     @property
     def rows(self) -> int:
         """The number of rows that the files say they have."""
-        return sum(map(sum, self._groups))
+        return sum(sum(rows[self._read]) for rows in self._groups)
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns of all rows in order, at most ``size`` rows at a time."""
         for k in range(len(self.paths)):
-            yield from self.read_groups(k, None, columns, size)
+            yield from self.read_groups(k, columns, size)
 
-    def read_groups(
-        self, k: int, groups: range | None, columns: Sequence[str], size: int
-    ) -> Iterator[Piece]:
-        """Yield these columns of some row groups of one file, or of all."""
+    def read_groups(self, k: int, columns: Sequence[str], size: int) -> Iterator[Piece]:
+        """Yield these columns of the row groups that are read of one file."""
         name, rows = self._name(k), self._groups[k]
-        at = sum(rows[: groups.start]) if groups else 0
+        groups = range(len(rows))[self._read]
+        at = sum(rows[: groups.start])
         with self._open(self.paths[k]) as file:
             found, expected = file.metadata.num_rows, sum(rows)
             if found != expected:
@@ -115,29 +107,40 @@ class ParquetFiles(Batches):
                     f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
                     "it is read."
                 )
-            batches = file.iter_batches(
-                size, row_groups=None if groups is None else list(groups), columns=list(columns)
-            )
+            # A whole file may have come to lie in other row groups since it was opened.
+            some = None if self._read == slice(None) else list(groups)
+            batches = file.iter_batches(size, row_groups=some, columns=list(columns))
             while True:
                 try:
                     batch = next(batches, None)
                 except BROKEN as error:
-                    raise _damaged(name) from error
+                    raise not_whole(name, "Parquet") from error
                 if batch is None:
                     break
                 yield Piece(batch, name, at)
                 at += batch.num_rows
 
     def parts(self) -> list[Batches]:
-        """Return the row groups of every file, as many together as make a part."""
-        return [part for k, rows in enumerate(self._groups) for part in cut(self._only(k), rows)]
+        """Return the row groups of every file, as many together as make a part.
 
-    def _only(self, k: int) -> ParquetFiles:
-        """Return one of the files, without opening it again."""
-        one = ParquetFiles.__new__(ParquetFiles)
-        one.paths, one.filesystem, one.root = (self.paths[k],), self.filesystem, self.root
-        one.schema, one._groups = self.schema, [self._groups[k]]
-        return one
+        A part has at least :data:`PART_ROWS` rows, or what is left of its file.
+        """
+        parts: list[Batches] = []
+        for k, rows in enumerate(self._groups):
+            first, held = 0, 0
+            for group, count in enumerate(rows, 1):
+                held += count
+                if held >= PART_ROWS or (group == len(rows) and held):
+                    parts.append(self._part(k, slice(first, group)))
+                    first, held = group, 0
+        return parts
+
+    def _part(self, k: int, groups: slice) -> ParquetFiles:
+        """Return some row groups of one of the files, without opening it again."""
+        part = ParquetFiles.__new__(ParquetFiles)
+        part.paths, part.filesystem, part.root = (self.paths[k],), self.filesystem, self.root
+        part.schema, part._groups, part._read = self.schema, [self._groups[k]], groups
+        return part
 
     def holds(self, path: Path) -> bool:
         """Say whether a file written to this path would be among the ones that are read."""
@@ -163,7 +166,7 @@ class ParquetFiles(Batches):
         except FileNotFoundError:
             raise InputError(f"There is no file {path}.") from None
         except BROKEN as error:
-            raise _damaged(self._name(self.paths.index(path))) from error
+            raise not_whole(self._name(self.paths.index(path)), "Parquet") from error
 
 
 class DatasetBatches(Batches):
@@ -230,66 +233,9 @@ def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) ->
             )
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, however they are stored."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    return kind
-
-
-def _damaged(name: str) -> InputError:
-    return InputError(
-        f"{name} is not a whole Parquet file: it may have been cut off or damaged; write or copy "
-        "it again."
-    )
-
-
 def _unreadable(error: Exception) -> InputError:
     first = str(error).splitlines()[0][:300].rstrip(".") if str(error) else type(error).__name__
     return InputError(f"The data set cannot be read: {first}.")
-
-
-class ParquetPart(Batches):
-    """Some row groups of one Parquet file.
-
-    Parameters
-    ----------
-    file
-        The file.
-    groups
-        The row groups.
-    rows
-        How many rows these have.
-    """
-
-    def __init__(self, file: ParquetFiles, groups: range, rows: int) -> None:
-        self._file, self._groups, self._rows = file, groups, rows
-        self.schema = file.schema
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self._rows
-
-    def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of all rows in order, at most ``size`` rows at a time."""
-        return self._file.read_groups(0, self._groups, columns, size)
-
-
-def cut(file: ParquetFiles, rows: Sequence[int]) -> list[ParquetPart]:
-    """Return a file in parts of at least :data:`PART_ROWS` rows, or whole where it has fewer.
-
-    ``rows`` are those of its row groups.
-    """
-    parts, first, held = [], 0, 0
-    for group, count in enumerate(rows, 1):
-        held += count
-        if held >= PART_ROWS or (group == len(rows) and held):
-            parts.append(ParquetPart(file, range(first, group), held))
-            first, held = group, 0
-    return parts
 
 
 def open_batches(data: Any, filesystem: Any = None) -> Batches:

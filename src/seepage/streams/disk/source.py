@@ -14,17 +14,20 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
-from seepage.streams.disk.column_scan import Scan, scan
-from seepage.streams.disk.encoding import (
+from seepage.streams.disk.files import Batches, open_batches
+from seepage.support.chunks import CHUNK, progress_over, usable_cores
+from seepage.tables.columns import (
+    Piece,
+    Scan,
     TableEncoding,
-    check_column,
     choose_columns,
     class_levels,
-    encoded_columns,
+    encode_columns,
+    plain_type,
+    rows_in,
+    scan,
 )
-from seepage.streams.disk.files import Batches, Piece, open_batches, plain_type
-from seepage.support.chunks import CHUNK, progress_over, usable_cores
-from seepage.tables.source import Chunk, RowSource
+from seepage.tables.source import Chunk, RowSource, check_column
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -90,7 +93,7 @@ def parquet(
     wanted = choose_columns(batches.schema.names, target, weight, columns)
     if batches.rows == 0:
         raise InputError("The Parquet data have no rows.")
-    parts = encoded_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
+    parts = encode_columns(wanted, batches.schema, scale, partial(scan_columns, batches))
     return ParquetRows(batches, TableEncoding(parts, target, weight, scale, drop_first))
 
 
@@ -155,7 +158,7 @@ class ParquetRows(RowSource):
             return function(self.coding.encode(pieces, start, extra))
 
         starts = _with_starts(gathered(self.batches.read(columns, size), size))
-        shown = progress_over(starts, len(self), what, _rows_in)
+        shown = progress_over(starts, len(self), what, lambda item: rows_in(item[1]))
         yield from in_order(shown, work, self._threads)
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
@@ -222,11 +225,7 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
     start = 0
     for pieces in lists:
         yield start, pieces
-        start += sum(piece.batch.num_rows for piece in pieces)
-
-
-def _rows_in(item: tuple[int, list[Piece]]) -> int:
-    return sum(piece.batch.num_rows for piece in item[1])
+        start += rows_in(pieces)
 
 
 def in_order(

@@ -1,9 +1,7 @@
-"""What a scan finds of a column does not depend on its pieces, and work keeps its order."""
+"""What a scan finds of a column does not depend on its pieces."""
 
 from __future__ import annotations
 
-import threading
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +9,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
-from seepage.streams.disk.column_scan import MOST_LEVELS, ColumnSums, column_sums
-from seepage.streams.disk.source import in_order
+from seepage.tables.columns import (
+    MOST_LEVELS,
+    ColumnEncoding,
+    ColumnSums,
+    Piece,
+    column_sums,
+    profile_column,
+    scan,
+)
 
 numbers = st.one_of(
     st.none(),
@@ -78,38 +82,39 @@ def test_levels_are_counted_up_to_a_limit():
     assert whole(many, [700, 1500]).levels is None
 
 
-def test_answers_come_in_order_whoever_is_first():
-    def work(k):
-        time.sleep(0.02 if k % 3 == 0 else 0)
-        return k
-
-    assert list(in_order(iter(range(20)), work)) == list(range(20))
-
-
-def test_few_pieces_are_held_at_a_time():
-    held, most, lock = set(), [0], threading.Lock()
-
-    def pieces():
-        for k in range(50):
-            with lock:
-                held.add(k)
-                most[0] = max(most[0], len(held))
-            yield k
-
-    for k in in_order(pieces(), lambda k: k):
-        with lock:
-            held.discard(k)
-    assert most[0] <= 10
+def test_a_table_in_memory_is_one_piece():
+    table = pa.chunked_array([["a", None], ["b", "a"]]), pa.chunked_array([[1.5, 2.0], [None, 4]])
+    table = pa.table(list(table), names=["text", "number"])
+    pieces = [Piece(batch, "", 0) for batch in table.to_batches()]
+    assert len(pieces) == 2
+    ours, theirs = scan([Piece(table, "", 0)]), scan(pieces)
+    assert ours["text"] == theirs["text"]
+    for name in ("mean", "spread", "rows", "missing", "levels", "least", "most", "whole"):
+        assert getattr(ours["number"], name) == getattr(theirs["number"], name)
 
 
-def test_an_error_ends_the_work_and_threads_are_given_back():
-    before = [pool["num_threads"] for pool in threadpool_info()]
+def test_beyond_the_limit_levels_are_counted_in_memory_only():
+    column = pa.array([f"p{k}" for k in range(MOST_LEVELS + 5)])
+    sums = column_sums(column)
+    seen = profile_column(sums, column.type, column=column)
+    assert (seen.distinct, seen.capped, seen.identifier) == (1005, False, "are all different")
+    read = profile_column(sums, column.type)
+    assert (read.distinct, read.capped, read.identifier) == (1001, True, "")
 
-    def work(k):
-        if k == 3:
-            raise ValueError("three")
-        return k
 
-    with pytest.raises(ValueError, match="three"):
-        list(in_order(iter(range(1000)), work))
-    assert [pool["num_threads"] for pool in threadpool_info()] == before
+def test_values_whose_squares_overflow_are_refused_in_any_pieces():
+    column = pa.array(1e300 * (np.arange(90) + 1.0))
+    for cuts in ([], [7, 40]):
+        with pytest.raises(ValueError, match=r"'huge' are too large .*up to 9e\+301"):
+            ColumnEncoding.of_numbers("huge", whole(column, cuts))
+
+
+def test_levels_of_decimals_and_dictionaries_are_found_again():
+    decimals = pa.array([1, 2, 1], pa.decimal128(5, 2))
+    texts = pa.array(["x", "y", "x"]).dictionary_encode()
+    for column in (decimals, texts):
+        coding = ColumnEncoding.of_category("c", column.type, column_sums(column))
+        out = np.zeros((2, 3))
+        batch = pa.RecordBatch.from_arrays([column], names=["c"])
+        coding.write(Piece(batch, "", 0), out, scale=False, drop_first=False)
+        assert out.tolist() == [[1, 0, 1], [0, 1, 0]]

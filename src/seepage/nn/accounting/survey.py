@@ -1,0 +1,198 @@
+"""Passes over all records at randomly chosen steps: what the iterates give away, batches apart.
+
+A run sees a record only in the batches that happened to have it. If record i takes part in step t
+with probability q and then gives ``κ ‖J̃_{i,t}‖_F²/s_t²`` away,
+
+    M_i = q Σ_t κ_{i,t} ‖J̃_{i,t}‖_F² / s_t²
+
+is the mean over batches drawn anew in every step, along the iterates of this run. It is estimated
+from a stratified sample of steps (Cochran 1977, chapter 5): the steps are cut into blocks, and two
+of the L steps of a block are drawn, in which all records are measured. With v and w the values of
+a record there, the block counts ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4``, and
+``L/2`` times what the probes themselves vary on top. A step that the run does not reach gives
+nothing away, so that all of this also holds for a run that ends within a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.jacobian.random_directions import key_of
+
+
+@dataclass
+class SurveyedTraces:
+    """What the passes say of every record, each ``(n,)``.
+
+    Parameters
+    ----------
+    total
+        The estimate of ``M``.
+    variance
+        That of its variance.
+    squares
+        The sum over blocks of the squares of their variances.
+    first, first_noise
+        The values of the first pass of a block whose second is still to come, and their variances.
+    """
+
+    total: Tensor
+    variance: Tensor
+    squares: Tensor
+    first: Tensor
+    first_noise: Tensor
+
+    @classmethod
+    def zeros(cls, n: int) -> SurveyedTraces:
+        """Return what is known before the first pass."""
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
+
+
+class Survey:
+    """Which steps are surveyed, and what their passes have found.
+
+    Parameters
+    ----------
+    n
+        How many records there are.
+    every
+        One step in so many is surveyed, on average.
+    probes
+        How many estimates of the trace each pass gives.
+    seed
+        Fixes which steps.
+    steps
+        How many steps the run has, if that is known: the last block then ends with them.
+    """
+
+    def __init__(self, n: int, every: int, probes: int, seed: int, steps: int | None) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise InputError(f"survey_every must be a whole number of steps, not {every!r}.")
+        self.every, self.probes, self.seed, self.steps = every, probes, int(seed), steps
+        self.amplified, self.plain = SurveyedTraces.zeros(n), SurveyedTraces.zeros(n)
+
+    def due(self, step: int) -> bool:
+        """Return whether all records are to be measured at a step, counted from zero."""
+        start, length = self._block(step)
+        return step - start in self._chosen(start, length)
+
+    def passes(self, steps: int) -> list[int]:
+        """Return how many passes each block of so many steps has; blocks without any left out."""
+        found, start = [], 0
+        while start < steps:
+            start, length = self._block(start)
+            found.append(sum(start + place < steps for place in self._chosen(start, length)))
+            start += length
+        return [count for count in found if count]
+
+    def add(
+        self, step: int, amplified: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor]
+    ) -> None:
+        """Add a pass: each record's mean over batches of this step, and the probes' variance."""
+        start, length = self._block(step)
+        chosen = self._chosen(start, length)
+        weight = length / len(chosen)
+        waiting = len(chosen) > 1 and step - start == chosen[0]
+        for kept, (value, noise) in ((self.amplified, amplified), (self.plain, plain)):
+            kept.total += weight * value
+            if waiting:
+                kept.first.copy_(value)
+                kept.first_noise.copy_(noise)
+                continue
+            block = weight * (kept.first_noise + noise)
+            if len(chosen) > 1:
+                block += self._between(length) * (kept.first - value) ** 2
+            kept.variance += block
+            kept.squares += block**2
+            kept.first.zero_()
+            kept.first_noise.zero_()
+
+    def moments(self, steps: int, amplified: bool) -> tuple[Tensor, Tensor]:
+        """Return the means over redrawn batches of the first ``steps`` steps, and variances."""
+        kept = self.amplified if amplified else self.plain
+        return kept.total.clone(), kept.variance + self._waiting(kept, steps)
+
+    def degrees(self, steps: int, amplified: bool) -> Tensor:
+        """Return the degrees of freedom of each record's variance.
+
+        With ``V_k`` the variances of K blocks, of one degree each, ``3 (Σ V)²/Σ V² − 2``, between 1
+        and K: Satterthwaite's, with the bias of the squares taken off (``E V² = 3 (E V)²``).
+        """
+        kept = self.amplified if amplified else self.plain
+        half = self._waiting(kept, steps)
+        squares = kept.squares + half**2
+        ratio = (kept.variance + half) ** 2 / squares.clamp(min=1e-300)
+        return (3 * ratio - 2).clamp(min=1.0, max=max(1, len(self.passes(steps))))
+
+    def _waiting(self, kept: SurveyedTraces, steps: int) -> Tensor:
+        """Return the variance of a block whose second pass is still to come.
+
+        That pass counts as one of a step that gives nothing away.
+        """
+        length = self._block(max(steps - 1, 0))[1]
+        return self._between(length) * kept.first**2 + length / 2 * kept.first_noise
+
+    def _between(self, length: int) -> float:
+        """Return the factor of ``(v − w)²`` in the variance of a block of so many steps.
+
+        A single probe does not tell its own variance, which ``(v − w)²`` has, too: then nothing is
+        taken off for the steps that were looked at.
+        """
+        seen = 2 / length if self.probes > 1 else 0.0
+        return length**2 * (1 - seen) / 4
+
+    def _block(self, step: int) -> tuple[int, int]:
+        """Return the first step and the length of a step's block."""
+        usual = 2 * self.every
+        if self.steps is None or step < self.steps:
+            start = step // usual * usual
+            return start, usual if self.steps is None else min(usual, self.steps - start)
+        return self.steps + (step - self.steps) // usual * usual, usual
+
+    def _chosen(self, start: int, length: int) -> tuple[int, ...]:
+        """Return the steps of a block that are surveyed, counted from its first, in order."""
+        if length <= 2:
+            return tuple(range(length))
+        random = np.random.default_rng(key_of(self.seed, "survey", start))
+        return tuple(sorted(random.choice(length, 2, replace=False).tolist()))
+
+    def emptied(self) -> Survey:
+        """Return a survey of the same steps without any pass."""
+        n = len(self.amplified.total)
+        return Survey(n, self.every, self.probes, self.seed, self.steps)
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all records but these."""
+        for tensor in self.tensors().values():
+            kept = tensor[rows].clone()
+            tensor.zero_()
+            tensor[rows] = kept
+
+    def plan(self) -> dict[str, Any]:
+        """Return what the choice of steps depends on, beside ``every``."""
+        return {"seed": self.seed, "steps": self.steps}
+
+    def follow(self, plan: Mapping[str, Any]) -> None:
+        """Go on with the choice of steps that :meth:`plan` told."""
+        self.seed, self.steps = plan["seed"], plan["steps"]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is kept, by name."""
+        return {
+            f"{kind}_{name}": tensor
+            for kind, kept in (("amplified", self.amplified), ("plain", self.plain))
+            for name, tensor in vars(kept).items()
+        }
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put other values, named as by :meth:`tensors`, in place of these."""
+        for kind in ("amplified", "plain"):
+            named = {f.name: tensors[f"{kind}_{f.name}"] for f in fields(SurveyedTraces)}
+            setattr(self, kind, SurveyedTraces(**named))

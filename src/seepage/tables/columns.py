@@ -1,0 +1,700 @@
+"""What a column holds and how it becomes numbers: its sums over pieces, its profile, its encoding.
+
+A table in memory is one piece. Means and sums of squares of two pieces are joined as Chan, Golub
+and LeVeque (1979) do, so that a scan is as accurate as a pass over the whole column that knows its
+mean.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seepage.errors import InputError
+from seepage.tables.names import printable, shown, unique
+from seepage.tables.source import Chunk, check_column, first_not_finite
+
+MOST_LEVELS = 1000  # different values that are counted; of more only this is known
+ENOUGH = 10  # rows from which all-different values make an identifier
+FEW = 20  # different texts up to which numbers among them are taken for codes
+
+_HEAD = 4 * MOST_LEVELS  # rows that show at once that a column has more
+# A spread below this share of the largest value is rounding, not variation.
+_ROUNDING = 4 * float(np.finfo(float).eps)
+_DATE = re.compile(
+    r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T]\d{1,2}:\d\d.*)?"
+)
+_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_COMMAS = r"^[-+]?\d*(,\d+)+(\.\d*)?$"
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows as they came, the file they are from, and the position of the first of them."""
+
+    batch: pa.RecordBatch | pa.Table
+    file: str
+    first: int
+
+
+def rows_in(pieces: Iterable[Piece]) -> int:
+    """Return how many rows some pieces have."""
+    return sum(piece.batch.num_rows for piece in pieces)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds numbers."""
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values, however they are stored."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    return kind
+
+
+def decoded(column: Column) -> Column:
+    """Return a column with its values written out, however they are stored."""
+    plain = plain_type(column.type)
+    return column if plain == column.type else column.cast(plain)
+
+
+def plain_numbers(column: Column) -> Column:
+    """Return a column of numbers with nothing in place of NaN, one zero, and decimals as floats.
+
+    Columns of anything else come back as they are. Arrow tells -0.0 from 0.0 where it counts or
+    looks up values; nobody who groups by them does.
+    """
+    if pa.types.is_decimal(column.type) or column.type == pa.float16():
+        column = column.cast(pa.float64())
+    if not pa.types.is_floating(column.type):
+        return column
+    column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 + 0.0 is 0.0
+    gone = pc.is_nan(column)
+    if not pc.any(gone).as_py():
+        return column
+    return pc.if_else(gone, pa.scalar(None, column.type), column)
+
+
+def floats(column: Column) -> np.ndarray:
+    """Return a column of numbers as floats, NaN in its gaps."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np.ndarray:
+    """Return which rows have a value in all of some columns, ``(n,)``."""
+    whole = np.ones(batch.num_rows, dtype=bool)
+    for name in needed:
+        column = plain_numbers(batch.column(name))
+        if column.null_count:
+            whole &= pc.is_valid(column).to_numpy(zero_copy_only=False)
+    return whole
+
+
+@dataclass(frozen=True)
+class ColumnSums:
+    """What some rows of a column hold; the sum of two is what their rows hold together."""
+
+    rows: int = 0
+    missing: int = 0  # how many of the rows have no value (or NaN)
+    # The mean of the values as a number near it and what is missing to it (so that the means of
+    # pieces far from zero can be told apart), and the sum of the squared distances from it
+    origin: float = 0.0
+    offset: float = 0.0
+    squares: float = 0.0
+    # The range of the values
+    least: float = math.inf
+    most: float = -math.inf
+    whole: bool = True  # whether all numbers are whole
+    finite: bool = True  # whether all are finite
+    # How often each value occurs, or ``None`` for more than 1,000 different ones
+    levels: Mapping[Any, int] | None = field(default_factory=dict)
+
+    @property
+    def values(self) -> int:
+        """The number of rows that have a value."""
+        return self.rows - self.missing
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values."""
+        return self.origin + self.offset
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the values."""
+        return math.sqrt(self.squares / self.values) if self.values else 0.0
+
+    @property
+    def may_count_up(self) -> bool:
+        """Whether the values may be the numbers of the rows, in any order and from any start."""
+        spanned = self.missing == 0 and self.most - self.least == self.rows - 1
+        return spanned and self.whole and self.rows >= ENOUGH
+
+    def with_gaps_filled(self, fill: float) -> ColumnSums:
+        """Return the sums with a number in the place of every gap."""
+        return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
+
+    def __add__(self, other: ColumnSums) -> ColumnSums:
+        both = self.values + other.values
+        first = self if self.values else other
+        apart = (other.origin - first.origin) + (other.offset - first.offset)
+        share = other.values / both if both else 0.0
+        return ColumnSums(
+            self.rows + other.rows,
+            self.missing + other.missing,
+            first.origin,
+            first.offset + apart * share,
+            self.squares + other.squares + apart * apart * self.values * share,
+            min(self.least, other.least),
+            max(self.most, other.most),
+            self.whole and other.whole,
+            self.finite and other.finite,
+            _joined(self.levels, other.levels),
+        )
+
+
+class Scan(dict[str, ColumnSums]):
+    """The sums of several columns; the sum of two scans is that of every column."""
+
+    def __add__(self, other: Scan) -> Scan:
+        return Scan({name: self[name] + other[name] for name in self})
+
+
+def scan(pieces: Iterable[Piece]) -> Scan:
+    """Return the sums of all columns of some pieces."""
+    total: Scan | None = None
+    for piece in pieces:
+        names = piece.batch.schema.names
+        here = Scan({n: column_sums(piece.batch.column(k)) for k, n in enumerate(names)})
+        total = here if total is None else total + here
+    return total or Scan()
+
+
+def column_sums(column: Column) -> ColumnSums:
+    """Return what one piece of a column holds."""
+    column = plain_numbers(decoded(column))
+    rows, missing = len(column), column.null_count
+    if is_text(column.type):
+        return ColumnSums(rows, missing, levels=_levels(column))
+    if not (is_number(column.type) or pa.types.is_boolean(column.type)):
+        return ColumnSums(rows, missing, levels=None)
+    levels = _levels(column)
+    numbers = floats(column.drop_null())
+    if numbers.size == 0:
+        return ColumnSums(rows, missing, levels=levels)
+    with np.errstate(over="ignore", invalid="ignore"):
+        origin = float(numbers.mean())
+        away = numbers - origin
+        offset = float(away.mean())
+        squares = float(away @ away)
+    squares = max(0.0, squares - len(away) * offset * offset) if squares < math.inf else math.inf
+    least, most = float(numbers.min()), float(numbers.max())
+    finite = math.isfinite(least) and math.isfinite(most)
+    whole = not pa.types.is_floating(column.type) or bool(np.all(numbers == np.floor(numbers)))
+    return ColumnSums(rows, missing, origin, offset, squares, least, most, whole, finite, levels)
+
+
+def _levels(column: Column) -> Mapping[Any, int] | None:
+    if len(pc.unique(column[:_HEAD])) > MOST_LEVELS + 1:  # a gap is no level
+        return None
+    counts = pc.value_counts(column.drop_null())
+    if len(counts) > MOST_LEVELS:
+        return None
+    return dict(
+        zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+    )
+
+
+def _joined(ours: Mapping[Any, int] | None, theirs: Mapping[Any, int] | None) -> Any:
+    if ours is None or theirs is None:
+        return None
+    both = Counter(ours)
+    both.update(theirs)
+    return None if len(both) > MOST_LEVELS else dict(both)
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """What a column is, and whether it can be used at all."""
+
+    rows: int
+    missing: int  # how many of the rows have no value
+    distinct: int = 0  # how many different values there are
+    capped: bool = False  # whether there are at least ``distinct`` of them, and no more is known
+    kind: str = "categorical"  # ``numeric``, ``boolean`` or ``categorical``
+    integer: bool = False  # whether the type is an integer
+    whole: bool = True  # whether all values are whole numbers (or text)
+    least: float = 0.0  # the smallest value of a column of numbers
+    identifier: str = ""  # why the column is an identifier, to follow "its values", or nothing
+    refused: str = ""  # what it holds that cannot be used (``dates``, …), or nothing
+    almost_numbers: bool = False  # whether it is text, but mostly numbers
+
+
+def profile_column(
+    sums: ColumnSums,
+    stored: pa.DataType,
+    *,
+    as_codes: bool = False,
+    counts_up: bool = False,
+    column: Column | None = None,
+) -> ColumnProfile:
+    """Return what a column is.
+
+    Parameters
+    ----------
+    sums, stored
+        What it holds, and its type.
+    as_codes
+        Whether numbers are codes of categories.
+    counts_up
+        Whether its values are the numbers of the rows.
+    column
+        The column itself where it is in memory: its values are all counted, however many they are.
+    """
+    stored, rows, missing = plain_type(stored), sums.rows, sums.missing
+    if missing == rows:
+        return ColumnProfile(rows, rows)
+    refused = _refused_type(stored) or ("" if sums.finite else "infinite values")
+    if refused:
+        return ColumnProfile(rows, missing, refused=refused)
+    levels: Any = sums.levels
+    if levels is None and column is not None and (as_codes or is_text(stored)):
+        levels = pc.value_counts(plain_numbers(decoded(column)).drop_null())
+    distinct = MOST_LEVELS + 1 if levels is None else len(levels)
+    known = ColumnProfile(rows, missing, distinct, levels is None)
+    if is_text(stored):
+        return known if as_codes or levels is None else _profile_text(known, levels)
+    integer = pa.types.is_integer(stored)
+    if integer and not counts_up and max(abs(sums.least), abs(sums.most)) > 2.0**53:
+        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot tell apart")
+    boolean = distinct == 2 or pa.types.is_boolean(stored)
+    return replace(
+        known,
+        kind="categorical" if as_codes else "boolean" if boolean else "numeric",
+        integer=integer,
+        whole=sums.whole,
+        least=sums.least,
+        identifier="are all different and count up" if counts_up else "",
+    )
+
+
+def _refused_type(stored: pa.DataType) -> str:
+    """Return what a column of a type that cannot be used holds, or nothing."""
+    if pa.types.is_temporal(stored):
+        return "dates"
+    if is_number(stored) or is_text(stored) or pa.types.is_boolean(stored):
+        return ""
+    binary = pa.types.is_binary(stored) or pa.types.is_large_binary(stored)
+    return "bytes" if binary else "nested values"
+
+
+def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) -> ColumnProfile:
+    """Return what text is, by its different values and how often each of them occurs."""
+    if isinstance(levels, pa.Array):
+        texts, counts = levels.field("values"), levels.field("counts").to_numpy()
+    else:
+        texts, counts = pa.array(list(levels)), np.asarray(list(levels.values()))
+    filled = known.rows - known.missing
+
+    def rows_like(pattern: str) -> int:
+        alike = pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
+        return int(counts[alike].sum())
+
+    if all(_DATE.fullmatch(text) for text in texts[:100].to_pylist()):
+        return replace(known, refused="dates")
+    if 2 * rows_like(_COMMAS) > filled:
+        return replace(known, refused="numbers with commas in them")
+    if known.distinct > FEW and filled > rows_like(_NUMBER) >= 0.9 * filled:
+        return replace(known, almost_numbers=True)
+    different = filled >= ENOUGH and known.distinct == filled
+    return replace(known, identifier="are all different" if different else "")
+
+
+def first_text(column: Column) -> int | None:
+    """Return the first row of a column of text that is no number, or nothing."""
+    row = int(pc.index(pc.match_substring_regex(decoded(column), _NUMBER), False).as_py())
+    return None if row < 0 else row
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnEncoding:
+    """How one column becomes features."""
+
+    name: str
+    kind: str  # ``numeric``, ``boolean`` or ``categorical``
+    # How many gaps it has, and what is put there: a number, or the position of a level
+    filled: int = 0
+    fill: Any = None
+    # Of numbers with their gaps filled, of two values as 0 and 1; or `category_spread`
+    mean: float = 0.0
+    spread: float = 1.0
+    levels: pa.Array | None = None  # the values of a category in order, as they are in the table
+    constant: bool = False  # whether all values are the same
+    # Of a column of two values, the smaller one, and by how much the other is larger
+    low: float = 0.0
+    step: float = 1.0
+
+    @classmethod
+    def of_two_values(cls, name: str, sums: ColumnSums) -> ColumnEncoding:
+        """Return the encoding of two values, their gaps filled with the more frequent one."""
+        low, step = sums.least, (sums.most - sums.least) or 1.0
+        high = (sums.levels or {}).get(sums.most, 0)
+        often = 2 * high > sums.values
+        share = (high + sums.missing * often) / sums.rows
+        spread = math.sqrt(share * (1 - share))
+        fill = (sums.most if often else low) if sums.missing else None
+        constant = spread * step <= _ROUNDING * max(abs(sums.least), abs(sums.most))
+        filled = sums.missing
+        return cls(name, "boolean", filled, fill, share, spread, None, constant, low, step)
+
+    @classmethod
+    def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
+        """Return the encoding of numbers, with a fill for their gaps."""
+        whole = sums if fill is None else sums.with_gaps_filled(fill)
+        largest = max(abs(sums.least), abs(sums.most))
+        if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
+            raise InputError(
+                f"The values of column {shown(name)} are too large for their spread to be "
+                f"computed (up to {largest:.2g}); write them in a larger unit."
+            )
+        filled = 0 if fill is None else sums.missing
+        constant = whole.spread <= _ROUNDING * largest
+        return cls(name, "numeric", filled, fill, whole.mean, whole.spread, None, constant)
+
+    @classmethod
+    def of_category(
+        cls, name: str, stored: pa.DataType, sums: ColumnSums, fill_gaps: bool = False
+    ) -> ColumnEncoding:
+        """Return the encoding of a category, its gaps filled with its most frequent level."""
+        if sums.levels is None:
+            raise InputError(
+                f"Column {name!r} has more than 1,000 different values; put rare ones together, or "
+                "leave it out with columns=."
+            )
+        counts = dict(sorted(sums.levels.items()))
+        levels = typed_levels(counts, stored)
+        sizes = np.asarray(list(counts.values()), dtype=float)
+        filled = sums.missing if fill_gaps else 0
+        fill = int(sizes.argmax()) if filled else None
+        if fill is not None:
+            sizes[fill] += filled
+        spread = category_spread(sizes / sizes.sum())
+        return cls(name, "categorical", filled, fill, 0.0, spread, levels, len(levels) < 2)
+
+    @property
+    def fill_is(self) -> str:
+        """What the gaps are filled with, in words."""
+        return "median" if self.kind == "numeric" else "most frequent value"
+
+    @property
+    def fill_text(self) -> str:
+        """The value the gaps are filled with, to be read."""
+        return (
+            f"{self.fill:g}" if self.levels is None else shown(level_names(self.levels)[self.fill])
+        )
+
+    def width(self, drop_first: bool) -> int:
+        """Return how many features the column becomes."""
+        return 1 if self.levels is None else len(self.levels) - int(drop_first)
+
+    def titles(self, drop_first: bool) -> list[str]:
+        """Return the names of its features."""
+        if self.levels is None:
+            return [self.name]
+        return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
+
+    def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
+        """Write the column of a piece into its place among the features, which is zero so far."""
+        column = decoded(piece.batch.column(self.name))
+        if self.fill is None:
+            _refuse_gaps(column, self.name, piece)
+        if self.levels is not None:
+            self._write_levels(column, piece, out, drop_first)
+            return
+        numbers = out[0]
+        np.copyto(numbers, _numbers(column), casting="unsafe")
+        if self.fill is not None:
+            numbers[np.isnan(numbers)] = self.fill
+        _refuse_nan(numbers, self.name, piece)
+        if scale and self.kind == "numeric":
+            numbers -= self.mean
+            numbers /= self.spread
+        elif scale:
+            numbers -= self.low
+            numbers /= self.step
+
+    def _write_levels(
+        self, column: pa.Array, piece: Piece, out: np.ndarray, drop_first: bool
+    ) -> None:
+        codes = pc.index_in(plain_numbers(column), value_set=self.levels)
+        if self.fill is not None:
+            codes = pc.fill_null(codes, self.fill)
+        elif codes.null_count:
+            raise InputError(
+                f"Column {self.name!r} of {piece.file} holds a value that was not there when the "
+                "levels were read; the files must not change while they are read."
+            )
+        which = codes.to_numpy().astype(np.int64) - int(drop_first)
+        rows = np.flatnonzero(which >= 0)
+        out[which[rows], rows] = 1.0
+
+
+def category_spread(shares: np.ndarray) -> float:
+    """Return the root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
+
+    Of two levels, one of which says all: that of the one, ``√(p (1 − p))``.
+    """
+    total = max(0.0, 1.0 - float(shares @ shares))
+    return float(np.sqrt(total / 2 if len(shares) == 2 else total))
+
+
+@dataclass(frozen=True)
+class TableEncoding:
+    """How the columns of a table become features, labels and weights."""
+
+    parts: tuple[ColumnEncoding, ...]  # how each column is encoded, in the order of the features
+    # The columns of the labels and of the sample weights (or ``None``)
+    target: str
+    weight: str | None
+    scale: bool  # whether numeric columns are centred and divided by their standard deviations
+    drop_first: bool  # whether the first level of every category is left out
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        weight = () if self.weight is None else (self.weight,)
+        return tuple(dict.fromkeys([*(p.name for p in self.parts), self.target, *weight]))
+
+    def places(self) -> list[tuple[ColumnEncoding, slice]]:
+        """Return every column with the place of its features."""
+        found, start = [], 0
+        for part in self.parts:
+            stop = start + part.width(self.drop_first)
+            found.append((part, slice(start, stop)))
+            start = stop
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the features."""
+        return tuple(unique(t for part in self.parts for t in part.titles(self.drop_first)))
+
+    def attributes(self) -> dict[str, tuple[str, ...]]:
+        """Return the features of every category under the name of its column."""
+        names = self.names()
+        return {part.name: names[at] for part, at in self.places() if part.levels is not None}
+
+    def encode(
+        self, pieces: Sequence[Piece], start: int, extra: Sequence[str], by_rows: bool = False
+    ) -> Chunk:
+        """Return the rows of some pieces as one chunk.
+
+        The features lie column by column in memory, as they came: a matrix product is as fast that
+        way, and nothing is transposed. ``by_rows`` has them row by row, for a chunk that is kept.
+        """
+        rows, places = rows_in(pieces), self.places()
+        width = places[-1][1].stop
+        columns = np.zeros((rows, width)).T if by_rows else np.zeros((width, rows))
+        labels, weights = [], []
+        others: dict[str, list[np.ndarray]] = {name: [] for name in extra}
+        at = 0
+        for piece in pieces:
+            here = slice(at, at + piece.batch.num_rows)
+            for part, place in places:
+                part.write(piece, columns[place, here], self.scale, self.drop_first)
+            labels.append(_labels(piece, self.target))
+            if self.weight is not None:
+                weights.append(_weights(piece, self.weight))
+            for name, found in others.items():
+                found.append(_as_numpy(decoded(piece.batch.column(name))))
+            at = here.stop
+        return Chunk(
+            columns.T,
+            np.concatenate(labels),
+            np.concatenate(weights) if weights else None,
+            start,
+            {name: np.concatenate(found) for name, found in others.items()},
+        )
+
+
+def encode_columns(
+    names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
+) -> tuple[ColumnEncoding, ...]:
+    """Return how each of some columns is encoded, text and what is to be scaled after a scan."""
+    kinds = {name: plain_type(schema.field(name).type) for name in names}
+    to_scan = [n for n in names if scale or is_text(kinds[n])]
+    found = scan(to_scan) if to_scan else Scan()
+    return tuple(_encoding(n, kinds[n], found.get(n)) for n in names)
+
+
+def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEncoding:
+    """Return how a column is encoded, numbers as they are where no scan has seen them."""
+    if sums is not None and is_text(kind):
+        return ColumnEncoding.of_category(name, kind, sums)
+    if pa.types.is_boolean(kind):
+        return ColumnEncoding(name, "boolean")
+    if not is_number(kind):
+        raise InputError(
+            f"Column {name!r} holds {kind}, which is neither numbers nor text; turn it into "
+            "numbers, or leave it out with columns=."
+        )
+    if sums is None:
+        return ColumnEncoding(name, "numeric")
+    if not sums.spread > 0:
+        raise InputError(
+            f"Column {name!r} has one value only, so it cannot be scaled; leave it out with "
+            "columns=."
+        )
+    return ColumnEncoding.of_numbers(name, sums)
+
+
+def choose_columns(
+    known: Sequence[str], target: str, weight: str | None, columns: Sequence[str] | None
+) -> list[str]:
+    """Return the columns of the features: the named ones, or all but the label and the weight."""
+    refuse_repeated(known)
+    special = [target] if weight is None else [target, weight]
+    if isinstance(columns, str):
+        columns = [columns]
+    wanted = [n for n in known if n not in special] if columns is None else list(columns)
+    for name in [*special, *wanted]:
+        check_column(name, known)
+    for name in wanted:
+        if name in special:
+            raise InputError(f"Column {name!r} cannot be both a feature and the label or weight.")
+        if wanted.count(name) > 1:
+            raise InputError(f"Column {name!r} was named twice.")
+    if not wanted:
+        raise InputError("There is no column left for the features.")
+    return wanted
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse a table of which two columns have one name."""
+    twice = next((n for n, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
+
+
+def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
+    """Return the different labels, sorted, from what a scan found of them."""
+    if sums.missing:
+        raise InputError(f"The labels in column {target!r} have {sums.missing:,} gaps.")
+    if sums.levels is None:
+        raise InputError(
+            f"Column {target!r} has more than 1,000 different values, too many to be "
+            "classes; fit a regression, or name another column."
+        )
+    if pa.types.is_floating(kind) and not sums.whole:
+        raise InputError(
+            f"Column {target!r} holds numbers with decimals, which are no classes; fit a "
+            "regression, or name another column."
+        )
+    return np.asarray(sorted(sums.levels), dtype=object if is_text(kind) else None)
+
+
+def typed_levels(levels: Iterable[Any], stored: pa.DataType) -> pa.Array:
+    """Return the values of a scan as they are looked up in a column of a type."""
+    as_floats = pa.types.is_decimal(stored) or stored == pa.float16()  # see plain_numbers
+    return pa.array(list(levels), pa.float64() if as_floats else plain_type(stored))
+
+
+def labels_of(column: Column, missing: str = "") -> np.ndarray:
+    """Return every value as text, (n,), one object per different value however long it is."""
+    plain = plain_numbers(decoded(column))
+    levels = pc.unique(plain.drop_null())
+    texts = level_names(levels)
+    gap = len(texts)
+    codes = pc.fill_null(pc.index_in(plain, value_set=levels), gap).to_numpy()
+    named = np.empty(gap + 1, dtype=object)
+    named[:] = [*texts, missing]
+    return np.asarray(named[codes])
+
+
+def level_names(levels: pa.Array) -> list[str]:
+    """Return values as printable text, all different; whole numbers without a decimal point."""
+    if pa.types.is_floating(levels.type):
+        return unique(f"{value:.15g}" for value in levels.to_pylist())
+    if pa.types.is_boolean(levels.type):
+        return ["true" if value else "false" for value in levels.to_pylist()]
+    return unique(printable(str(value)) for value in levels.to_pylist())
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    if column.null_count or pa.types.is_decimal(column.type):
+        return floats(column)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _as_numpy(column: pa.Array) -> np.ndarray:
+    if is_text(column.type):
+        # One object for each different text, however often it occurs.
+        coded = column.dictionary_encode()
+        texts = np.empty(len(coded.dictionary) + 1, dtype=object)
+        texts[:-1] = coded.dictionary.to_pylist()
+        return np.asarray(texts[pc.fill_null(coded.indices, -1).to_numpy()])
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _labels(piece: Piece, name: str) -> np.ndarray:
+    column = decoded(piece.batch.column(name))
+    _refuse_gaps(column, name, piece)
+    if is_text(column.type):
+        return _as_numpy(column)
+    labels = _numbers(column)
+    if labels.dtype.kind == "f":
+        _refuse_nan(labels, name, piece)
+    return labels
+
+
+def _weights(piece: Piece, name: str) -> np.ndarray:
+    column = decoded(piece.batch.column(name))
+    _refuse_gaps(column, name, piece)
+    weights = np.array(_numbers(column), dtype=float)
+    _refuse_nan(weights, name, piece)
+    if weights.size and weights.min() < 0:
+        row = piece.first + int(np.argmin(weights))
+        raise InputError(
+            f"The sample weights in column {name!r} must not be negative, but row {row:,} of "
+            f"{piece.file} has {weights.min():g}."
+        )
+    return weights
+
+
+def _refuse_gaps(column: pa.Array, name: str, piece: Piece) -> None:
+    if column.null_count == 0:
+        return
+    row = piece.first + int(pc.index(pc.is_null(column), True).as_py())
+    raise InputError(
+        f"Column {name!r} has no value in row {row:,} of {piece.file}; fill the gaps, or leave out "
+        "those rows or the column."
+    )
+
+
+def _refuse_nan(numbers: np.ndarray, name: str, piece: Piece) -> None:
+    row = first_not_finite(numbers)
+    if row is not None:
+        raise InputError(
+            f"Column {name!r} holds NaN or infinity in row {piece.first + row:,} of {piece.file}; "
+            "drop such rows or fill the gaps."
+        )
