@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz lint types bench reproduce docs clean
+.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -44,6 +44,9 @@ N ?= 200
 fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth in 60 digits
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/generated/fuzz_linear.py $(N)
 
+fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/nn/zoo.py $(N)
+
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports
 
@@ -51,7 +54,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
-	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise plis layers gradient_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise plis layers layer_statistics gradient_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

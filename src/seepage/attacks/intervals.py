@@ -14,7 +14,10 @@ had been made independently; with one release this is Wilson's interval over the
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. DeLong, DeLong and Clarke-Pearson (1988)
 take its variance from each record's share of rightly ordered pairs: ``V = var(v_with)/n_with +
-var(v_without)/n_without``.
+var(v_without)/n_without``. Where scores come in groups (the same batch at several snapshots, the
+updates of one client), the deviations are summed over each group first (Obuchowski 1997), and
+Student's law takes the place of the normal one, with Satterthwaite's degrees of freedom; groups in
+which some have the property and some have not are left out one at a time instead (jackknife).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import rankdata
 
 from seepage.errors import InputError
@@ -108,12 +111,12 @@ def stratified_difference(
 
 
 def area_under_curve(
-    scores: np.ndarray, truth: np.ndarray, level: float = 0.95
+    scores: np.ndarray, truth: np.ndarray, level: float = 0.95, *, groups: np.ndarray | None = None
 ) -> tuple[float, ConfidenceInterval]:
-    """Return the area and its interval.
+    """Return the area and its interval: that of these scores' origin, on further records or groups.
 
     The interval is taken on the scale of log-odds, so that it stays within 0 and 1; where all pairs
-    are in order, or none, it is Wilson's for as many records as the smaller side has.
+    are in order, or none, it is Wilson's for as many records (or groups) as the smaller side has.
 
     Parameters
     ----------
@@ -123,6 +126,8 @@ def area_under_curve(
         Whether the property is there, ``(n,)``.
     level
         Of confidence.
+    groups
+        What each score belongs to, ``(n,)``; scores of one group may depend on each other.
 
     Examples
     --------
@@ -133,22 +138,53 @@ def area_under_curve(
     """
     z = _normal_quantile(level)
     truth = truth.astype(bool)
-    with_it, without = scores[truth], scores[~truth]
-    if not len(with_it) or not len(without):
+    n, m = int(truth.sum()), int((~truth).sum())
+    if not n or not m:
         raise InputError("An area under the curve needs records with and without the property.")
-    ranks = rankdata(scores)
-    n, m = len(with_it), len(without)
-    right_with = (ranks[truth] - rankdata(with_it)) / m
-    right_without = 1 - (ranks[~truth] - rankdata(without)) / n
-    area = float(right_with.mean())
-    variance = 0.0
-    if min(n, m) > 1:
-        variance = float(right_with.var(ddof=1) / n + right_without.var(ddof=1) / m)
-    if variance == 0 or not 0 < area < 1:
-        return area, wilson(area, min(n, m), level)
-    reach = z * math.sqrt(variance) / (area * (1 - area))
+    right = _rightly_ordered(scores, truth)
+    area = float(right[truth].mean())
+    names = np.arange(len(scores)) if groups is None else groups
+    _, group = np.unique(names, return_inverse=True)
+    with_it, without = (np.bincount(group, kind) > 0 for kind in (truth, ~truth))
+    fewest = int(min(with_it.sum(), without.sum()))
+    if fewest < 2 or not 0 < area < 1:
+        return area, wilson(area, fewest, level)
+    if np.any(with_it & without):
+        least = 0.5 / (n * m)
+        others = [_area_of(scores, truth, group != k) for k in range(len(with_it))]
+        moved = logit(np.clip(others, least, 1 - least)) - logit(area)
+        freedom = len(moved) - 1.0
+        variance = freedom / len(moved) * float(np.nansum(moved**2))
+    else:
+        sums = np.bincount(group, (right - area) / np.where(truth, n, m))
+        counts = np.array([with_it.sum(), without.sum()])
+        parts = np.array([np.sum(sums[side] ** 2) for side in (with_it, without)])
+        parts = np.maximum(parts * counts / (counts - 1), 1e-300)
+        freedom = float(parts.sum() ** 2 / np.sum(parts**2 / (counts - 1)))
+        variance = float(parts.sum()) / (area * (1 - area)) ** 2
+    factor = z if groups is None else float(stdtrit(freedom, 0.5 + level / 2))
+    reach = factor * math.sqrt(variance)
     low, high = expit(logit(area) + np.array([-reach, reach])).tolist()
     return area, ConfidenceInterval(low, high)
+
+
+def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return for every record the share of those of the other kind that it is on the right side of.
+
+    Ties count half.
+    """
+    ranks, n, m = rankdata(scores), int(truth.sum()), int((~truth).sum())
+    right = np.empty(len(scores))
+    right[truth] = (ranks[truth] - rankdata(scores[truth])) / m
+    right[~truth] = 1 - (ranks[~truth] - rankdata(scores[~truth])) / n
+    return right
+
+
+def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
+    """Return the area over the records that are kept; nan where one kind is left only."""
+    if truth[kept].all() or not truth[kept].any():
+        return math.nan
+    return float(_rightly_ordered(scores[kept], truth[kept])[truth[kept]].mean())
 
 
 def _normal_quantile(level: float) -> float:

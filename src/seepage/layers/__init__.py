@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from seepage.layers.measures.per_layer import PerLayer
     from seepage.layers.measures.property_batches import PropertyBatches, property_batches
     from seepage.layers.measures.sensitivity import sensitivity
-    from seepage.layers.measures.v_information import v_information
+    from seepage.layers.measures.v_information import FewGroupsWarning, v_information
 
 __all__ = [
     "FederatedRun",
+    "FewGroupsWarning",
     "LayerAudit",
     "LayerGradients",
     "PerLayer",

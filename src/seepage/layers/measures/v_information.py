@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
+from seepage.layers.measures.independence_test import Exchange, in_turn, over_all_groups
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
+from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
 _BELOW = (
@@ -34,6 +36,13 @@ _BELOW = (
 )
 _FLOOR = 1e-6  # of probabilities in the paper's estimate, whose logarithms are taken as they come
 _STEEPEST, _FURTHEST = 5.0, 20.0
+_SIGNIFICANT = 0.05
+_NO_GAIN = 1e-9
+_NORMAL = 1.959964
+
+
+class FewGroupsWarning(UserWarning):
+    """There are too few groups of gradients for what was asked."""
 
 
 def v_information(
@@ -51,18 +60,23 @@ def v_information(
 ) -> PerLayer:
     """Return the V-information about a property that each layer's gradients carry.
 
-    The intervals are percentile intervals over resampled records (or groups) with the predictors
-    held as they are, widened about the estimate by ``√(G/(G−1)) · t/z`` for ``G`` groups (or
-    records), with ``t`` and ``z`` the 97.5 % points of Student's law with ``G − 1`` degrees of
-    freedom and of the normal law: a bootstrap of few groups falls short of their spread by the
-    first factor and does not know that the spread is estimated, which is the second. With five
-    groups they cover the mean of the estimate about 92 times in 100, and far less often where there
-    is nothing to find, since estimates are skewed there: ask the test.
+    **The interval** is meant to hold the family's information about the property in 95 of 100
+    repetitions, where the gradients are enough to learn from; in wide layers, where they are not,
+    it is about what predictors learnt from this many gradients attain. It comes from resampled
+    gradients (or groups), widened for few groups (:func:`small_sample_factor`); its upper end is
+    raised by what it costs to learn from few, as far as predictors of fewer still show it; and
+    where the gains hardly vary, at nothing and at perfect prediction, it reaches as far as the data
+    do not exclude: ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
 
-    The column ``p_value`` tests that a layer carries nothing: labels are permuted within each fold,
-    the predictors being those of the other folds. With groups, those whose gradients all have one
-    label exchange it as a whole, and the others shuffle theirs within the group, so that likeness
-    within a group is not taken for information.
+    **The column** ``p_value`` tests that a layer carries nothing: where that is so, it is below α
+    with probability α (no more than α for few groups), whatever the family. Predictors learn from
+    some folds and are asked about later ones, in which labels are exchanged. With groups, those
+    whose gradients all have one label exchange it as a whole, and the others shuffle theirs within
+    the group, so that likeness within a group is not taken for information. Where the folds hold
+    too few such groups, labels are exchanged over all groups, with a kernel ridge regression in
+    place of the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below
+    0.05 is possible, a :class:`FewGroupsWarning` and a note say so. P-values of several layers are
+    each for itself.
 
     Parameters
     ----------
@@ -76,7 +90,9 @@ def v_information(
         of scikit-learn with ``predict_proba``.
     groups
         Gradients of the same group (client, person, pool of records) stay in one fold, ``(n,)``.
-        Without this, gradients that share records are told apart by these records.
+        Without this, gradients that share records are told apart by these records. By default the
+        nodes of a recording that knows them, unless a class of the property comes from one node
+        only, which a warning says; ``False`` for no groups.
     folds
         Of the cross-fitting.
     unit
@@ -108,15 +124,34 @@ def v_information(
         gradients = {"gradient": gradients}
     seen = LayerGradients.of(gradients, width=width, seed=seed)
     classifier = find_classifier(family, seed)
-    task = PropertyTask.read(property, groups, len(seen), folds, seed)
-    scores, trained = [], []
+    task, said = PropertyTask.grouped(property, groups, seen, folds, seed)
+    exchange = Exchange.of(task.labels, task.fold, task.groups)
+    ways = exchange.arrangements()
+    if 1 / ways > _SIGNIFICANT:
+        said.append(_too_few(exchange, ways))
+    for sentence in said:
+        warnings.warn(sentence, FewGroupsWarning, stacklevel=2)
+    draw = np.random.default_rng((seed, 2))
+    drawn = [] if exchange.over_all() else exchange.drawn(permutations, draw)
+    found, logs, costs, trained, p_values = [], [], [], [], []
     for layer in progress(seen.layers, "V-information"):
-        scores.append(task.held_out(classifier, seen[layer]))
-        trained.append(task.entropy() - task.training_loss(classifier, seen[layer]))
-    logs = np.stack(scores)  # (layers, n, classes)
-    losses = -logs[:, np.arange(len(seen)), task.labels]
+        block = seen[layer]
+        found.append(task.held_out(classifier, block))
+        earlier = task.in_turn(classifier, block, found[-1][task.fold == task.fold.max()])
+        calibrated, cost = task.recalibrated(found[-1], earlier)
+        logs.append(calibrated)
+        costs.append(cost)
+        trained.append(task.entropy() - task.training_loss(classifier, block))
+        if exchange.over_all():
+            p_values.append(over_all_groups(exchange, block, permutations, draw))
+        else:
+            p_values.append(in_turn(exchange, drawn, earlier, draw))
+    losses = -np.stack(logs)[:, np.arange(len(seen)), task.labels]
     values = task.entropy() - losses.mean(axis=1)
     low, high = task.interval(losses, resamples)
+    for k, scores in enumerate(found):
+        low[k], high[k] = task.true_at_the_extremes(low[k], high[k], losses[k], scores)
+        high[k] = min(high[k] + costs[k], task.entropy())
     scale = _UNITS[unit]
     name = family.replace("_", " ") if isinstance(family, str) else type(family).__name__
     return PerLayer(
@@ -129,12 +164,12 @@ def v_information(
         "estimate",
         unit,
         columns={
-            "p_value": task.permuted(logs, losses.mean(axis=1), permutations),
+            "p_value": np.array(p_values),
             "training_set_estimate": np.array(trained) / scale,
             "entropy": np.full(len(seen.layers), task.entropy() / scale),
             "columns": [seen[layer].shape[1] for layer in seen.layers],
         },
-        notes=(_BELOW, *seen.projection_notes()),
+        notes=(_BELOW, *said, *task.notes, *seen.projection_notes()),
     )
 
 
@@ -147,6 +182,32 @@ class PropertyTask:
     fold: np.ndarray
     groups: np.ndarray | None
     seed: int
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def grouped(
+        property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
+    ) -> tuple[PropertyTask, list[str]]:
+        """Return the task with the groups asked for, or by the recording's nodes; and warnings."""
+        if groups is False or (groups is None and seen.nodes is None):
+            return PropertyTask.read(property, None, len(seen), folds, seed), []
+        if groups is not None:
+            return PropertyTask.read(property, groups, len(seen), folds, seed), []
+        nodes = np.unique(as_numpy(seen.nodes), return_inverse=True)[1]
+        count = int(nodes.max()) + 1
+        _, labels = read_property(property, len(seen), "gradients")
+        spread = np.zeros((labels.max() + 1, count), dtype=bool)
+        spread[labels, nodes] = True
+        if spread.sum(axis=1).min() < 2:
+            words = (
+                "A class of the property comes from a single node, so the gradients were not "
+                "grouped by nodes: the numbers say how well that node is told from the others, by "
+                "this property or by anything else."
+            )
+            return PropertyTask.read(property, None, len(seen), folds, seed), [words]
+        task = PropertyTask.read(property, nodes, len(seen), min(folds, count), seed)
+        said = f"The gradients were grouped by the {count} nodes they came from."
+        return replace(task, notes=(said,)), []
 
     @staticmethod
     def read(property: Any, groups: Any, count: int, folds: int, seed: int) -> PropertyTask:
@@ -180,12 +241,13 @@ class PropertyTask:
             warnings.simplefilter("ignore", UserWarning)  # classes rarer than groups are met below
             for k, (_, rows) in enumerate(cut.split(labels[:, None], labels, member)):
                 fold[rows] = k
-        for k in range(folds):
+        for k in np.unique(fold):
             if len(np.unique(labels[fold != k])) < len(levels):
                 raise InputError(
                     "A class of the property occurs in too few groups: some fold leaves none of it "
                     "to learn from. Use fewer folds."
                 )
+        fold = np.unique(fold, return_inverse=True)[1]  # without those that no group fell to
         return PropertyTask(labels, len(levels), fold, member, seed)
 
     def entropy(self) -> float:
@@ -194,16 +256,54 @@ class PropertyTask:
         return float(-np.sum(shares * np.log(shares)))
 
     def held_out(self, classifier: Any, block: np.ndarray) -> np.ndarray:
-        """Return log-probabilities for every record by predictors that have not seen it."""
+        """Return probabilities for every gradient by predictors that have not seen it, (n, K)."""
         found = np.empty((len(block), self.classes))
         for k in np.unique(self.fold):
             out = self.fold == k
             found[out] = self._predict(classifier, block, ~out, out)
+        return found
+
+    def in_turn(
+        self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
+    ) -> list[np.ndarray | None]:
+        """Return for every fold but the first what predictors make of it that know the earlier.
+
+        These are probabilities, ``(m, K)``, or none where the earlier folds are too few to learn
+        from. Those of the ``last`` fold may be known already from cross-fitting.
+        """
+        found: list[np.ndarray | None] = []
+        for k in range(1, int(self.fold.max()) + (last is None)):
+            try:
+                found.append(self._predict(classifier, block, self.fold < k, self.fold == k))
+            except InputError:
+                found.append(None)
+        return found if last is None else [*found, last]
+
+    def recalibrated(
+        self, found: np.ndarray, earlier: Sequence[np.ndarray | None]
+    ) -> tuple[np.ndarray, float]:
+        """Return log-probabilities, (n, K), recalibrated on the other folds; and learning's cost.
+
+        The loss of predictors that have learnt from m gradients is taken to be ``L + c/m``; c comes
+        from the losses of those that knew the ``earlier`` folds only, on the same gradients. To
+        this the recalibration of K numbers on m gradients adds ``K/2m``.
+        """
         logs = np.empty_like(found)
+        lost = apart = 0.0
         for k in np.unique(self.fold):
-            out = self.fold == k
-            logs[out] = recalibrated(found[~out], self.labels[~out], found[out])
-        return logs
+            out, size = self.fold == k, int(np.sum(self.fold == k))
+            learnt = len(found) - size
+            less = earlier[k - 1] if 0 < k < len(earlier) else None
+            asked = found[out] if less is None else np.concatenate([found[out], less])
+            answers = recalibrated(found[~out], self.labels[~out], asked)
+            logs[out] = answers[:size]
+            if less is not None:
+                own = np.arange(size), self.labels[out]
+                lost += float(np.sum(answers[:size][own] - answers[size:][own]))
+                apart += size * (1 / int(np.sum(self.fold < k)) - 1 / learnt)
+        usual = len(found) * (1 - 1 / len(np.unique(self.fold)))
+        slope = max(0.0, lost / apart) if apart else 0.0
+        return logs, (slope + self.classes / 2) / usual
 
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
         """Return the mean log-loss on the very records that the predictor has learnt from."""
@@ -213,59 +313,72 @@ class PropertyTask:
         return float(-np.log(np.clip(own, _FLOOR, 1.0)).mean())
 
     def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the 95 % interval of every layer's information.
+        """Return the ends of the 95 % bootstrap interval of every layer's information.
 
         The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; records, or
-        groups of them, are drawn anew. The ends of the percentile interval are then moved away from
-        the estimate by :func:`small_sample_factor`, the upper one no further than the entropy.
-        Where there is nothing to find, the estimates are skewed and the interval stays too short:
-        that question is for :meth:`permuted`.
+        groups of them, are drawn anew. The interval reaches 1.96 standard deviations of what they
+        give, times :func:`small_sample_factor`, to both sides, but not beyond the entropy. (The
+        percentiles themselves lean down, for few gradients cost much and none gains much; estimates
+        lean down already, by what it costs to learn.)
         """
         draw = np.random.default_rng((self.seed, 1))
-        units = np.arange(len(self.labels)) if self.groups is None else self.groups
-        number = int(units.max()) + 1
-        shares = np.bincount(self.labels) / len(self.labels)
-        gains = -np.log(shares)[self.labels] - losses
+        units, number = self._units()
+        gains = self._gains(losses)
         found = np.empty((resamples, len(losses)))
         for k in range(resamples):
             weights = np.bincount(draw.integers(number, size=number), minlength=number)[units]
             found[k] = gains @ weights / max(1, weights.sum())
-        ends = np.percentile(found, [2.5, 97.5], axis=0)
         middle = gains.mean(axis=1)
-        low, high = middle + small_sample_factor(number) * (ends - middle)
-        return low, np.minimum(high, self.entropy())
+        reach = small_sample_factor(number) * _NORMAL * found.std(axis=0)
+        return middle - reach, np.minimum(middle + reach, self.entropy())
 
-    def permuted(self, logs: np.ndarray, observed: np.ndarray, permutations: int) -> np.ndarray:
-        """Return for every layer the share of permutations that do as well, plus one of each."""
-        draw = np.random.default_rng((self.seed, 2))
-        relabelled = self._within_folds if self.groups is None else self._among(self.groups)
-        as_good = np.ones(len(logs))
-        rows = np.arange(len(self.labels))
-        for _ in range(permutations):
-            loss = -logs[:, rows, relabelled(draw)].mean(axis=1)
-            as_good += loss <= observed + 1e-12
-        return np.asarray(as_good / (permutations + 1))
+    def true_at_the_extremes(
+        self, low: float, high: float, losses: np.ndarray, found: np.ndarray
+    ) -> tuple[float, float]:
+        """Return the ends of a layer's interval, widened where the gains hardly vary.
 
-    def _within_folds(self, draw: np.random.Generator) -> np.ndarray:
-        return np.asarray(self.labels[_shuffled_within(self.fold, draw)])
+        *Where there is little to find*, recalibration comes out flat, and the gains are all zero.
+        What may have been missed is asked of the held-out scores ``s = log q`` themselves. A
+        predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2`` to second order, with ``ū`` the
+        mean of ``s_p − Σ_k π_k s_k`` and ``F`` that of the variance of s over π: at most
+        ``ū²/2F``. The upper end is no lower than this at the upper end of ``ū``.
 
-    def _among(self, groups: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
-        """Return what permutes labels without tearing groups of one label apart."""
-        _, first = np.unique(groups, return_index=True)
-        label, fold = self.labels[first], self.fold[first]
-        number = len(first)
-        alike = np.bincount(groups, self.labels == label[groups], number)
-        uniform = alike == np.bincount(groups, minlength=number)
-        # Groups of several labels are each a fold of their own here: they keep their place.
-        cell = np.where(uniform, fold, self.fold.max() + 1 + np.arange(number))
-        own = uniform[groups]
+        *Where nothing went wrong* (every gain is above zero), perfect prediction is not excluded,
+        and the upper end is the entropy. Nor is a share ε of gradients of a kind not seen, where
+        ``(1 − ε)^G = 2.5 %`` over the G groups or gradients: each may lose ``log(n + 1)``, the most
+        that recalibration on n gradients allows.
+        """
+        from scipy.special import stdtrit
 
-        def relabelled(draw: np.random.Generator) -> np.ndarray:
-            exchanged = label[_shuffled_within(cell, draw)]
-            within = self.labels[_shuffled_within(groups, draw)]
-            return np.asarray(np.where(own, exchanged[groups], within))
+        units, number = self._units()
+        gains = self._gains(losses)
+        if gains.min() > _NO_GAIN:
+            unseen = 1 - 0.025 ** (1 / number)
+            learnt = len(gains) - int(np.bincount(self.fold).min())
+            worst = (1 - unseen) * gains.mean() - unseen * math.log(learnt + 1)
+            return min(low, worst), self.entropy()
+        scores = _logs(found, 1.0 / (2 * len(found)))
+        for k in np.unique(self.fold):  # what a predictor says of all gradients alike is no news
+            scores[self.fold == k] -= scores[self.fold == k].mean(axis=0)
+        shares = np.bincount(self.labels) / len(self.labels)
+        news = scores[np.arange(len(scores)), self.labels] - scores @ shares
+        spread = float(np.mean(scores**2 @ shares - (scores @ shares) ** 2))
+        if spread <= _NO_GAIN:
+            return low, high
+        mean = float(news.mean())
+        sums = np.bincount(units, news - mean, number)
+        error = math.sqrt(number / (number - 1) * float(np.sum(sums**2))) / len(news)
+        reach = max(0.0, mean) + float(stdtrit(number - 1, 0.975)) * error
+        return low, min(max(high, reach**2 / (2 * spread)), self.entropy())
 
-        return relabelled
+    def _units(self) -> tuple[np.ndarray, int]:
+        """Return what is independent of the rest: the group of every gradient, or itself."""
+        units = np.arange(len(self.labels)) if self.groups is None else self.groups
+        return units, int(units.max()) + 1
+
+    def _gains(self, losses: np.ndarray) -> np.ndarray:
+        shares = np.bincount(self.labels) / len(self.labels)
+        return np.asarray(-np.log(shares)[self.labels] - losses)
 
     def _predict(
         self, classifier: Any, block: np.ndarray, learn: np.ndarray, apply: np.ndarray
@@ -338,7 +451,7 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
 
 
 def small_sample_factor(units: int) -> float:
-    """Return ``√(G/(G−1)) · t/z``, by which a percentile bootstrap of ``G`` units is too narrow.
+    """Return ``√(G/(G−1)) · t/z``, by which a bootstrap of ``G`` units is too narrow.
 
     Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
     the quantiles belong to Student's law with ``G − 1`` degrees of freedom, not to the normal one:
@@ -365,12 +478,12 @@ def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
     return member
 
 
-def _shuffled_within(cells: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Return a random permutation that leaves every position in its cell."""
-    shuffled = np.empty(len(cells), dtype=int)
-    # Sorting random numbers within each cell shuffles it.
-    shuffled[np.argsort(cells, kind="stable")] = np.lexsort((draw.random(len(cells)), cells))
-    return shuffled
+def _too_few(exchange: Exchange, ways: float) -> str:
+    what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
+    return (
+        f"The labels of the {what} can be exchanged in {ways:.0f} ways only, so no P-value can be "
+        f"below {1 / ways:.2g}: the test cannot find anything, whatever there is; record more."
+    )
 
 
 def _logs(probabilities: np.ndarray, floor: float) -> np.ndarray:

@@ -1,0 +1,240 @@
+"""The exact test that a layer's gradients say nothing about a property.
+
+If they say nothing, labels may change places: those of single gradients, or of whole groups of
+gradients (clients) that have one label each; within a group of several labels, its own.
+
+*In turn.* The folds are gone through in order. The predictor of fold k learns from the folds before
+it, and its log-likelihood ``T`` of the fold's labels is ranked among those of the labels exchanged
+within the fold. Given the earlier folds this rank is uniform, ties being broken by lot, so that ::
+
+    Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
+
+is standard normal, whatever the family of predictors, and nothing need be fitted again. (Were
+predictors and labels of *all* folds used on both sides, as in cross-fitting, folds that trained one
+another would lean the same way, and rejections come too often.) For a predictor whose quality grows
+with the root of what it has learnt from, these weights are the best there are; every pair of
+gradients of different folds is then used once, where a single split in halves uses half of all
+pairs.
+
+*Over all groups.* Where a fold holds too few groups for that, their labels are exchanged over all
+folds and a predictor is fitted anew to each arrangement, which algebra makes cheap: a ridge
+regression on the groups (their mean embeddings under a Gaussian kernel, label-free) has the
+residuals ``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, ties
+counting against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln, ndtr, ndtri
+
+_FEW = 20  # arrangements of a fold under which groups are exchanged over all folds
+_ROWS = 2000  # gradients that the embeddings of groups are taken from
+_TIE = 1e-9
+_AT_ONCE = 1 << 20  # exchanged labels looked at
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Which labels may change places if the gradients carry nothing about them.
+
+    Parameters
+    ----------
+    unit
+        The unit of every gradient, ``(n,)``: what gets one label, a gradient or a group.
+    label, cell, fold
+        Of every unit, ``(U,)``: its label, within what it may change places, and its fold.
+    grouped
+        Whether every unit is a group.
+    """
+
+    unit: np.ndarray
+    label: np.ndarray
+    cell: np.ndarray
+    fold: np.ndarray
+    grouped: bool
+
+    @staticmethod
+    def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
+        """Return it for classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from seepage.layers.measures.independence_test import Exchange
+        >>> clients = np.repeat(np.arange(4), 3)
+        >>> found = Exchange.of(clients % 2, clients // 2, clients)
+        >>> found.arrangements(), found.over_all()
+        (6.0, True)
+        """
+        if groups is None:
+            return Exchange(np.arange(len(labels)), labels, fold, fold, False)
+        _, first = np.unique(groups, return_index=True)
+        alike = np.bincount(groups, labels == labels[first][groups])
+        whole = (alike == np.bincount(groups))[groups]
+        # Gradients of a group with several labels change places within it: a cell of its own.
+        cell = np.where(whole, fold, fold.max() + 1 + groups)
+        name = np.where(whole, len(labels) + groups, np.arange(len(labels)))
+        _, first, unit = np.unique(name, return_index=True, return_inverse=True)
+        return Exchange(unit, labels[first], cell[first], fold[first], bool(whole.all()))
+
+    def over_all(self) -> bool:
+        """Return whether there are only groups, and too few in a fold to be exchanged there."""
+        folds = range(1, int(self.fold.max()) + 1)
+        return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < _FEW
+
+    def arrangements(self) -> float:
+        """Return in how many ways the labels that are tested can be arranged, perhaps infinity."""
+        if self.over_all():
+            return self._ways(np.ones(len(self.fold), dtype=bool), np.zeros_like(self.cell))
+        return self._ways(self.fold > 0, self.cell)
+
+    def _ways(self, among: np.ndarray, cell: np.ndarray) -> float:
+        """Return the product over cells of ``m! / Π_k m_k!``."""
+        _, place = np.unique(cell[among], return_inverse=True)
+        counts = np.zeros((place.max() + 1, self.label.max() + 1))
+        np.add.at(counts, (place, self.label[among]), 1)
+        logs = np.sum(gammaln(counts.sum(axis=1) + 1) - gammaln(counts + 1).sum(axis=1))
+        return float(np.round(np.exp(logs))) if logs < 700 else math.inf
+
+    def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
+        """Return for every fold but the first so many arrangements of its units' labels."""
+        found = []
+        for k in range(1, int(self.fold.max()) + 1):
+            inside = self.fold == k
+            places = _shuffled_within(self.cell[inside], permutations, draw)
+            found.append(self.label[inside].astype(np.int16)[places])
+        return found
+
+
+def in_turn(
+    exchange: Exchange,
+    drawn: Sequence[np.ndarray],
+    predictions: Sequence[np.ndarray | None],
+    draw: np.random.Generator,
+) -> float:
+    """Return the P-value of a layer, exactly uniform where there is nothing to find.
+
+    It is never below one over the number of arrangements, or of permutations plus one. A fold in
+    which no exchange makes a difference (the predictor says the same of all gradients) is left out.
+
+    Parameters
+    ----------
+    exchange
+        What may change places.
+    drawn
+        Its arrangements of every fold but the first.
+    predictions
+        For each of these folds the probabilities that a predictor which has learnt from the folds
+        before it gives to its gradients, ``(m, K)``; none where it could not learn.
+    draw
+        Breaks ties.
+    """
+    fold = exchange.fold[exchange.unit]
+    before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
+    for k, (labels, found) in enumerate(zip(drawn, predictions, strict=True), start=1):
+        inside = np.flatnonzero(exchange.fold == k)
+        size = int(np.sum(fold == k))
+        if found is not None:
+            place = np.searchsorted(inside, exchange.unit[fold == k])
+            scores = np.zeros((len(inside), found.shape[1]))
+            np.add.at(scores, place, np.log(np.maximum(found, 0.5 / len(fold))))
+            above, ties = _compared(scores, exchange.label[inside], labels)
+            if ties < len(labels):
+                p = (above + draw.random() * (ties + 1)) / (len(labels) + 1)
+                total -= math.sqrt(before * size) * float(ndtri(max(p, 1e-300)))
+                weight += before * size
+        before += size
+    if weight == 0:
+        return 1.0
+    least = max(1 / (len(drawn[0]) + 1), 1 / exchange.arrangements())
+    return max(float(ndtr(-total / math.sqrt(weight))), least)
+
+
+def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[int, int]:
+    """Return how many arrangements score above the units' own labels, and how many the same."""
+    units, above, ties = np.arange(len(own)), 0, 0
+    level = _TIE * (1 + float(np.abs(scores).sum()))
+    reached = scores[units, own].sum()
+    for some in np.array_split(drawn, math.ceil(drawn.size / _AT_ONCE)):
+        gap = scores[units, some].sum(axis=1) - reached
+        above += int(np.sum(gap > level))
+        ties += int(np.sum(np.abs(gap) <= level))
+    return above, ties
+
+
+def over_all_groups(
+    exchange: Exchange, block: np.ndarray, permutations: int, draw: np.random.Generator
+) -> float:
+    """Return the P-value of a layer whose few groups exchange their labels over all folds.
+
+    ``(1 + number of arrangements that do as well) / (1 + number tried)``: where there is nothing to
+    find, it is below α no more often than α.
+
+    Parameters
+    ----------
+    exchange
+        What may change places: groups.
+    block
+        The layer's gradients, ``(n, width)``.
+    permutations
+        How many arrangements to try.
+    draw
+        Draws them.
+    """
+    gram = _group_embeddings(block, exchange.unit)
+    count = len(gram)
+    ridge = float(np.trace(gram)) / count
+    if ridge <= _TIE:
+        return 1.0
+    inverse = np.linalg.inv(gram + ridge * np.eye(count))
+    smoother = inverse / np.diag(inverse)[:, None]
+    places = _shuffled_within(np.zeros(count, dtype=int), permutations, draw)
+    labels = np.vstack([exchange.label, exchange.label[places]])
+    errors = np.zeros(len(labels))
+    for k in range(int(exchange.label.max()) + 1):
+        wanted = (labels == k) - np.mean(exchange.label == k)
+        errors += np.sum((wanted @ smoother.T) ** 2, axis=1)
+    return max(float(np.mean(errors <= errors[0] * (1 + _TIE))), 1 / exchange.arrangements())
+
+
+def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return the centred Gram matrix of the groups' mean embeddings under a Gaussian kernel.
+
+    Columns are brought to one spread first; the kernel's width is the median distance.
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    most = max(1, _ROWS // (int(group.max()) + 1))
+    ordered = np.argsort(group, kind="stable")
+    rank = np.empty(len(group), dtype=int)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(group))])
+    rank[ordered] = np.arange(len(group)) - starts[group[ordered]]
+    kept = rank < most
+    rows = np.asarray(block[kept], dtype=float)
+    spread = rows.std(axis=0)
+    rows = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    distances = pdist(rows, "sqeuclidean")
+    middle = float(np.median(distances))
+    if middle <= 0:
+        middle = float(distances.max()) or 1.0
+    shares = (group[kept] == np.arange(group.max() + 1)[:, None]).astype(float)
+    shares /= shares.sum(axis=1, keepdims=True)
+    gram = shares @ squareform(np.exp(-distances / middle), checks=False) @ shares.T
+    gram += np.diag(np.sum(shares**2, axis=1))  # every gradient's likeness to itself, which is one
+    centred = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    return np.asarray(centred)
+
+
+def _shuffled_within(cells: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
+    """Return ``count`` random permutations, each of which leaves every position in its cell."""
+    home = np.argsort(cells, kind="stable")
+    _, cell = np.unique(cells, return_inverse=True)
+    shuffled = np.empty((count, len(cells)), dtype=np.intp)
+    # Sorting random numbers within each cell shuffles it.
+    shuffled[:, home] = np.argsort(cell + draw.random((count, len(cells))), axis=1)
+    return shuffled

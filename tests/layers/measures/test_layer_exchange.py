@@ -1,0 +1,37 @@
+"""What may be exchanged under the null hypothesis, and that ranks in turn are uniform."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from seepage.layers.measures.independence_test import Exchange, in_turn
+
+
+def test_what_may_be_exchanged():
+    labels, fold = np.array([0, 0, 1, 1, 0, 1, 1, 0]), np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    assert Exchange.of(labels, fold, None).arrangements() == 6
+    pairs = np.array([0, 0, 1, 1, 2, 2, 3, 3])  # the last two have both labels
+    found = Exchange.of(labels, fold, pairs)
+    assert not found.over_all()
+    assert found.arrangements() == 4
+    whole = Exchange.of(labels[pairs], fold, pairs)
+    assert whole.over_all()
+    assert whole.arrangements() == 6
+
+
+def test_ranks_in_turn_are_uniform_with_ties():
+    # Scores of two values only, so that most arrangements tie.
+    draw = np.random.default_rng(1)
+    labels, fold = np.arange(24) % 2, np.arange(24) // 8
+    exchange = Exchange.of(labels, fold, None)
+    found = []
+    for _ in range(600):
+        said = [np.where(draw.random((8, 2)) < 0.5, 0.4, 0.6) for _ in range(2)]
+        found.append(in_turn(exchange, exchange.drawn(59, draw), said, draw))
+    for level in (0.05, 0.1, 0.5):
+        assert np.mean(np.array(found) <= level) == pytest.approx(
+            level, abs=3 * np.sqrt(level * (1 - level) / 600)
+        )
+    flat = [np.full((8, 2), 0.5)] * 2
+    assert in_turn(exchange, exchange.drawn(59, draw), flat, draw) == 1.0
