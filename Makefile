@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz lint types bench reproduce docs clean
+.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -43,6 +43,9 @@ test-random: $(STAMPS)/test ## Run the property tests on examples they have not 
 N ?= 200
 fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth in 60 digits
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/generated/fuzz_linear.py $(N)
+
+fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/nn/zoo.py $(N)
 
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports

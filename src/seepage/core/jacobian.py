@@ -185,6 +185,15 @@ class ReleaseJacobian(ABC):
         """Return the relative error of η of a block, given the square of it."""
         return self._rounding()
 
+    def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the relative errors of η of each attribute over the rows, given its squares."""
+        return self.array(
+            [
+                self.block_accuracy(float(value), unknowns, rows)
+                for value, unknowns in zip(squared, attributes, strict=True)
+            ]
+        )
+
     def _rounding(self) -> float:
         """Return the error of sums over the release where nothing cancels."""
         return 4 * math.sqrt(self.size) * float(array_namespace(self.X).finfo(self.X.dtype).eps)

@@ -165,9 +165,9 @@ class Leakage(Generic[PerRecord]):
             squared = self._column_norms(unknowns, which)
         about = "one attribute of all records" if rows is None else "one attribute of some records"
         traces = squared if measure == "fil" else squared * self.release.template.array(sizes)
-        accuracy = self._accuracy(
-            [(float(value), u, which) for value, u in zip(traces, unknowns, strict=True)]
-        )
+        template, accuracy = self.release.template, None
+        if self.source.in_memory and template.states_accuracy:
+            accuracy = template.column_accuracy(traces, unknowns, self.row_positions(which))
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
     def groups(

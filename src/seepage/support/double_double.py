@@ -68,8 +68,14 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 def product(A: Double, B: Double) -> Double:
     """Return ``A B`` for matrices ``(m, k)`` and ``(k, p)``.
 
-    The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the row and of the column.
+    The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it is a sum of.
     """
+    xp = array_namespace(A.high)
+    # The columns of A to the size of one first, by powers of two, and the rows of B inversely.
+    sizes = xp.max(xp.abs(A.high), axis=0)
+    scale = 2.0 ** xp.round(xp.log2(xp.where(sizes > 0, sizes, xp.ones_like(sizes))))
+    A = Double(A.high / scale[None, :], A.low / scale[None, :])
+    B = Double(B.high * scale[:, None], B.low * scale[:, None])
     total = None
     for start in range(0, A.high.shape[1], _ROWS):
         piece = slice(start, start + _ROWS)

@@ -20,7 +20,7 @@ from seepage.glm.fitting.objective import Objective
 Array = Any  # any array of the array API standard
 
 FAR = 16.0  # times half its range: how far from zero a column must be to be shifted
-_UNLIKE = 1024.0  # the ratio of sizes from which on columns are scaled
+_UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def conditioned(objective: Objective) -> tuple[Objective, Coordinates]:
     sizes = xp.maximum(xp.abs(least), xp.abs(most))
     sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
     units = None
-    if float(xp.max(sizes)) > _UNLIKE * float(xp.min(sizes)):
+    if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
         units = 2.0 ** xp.round(xp.log2(sizes))
         near = near / units[None, :]
     if near is X:

@@ -155,7 +155,7 @@ def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> f
     size = math.sqrt(max(float(xp.sum(w * (H[:kept, :kept] @ w))), 0.0))
     moved = math.sqrt(max(float(xp.sum(s * (H @ s))), 0.0))
     # Coefficients may be zero, where nothing can be learnt; the curvature then sets the scale.
-    floor = 1e-3 * math.sqrt(float(xp.sum(xp.linalg.diagonal(H))) / H.shape[0])
+    floor = 1e-3 * math.sqrt(max(float(xp.min(xp.linalg.diagonal(H))), 0.0))
     return moved / max(size, floor, 1e-300)
 
 

@@ -18,6 +18,7 @@ unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -125,9 +126,10 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
     inverse = root @ root.T
     to_y = A.T @ (Q @ root.T)
-    values = xp.linalg.svdvals(R)
-    rounding = 8 * R.shape[0] * jacobian.rounding
-    error = (rounding + jacobian.map.accuracy) * float(values[0] / values[-1])
+    # The condition number of R, at most, but for a factor that is less than the root of its size.
+    norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
+    condition = math.sqrt(float(norms) / R.shape[0])
+    error = (8 * R.shape[0] * jacobian.rounding + jacobian.map.accuracy) * condition
     jacobian.inverse_terms = SharedTerms(
         unknowns, xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T, error
     )

@@ -47,6 +47,7 @@ MERGED = 1e4  # the condition up to which two whiteners become one without a los
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
 _POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
 _POLE_WORK = 1e9
+_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated
 _FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
@@ -961,11 +962,23 @@ class SingleOutputJacobian(GLMJacobian):
             return xp.where(slope > 0, slope, xp.zeros_like(slope))
 
         found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
-        part = self.slope_sizes[:, None] * xp.sqrt(diagonal)[None, :]
+        part = (4 / LOSSY * self.r**2)[:, None] * diagonal[None, :]
+        if not bool(xp.any(found < part)):
+            return found
         # Where the terms of the square cancel, the entries of J's column are squared instead.
+        part = self.slope_sizes[:, None] * xp.sqrt(diagonal)[None, :]
         return self.mended(
             found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
+
+    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η of every cell; of many, of each row's smallest."""
+        features = replace(unknowns, label=False)
+        if self.rows * squared.shape[1] <= _FEW_CELLS:
+            return super().cell_accuracy(squared, unknowns)
+        xp = array_namespace(self.X)
+        least = NEGLIGIBLE**2 * xp.max(squared) + xp.min(squared, axis=1)
+        return self._accuracy(least, *self._row_terms_sizes(features))[:, None] + 0 * squared[:1, :]
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -1039,10 +1052,51 @@ class SingleOutputJacobian(GLMJacobian):
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
+        xp = array_namespace(self.X)
         found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
-        for k, unknowns in enumerate(attributes):
-            found[k] = self.mended_block(float(found[k]), unknowns, rows)
+        part = math.sqrt(float(xp.sum(self.r[rows] ** 2))) * self._reaches(attributes)
+        for k in xp.nonzero(cancellation(found, part) ** 2 > LOSSY)[0]:
+            found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
         return found
+
+    def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the relative errors of η of each attribute over the rows."""
+        xp = array_namespace(self.X)
+        slopes, errors = self.slope_sizes[rows], self.slope_errors[rows]
+        size, off = (math.sqrt(float(xp.sum(s * s))) for s in (slopes, errors))
+        own = self.a[rows] * self._leverages(self.a, slice(0, self.rows))[rows]
+        own = xp.sqrt(xp.sum(own * own))
+        reach, wide = (
+            self._reaches(attributes),
+            xp.stack([xp.sum(self._deviations(u)) for u in attributes]),
+        )
+        W = xp.stack([xp.sqrt(xp.sum(u.of(self.w) ** 2)) for u in attributes])
+        lost = EPS * self.map.spread * (size * wide + own * W)
+        # Each by itself: what is little beside another column may be much in its own unit.
+        return xp.concat(
+            [
+                self._accuracy(
+                    squared[k : k + 1],
+                    size * reach[k : k + 1],
+                    off * reach[k : k + 1] + lost[k : k + 1],
+                )
+                for k in range(len(attributes))
+            ]
+        )
+
+    def _reaches(self, attributes: list[Unknowns]) -> Array:
+        """Return ``‖A_V‖_F`` of every attribute."""
+        xp = array_namespace(self.X)
+        squares = xp.sum(self.whitener[:, : self.features] ** 2, axis=0)
+        plain = [u.basis is None for u in attributes]
+        return xp.stack(
+            [
+                xp.sqrt(xp.sum(u.of(squares)))
+                if simple
+                else xp.asarray(self.reach(u), dtype=squares.dtype)
+                for u, simple in zip(attributes, plain, strict=True)
+            ]
+        )
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""

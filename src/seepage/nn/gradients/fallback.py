@@ -130,7 +130,7 @@ class ModuleCall(Call):
         except RuntimeError as problem:
             raise InputError(
                 f"{type(module).__name__} has no rule for per-record gradients, and torch's vmap "
-                f"cannot run it ({str(problem).splitlines()[0]}); leave clipping out "
-                "(clip=sp.nn.NoClip()), which needs no per-record gradients, or freeze it."
+                f"cannot run it ({str(problem).splitlines()[0]}); measure with method='finite', "
+                "which can run every record on its own, or freeze it."
             ) from problem
         return [GradientTerm((full, 0), (values[name],)) for name, full in self.own.items()]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from seepage.errors import InputError
@@ -33,6 +34,57 @@ from seepage.nn.gradients.watching import (
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 LARGE = SMALL + 1
+
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "abs": (torch.abs, Tensor.abs, Tensor.abs_, Tensor.__abs__, functional.l1_loss),
+    "AdaptiveMaxPool": (
+        functional.adaptive_max_pool1d,
+        functional.adaptive_max_pool2d,
+        functional.adaptive_max_pool3d,
+    ),
+    "amax": (torch.amax, torch.amin, Tensor.amax, Tensor.amin),
+    "clamp": (
+        *(torch.clamp, torch.clamp_min, torch.clamp_max, torch.clip),
+        *(Tensor.clamp, Tensor.clamp_min, Tensor.clamp_max, Tensor.clip),
+        *(Tensor.clamp_, Tensor.clamp_min_, Tensor.clamp_max_, Tensor.clip_),
+    ),
+    "Hardshrink": (functional.hardshrink, torch.hardshrink),
+    "Hardsigmoid": (functional.hardsigmoid,),
+    "Hardswish": (functional.hardswish,),
+    "Hardtanh": (functional.hardtanh,),
+    "LeakyReLU": (functional.leaky_relu,),
+    "maximum": (
+        *(torch.maximum, torch.minimum, torch.max, torch.min, torch.fmax, torch.fmin),
+        *(Tensor.maximum, Tensor.minimum, Tensor.max, Tensor.min, Tensor.fmax, Tensor.fmin),
+    ),
+    "MaxPool": (
+        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
+        *(torch.max_pool1d, torch.max_pool2d, torch.max_pool3d),
+    ),
+    "median": (torch.median, Tensor.median, torch.kthvalue, Tensor.kthvalue),
+    "PReLU": (functional.prelu, torch.prelu),
+    "ReLU": (
+        *(functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_),
+        *(torch.rnn_relu, torch.rnn_relu_cell),
+    ),
+    "ReLU6": (functional.relu6,),
+    "round": (
+        *(torch.round, torch.floor, torch.ceil, torch.sign, torch.trunc),
+        *(Tensor.round, Tensor.floor, Tensor.ceil, Tensor.sign, Tensor.trunc),
+    ),
+    "RReLU": (functional.rrelu,),
+    "Softshrink": (functional.softshrink,),
+    "sort": (torch.sort, Tensor.sort, torch.topk, Tensor.topk),
+    "Threshold": (functional.threshold,),
+}
+_KINKED = {function: kind for kind, functions in _KINDS.items() for function in functions}
+_CHOOSING = {  # by a condition, which may depend on what is unknown
+    torch.where: "where",
+    Tensor.where: "where",
+    torch.masked_fill: "masked_fill",
+    Tensor.masked_fill: "masked_fill",
+    Tensor.masked_fill_: "masked_fill",
+}
 
 
 @dataclass
@@ -59,6 +111,7 @@ class _Use:
     shape: tuple[int, ...]
     around: tuple[_ModuleRun, ...]
     function: str
+    silent: bool  # under torch.no_grad()
 
 
 class _UseFinder(Watcher):
@@ -68,11 +121,34 @@ class _UseFinder(Watcher):
         super().__init__(RULES, names)
         self.stack = stack
         self.uses: list[_Use] = []
-        self.functions: set[Any] = set()
+        self.kinks: set[str] = set()
+        self.closed = self.closes = False  # inside a region under torch.no_grad(); there is one
+        self.reopens = True  # and no parameter is used in it, or before it
+        self._decided: dict[int, Tensor] = {}  # truth values that depend on what is unknown
 
-    def notice(self, function: Any) -> None:
-        """Keep the function."""
-        self.functions.add(function)
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = super().__torch_function__(function, types, args, kwargs)
+        if isinstance(output, Tensor) and output.dtype == torch.bool:
+            given = [a for a in args if isinstance(a, Tensor)]
+            if any(a.requires_grad or id(a) in self._decided for a in given):
+                self._decided[id(output)] = output
+        return output
+
+    def notice(self, function: Any, args: tuple[Any, ...]) -> None:
+        """Note kinks in functions of what is unknown, and where gradients are switched off."""
+        if function is torch._C._set_grad_enabled:
+            self.closed = not args[0]
+            self.closes |= self.closed
+            self.reopens &= not (self.closed and self.uses)
+        elif function in _CHOOSING:
+            if any(id(a) in self._decided for a in args):
+                self.kinks.add(_CHOOSING[function])
+        elif function in _KINKED:
+            given = (b for a in args for b in (a if isinstance(a, list | tuple) else (a,)))
+            if any(isinstance(a, Tensor) and a.requires_grad for a in given):
+                self.kinks.add(_KINKED[function])
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
@@ -100,7 +176,9 @@ class _UseFinder(Watcher):
         what: str,
     ) -> None:
         shape = tuple(out.shape)
-        self.uses.append(_Use(rule, arguments, names, shape, tuple(self.stack), what))
+        self.reopens &= not self.closed
+        around = tuple(self.stack)
+        self.uses.append(_Use(rule, arguments, names, shape, around, what, self.closed))
 
 
 _Look = tuple[_UseFinder, _Runs]
@@ -154,7 +232,19 @@ def small_batch(batch: Batch, size: int) -> Batch:
 
 def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetwork:
     batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
+    problem.reopened = False
     small, large = (_uses(problem, b) for b in batches)
+    pairs = zip(small[0].uses, large[0].uses, strict=False)
+    silent = {name for a, b in pairs if a.silent and a.shape != b.shape for name in a.names}
+    if silent:
+        raise InputError(
+            f"The parameters {', '.join(sorted(silent)[:3])} are to be trained, but are used under "
+            "torch.no_grad(), which keeps them as they are and hides the record; freeze them "
+            "(requires_grad_(False)), or measure with method='finite'."
+        )
+    if small[0].closes and small[0].reopens:  # what follows is seen as derivatives will see it
+        problem.reopened = True
+        small, large = (_uses(problem, b) for b in batches)
     network = WatchedNetwork(problem, RULES, _plan(small, large, repeat), [])
     outputs = [
         OutputShape(tuple(a.shape), _grown(a, b), a.dtype, not a.requires_grad)
@@ -166,10 +256,12 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
 def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
     parameters = problem.detached()
     names = {id(tensor): name for name, tensor in parameters.items()}
-    with torch.no_grad(), _module_runs(problem.net) as (stack, runs):
+    z = batch.z.detach().requires_grad_()
+    with torch.enable_grad(), _module_runs(problem.net) as (stack, runs):
         finder = _UseFinder(names, stack)
+        unknown = z.clone()  # which may be written into
         with finder:
-            problem.losses(parameters, batch, batch.z)
+            problem.losses(parameters, batch, unknown)
     return finder, runs
 
 
@@ -247,7 +339,7 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
         functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
         told = tuple(sorted(names)), *found, tuple(sorted(functions))
         fallbacks.append(Fallback(module, *told))
-    return Plan(planned, fallbacks, frozenset(small.functions))
+    return Plan(planned, fallbacks, frozenset(small.kinks))
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:

@@ -6,46 +6,26 @@ per-record gradients, taken by rules, must equal those taken one record at a tim
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.func import functional_call
 
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
 from seepage.nn.gradients.norms import norms, weighted_gradient
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
-from seepage.nn.problem.views import Inputs, Label, call, leaves, rows_of
+from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, rows_of
 
 _NORMS = nn.modules.batchnorm._BatchNorm
-_KINKED: dict[str, set[Any]] = {
-    "AdaptiveMaxPool": {
-        functional.adaptive_max_pool1d,
-        functional.adaptive_max_pool2d,
-        functional.adaptive_max_pool3d,
-    },
-    "Hardsigmoid": {functional.hardsigmoid},
-    "Hardswish": {functional.hardswish},
-    "Hardtanh": {functional.hardtanh},
-    "LeakyReLU": {functional.leaky_relu},
-    "MaxPool": {
-        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
-        *(torch.max_pool1d, torch.max_pool2d, torch.max_pool3d),
-    },
-    "PReLU": {functional.prelu},
-    "ReLU": {
-        *(functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_),
-        *(torch.rnn_relu, torch.rnn_relu_cell),
-    },
-    "ReLU6": {functional.relu6},
-    "RReLU": {functional.rrelu},
-    "Threshold": {functional.threshold},
-}
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
+_TRIES = 16  # runs, and records in each, where random numbers are drawn to no visible effect
 _LAYOUT_FREE = {
     *(nn.Sequential, nn.Conv2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.Flatten),
     *(nn.Linear, nn.Identity, nn.Dropout),
@@ -78,7 +58,8 @@ class Validator:
         self.problem = problem
         self._plans: dict[Any, WatchedNetwork] = {}
         self._compared: set[Any] = set()
-        self._classes: dict[Any, int | None] = {}
+        self._unwatched: set[Any] = set()
+        self._sound: dict[Any, tuple[Batch, int | None]] = {}  # a small batch, and the classes
         self._told: set[str] = set()
 
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
@@ -87,26 +68,9 @@ class Validator:
         Without ``rules``, per-record gradients by rules are not going to be used, and it does not
         matter whether they are right.
         """
-        _refuse_values(x, y)
-        modes = tuple(module.training for module in self.problem.net.modules())
-        key = (_kind(x), _kind(y), modes, tuple(self.problem.released()))
-        if key in self._plans:
-            _refuse_classes(self.problem, y, self._classes[key])
-            if key in self._compared or not rules:
-                return self._plans[key]
-        if not self.problem.released():
-            raise InputError(
-                "The network has no parameter with requires_grad, so nothing of it is released."
-            )
-        refuse_modes(self.problem.net)
-        self._classes[key] = _count_classes(self.problem, x)
-        _refuse_classes(self.problem, y, self._classes[key])
-        self.problem.channels_last = False
-        batch = small_batch(self.problem.batch(rows_of(x, slice(0, 3)), y[:3]), 3)
-        _refuse_randomness(self.problem, batch)
-        if _likes_channels_last(self.problem.net):
-            self.problem.channels_last = True
-            batch = self.problem.batch(batch.x, batch.y)
+        key, batch = self._checked(x, y)
+        if key in self._plans and (key in self._compared or not rules):
+            return self._plans[key]
         network = self._plans[key] = look_over(self.problem, batch)
         self._tell(network, rules)
         if rules:
@@ -114,13 +78,58 @@ class Validator:
             self._compared.add(key)
         return network
 
+    def watched_if_possible(self, x: Inputs, y: Tensor) -> WatchedNetwork | None:
+        """Return the plan, or ``None`` where every record must be run on its own."""
+        key, _ = self._checked(x, y)
+        if key in self._unwatched:
+            return None
+        try:
+            return self.watched(x, y)
+        except (InputError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self._unwatched.add(key)
+            self._once(
+                f"Every record is run on its own, which is slow: {_first_line(error)}",
+                FallbackWarning,
+            )
+            return None
+
+    def key(self, x: Inputs, y: Tensor) -> Any:
+        """Return what must stay the same for a plan to hold: kinds of tensors, modes, releases."""
+        modes = tuple(module.training for module in self.problem.net.modules())
+        return (_kind(x), _kind(y), modes, tuple(self.problem.released()))
+
+    def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
+        """Refuse what no way of measuring can take; return the key and a small batch."""
+        _refuse_values(x, y)
+        key = self.key(x, y)
+        if key in self._sound:
+            batch, classes = self._sound[key]
+            _refuse_classes(self.problem, y, classes)
+            return key, batch
+        _refuse_parameters(self.problem)
+        refuse_modes(self.problem.net)
+        self.problem.changing = _changing_buffers(self.problem.net, rows_of(x, slice(0, 1)))
+        classes = _count_classes(self.problem, x)
+        _refuse_classes(self.problem, y, classes)
+        self.problem.channels_last = False
+        batch = small_batch(self.problem.batch(rows_of(x, slice(0, 3)), y[:3]), 3)
+        _refuse_randomness(self.problem, batch)
+        if _likes_channels_last(self.problem.net):
+            self.problem.channels_last = True
+            batch = self.problem.batch(batch.x, batch.y)
+        self._sound[key] = batch, classes
+        return key, batch
+
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
-        kinks = sorted(name for name, uses in _KINKED.items() if uses & network.plan.functions)
+        kinks = sorted(network.plan.kinks)
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump, "
-                f"so its leakage is understated between the kinks and undefined on them; use "
-                f"{_SMOOTH}.",
+                "so a derivative of its gradients understates the leakage between the kinks and is "
+                "undefined on them: unless told otherwise, dFIL is measured over a finite step "
+                f"instead, and says so. For derivatives, use {_SMOOTH}.",
                 KinkWarning,
             )
         for unruled in network.plan.unruled if rules else ():
@@ -146,9 +155,63 @@ class Validator:
             raise InputError(
                 "The per-record gradients of this network by rules differ from those of single "
                 f"records (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
-                "a parameter, or overwrites a tensor, in a way that cannot be followed. Leave "
-                "clipping out (clip=sp.nn.NoClip()), or rewrite in-place operations."
+                "a parameter, or overwrites a tensor, in a way that cannot be followed. Rewrite "
+                "in-place operations, or measure with method='finite'."
             )
+
+
+def _refuse_parameters(problem: NetworkProblem) -> None:
+    """Raise where nothing is released, or what is released is not made of real numbers."""
+    if not problem.released():
+        raise InputError(
+            "The network has no parameter with requires_grad, so nothing of it is released."
+        )
+    for name, parameter in problem.released().items():
+        if parameter.is_complex():
+            raise InputError(
+                f"The parameter {name!r} holds complex numbers, of whose gradients it is not said "
+                "how they are clipped and get their noise; hold its real and imaginary parts as "
+                "real parameters (torch.view_as_complex in the forward pass)."
+            )
+
+
+def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
+    """Return the buffers that a run of the network writes into or replaces."""
+    copies: dict[str, Tensor] = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    replaced: list[str] = []
+
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        now = dict(net.named_buffers())
+        for name, copy in copies.items():
+            if now.get(name) is not copy or copy._version > 0:
+                replaced.append(name)
+
+    if not copies:
+        return ()
+    handle = net.register_forward_hook(look)
+    try:
+        with torch.no_grad():
+            call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
+    except Exception:  # the run that follows says what is wrong, in its own words
+        return ()
+    finally:
+        handle.remove()
+    return tuple(replaced)
+
+
+def _run(net: nn.Module, x: Inputs, changing: tuple[str, ...]) -> Any:
+    """Run a network that is left as it is."""
+    buffers = dict(net.named_buffers())
+    copies = {name: buffers[name].clone() for name in changing}
+    return call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
+
+
+def _random_states() -> tuple[Any, ...]:
+    """Return the states of all generators that a network may draw from without saying so."""
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = [torch.get_rng_state(), *on_devices]
+    drawn = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
+    return (*(bytes(s.numpy()) for s in states), random.getstate(), repr(drawn["state"]))
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:
@@ -177,7 +240,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
     """Return how many classes the loss tells apart, or ``None``; also try the network once."""
     try:
         with torch.no_grad():
-            output = call(problem.net, rows_of(x, slice(0, 1)))
+            output = _run(problem.net, rows_of(x, slice(0, 1)), problem.changing)
     except InputError:
         raise
     except Exception as error:
@@ -188,7 +251,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
         raise InputError(
             f"The network does not run on these inputs (each {shapes}): {_first_line(error)}"
         ) from error
-    axis = class_axis(problem.loss)
+    axis, output = class_axis(problem.loss), numbers_of(output)
     if axis is None or not isinstance(output, Tensor) or output.dim() < 2:
         return None
     if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
@@ -255,6 +318,7 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
     """Raise where two runs differ, records influence one another, or losses are not finite."""
     parameters = problem.detached()
     with torch.no_grad(), differentiable_backends(problem.net):
+        before = _random_states()
         try:
             first = problem.losses(parameters, batch, batch.z)
         except InputError:
@@ -265,14 +329,18 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
                 f"The loss cannot be taken with targets of shape {tuple(batch.y.shape)} ({kind}): "
                 f"{_first_line(error)}"
             ) from error
-        again = problem.losses(parameters, batch, batch.z)
+        again = [problem.losses(parameters, batch, batch.z)]
+        if _random_states() != before:  # a rare draw shows in many runs of many records only
+            many = small_batch(batch, _TRIES)
+            again += [problem.losses(parameters, many, many.z) for _ in range(_TRIES)]
         ones = [_single(batch, k) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
     if not bool(torch.isfinite(first).all()):
         raise InputError("The losses are not finite; check the data and the parameters for NaN.")
     # Products on a graphics card may be rounded to ten bits, differently for other batch sizes.
     loose = 1e-8 if first.dtype == torch.float64 else 1e-2 if first.is_cuda else 1e-4
-    if not torch.allclose(first, again, rtol=loose, atol=loose):
+    repeated = first.repeat(_TRIES)
+    if not all(torch.allclose(repeated[: len(a)], a, rtol=loose, atol=loose) for a in again):
         raise InputError(
             "Two runs of the network on the same data differ: it draws random numbers; switch that "
             "off (net.eval(), or a fixed generator) while leakage is measured."

@@ -140,7 +140,7 @@ def _direction(
 
 
 class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
-    """Writes LayerNorm and InstanceNorm out in plain arithmetic."""
+    """Writes LayerNorm, InstanceNorm and weight normalisation out in plain arithmetic."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -150,7 +150,18 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
             return _layer_norm(*args, **kwargs)
         if function is functional.instance_norm and kwargs.get("use_input_stats", True):
             return _instance_norm(*args, **kwargs)
+        if function is torch._weight_norm:
+            return weight_norm(*args, **kwargs)
         return function(*args, **kwargs)
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return ``g v/‖v‖``, one norm for each entry of an axis, or one for all where ``dim`` is −1.
+
+    torch's own has no forward mode, and no rule under ``vmap``.
+    """
+    axes = [axis for axis in range(v.dim()) if axis != dim]
+    return v * (g / v.square().sum(axes, keepdim=True).sqrt())
 
 
 def _layer_norm(

@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -175,7 +175,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        self.notice(function)
+        self.notice(function, args)
         used = self.released(args, kwargs)
         if not used:
             substitute = self.substitutes.get(function)
@@ -217,7 +217,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
                 used.update(names[id(item)] for item in value if id(item) in names)
         return used
 
-    def notice(self, function: Any) -> None:
+    def notice(self, function: Any, args: tuple[Any, ...]) -> None:
         """Take note of a function, whatever its arguments."""
 
     def known(
@@ -312,11 +312,14 @@ class UnruledModule(ABC):
 
 @dataclass(frozen=True)
 class Plan:
-    """How to watch a network: the layout of every call, and the modules without a rule."""
+    """How to watch a network: the layout of every call, and the modules without a rule.
+
+    ``kinks`` names the functions of what is unknown whose derivatives jump.
+    """
 
     layouts: list[Layout | None]
     unruled: Sequence[UnruledModule]
-    functions: frozenset[Any]
+    kinks: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -414,6 +417,11 @@ class WatchedNetwork:
         ]
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)
+
+    def double(self) -> WatchedNetwork:
+        """Return the network as it is watched when it runs in float64."""
+        outputs = [replace(o, dtype=torch.float64) for o in self.outputs]
+        return replace(self, problem=replace(self.problem, doubled=True), outputs=outputs)
 
     def bytes_per_record(self) -> int:
         """Return how much the watched outputs of one record hold."""

@@ -6,26 +6,37 @@ record's loss. The information about the variable ``z`` that a view names is ``J
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
   diagonal at once; clipped exactly with the help of ``Jᵀg``, or safely bounded without it;
-* *tangents of the record* (``tangents.py``): exact clipped norms from three scalars.
+* *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
+* *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
+  size, for networks with kinks and whatever else has no derivative.
 
+Derivatives are compared with differences now and then (``derivative_check.py``).
 The engine owns the clip, and every pass is made with the one it has just then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.jacobian.derivative_check import check_derivative
+from seepage.nn.jacobian.finite_changes import (
+    FiniteChange,
+    finite_change,
+    precise_change,
+    record_gradients,
+)
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
 from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
 from seepage.nn.jacobian.random_directions import (
@@ -41,8 +52,13 @@ from seepage.nn.jacobian.tangents import inner_products, summed_change
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
+from seepage.support.number_check import check_positive
 
 Value = TypeVar("Value")
+
+_METHODS = ("auto", "derivative", "finite")
+_STEP = 0.01  # of a finite change, in parts of the unknown's own scale
+_SOME = {"tangents": 16, "pulls": 16, "probes": 4}  # records in checks after the first
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,14 @@ class Engine:
     clip_derivative
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
+    method
+        How changes of the gradients are taken: as a ``"derivative"``, or over a ``"finite"`` step,
+        for which any network that can be trained will do; ``"auto"`` takes finite steps where the
+        network has kinks (ReLU, max pooling), and derivatives otherwise. Finite steps tell traces
+        and squared changes; what pulls back to the record is always a derivative.
+    scale
+        The size ``h`` of a finite step, in the units of what is unknown; a hundredth of the root
+        mean square of the first batch, to one digit, where it is not given.
     chunk_size
         How many records are worked on at a time; ``"auto"`` finds what fits.
     seed
@@ -118,6 +142,8 @@ class Engine:
         clip: Clip | None = None,
         view: View | None = None,
         clip_derivative: str = "exact",
+        method: str = "auto",
+        scale: float | None = None,
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
@@ -125,12 +151,22 @@ class Engine:
             raise InputError(
                 f"clip_derivative must be 'exact' or 'conservative', not {clip_derivative!r}."
             )
+        if method not in _METHODS:
+            raise InputError(
+                f"method must be one of {', '.join(_METHODS)}, not {method!r}"
+                f"{nearest(method, _METHODS)}."
+            )
+        if scale is not None:
+            check_positive(scale, "scale")
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
+        self.method, self.scale = method, scale
         asked = Input() if view is None else view
         self.problem = NetworkProblem(unwrapped(net), per_record(loss), asked)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
+        self._checked: set[tuple[Any, str]] = set()
+        self._passes = 0  # with derivatives
 
     @property
     def net(self) -> nn.Module:
@@ -176,9 +212,15 @@ class Engine:
             raise InputError(f"index must hold one number for each of the {count} records.")
         if count == 0:
             return self._empty(x, probes, update, pulls)
+        if probes > 0 and not pulls and self.takes_finite_steps(x, y):
+            keys = [key_of(self.seed, key, k) for k in range(probes)]
+            return self._finite_step(x, y, keys, own, update)
         thin = probes > 0 and self._thin(x, y)
         if not thin:
             self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
+        if probes > 0:
+            unruled = isinstance(self.clip, NoClip) and not thin
+            self._differentiate(x, y, "pulls" if thin else "probes" if unruled else "tangents")
         bounded = self.clip_derivative == "conservative" or isinstance(self.clip, NoClip)
         released = probes > 0 and (thin or pulls or bounded)
 
@@ -198,7 +240,7 @@ class Engine:
             return self._from_tangents(batch, self.masked(v, 2), update)
 
         copies = (4 if thin else 8 if released else 5) + 3 * max(0, probes - 1)
-        return _joined(self._in_chunks(x, y, copies if probes else 3, work))
+        return _joined(self._in_chunks(x, y, copies if probes else 3, work, self._network))
 
     def norms(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the norm of every record's gradient, before clipping."""
@@ -207,7 +249,7 @@ class Engine:
         def work(batch: Batch, rows: slice) -> Tensor:
             return norms(self._network, batch)[0]
 
-        return torch.cat(self._in_chunks(x, y, 3, work))
+        return torch.cat(self._in_chunks(x, y, 3, work, self._network))
 
     def clipped_gradient(self, x: Inputs, y: Tensor) -> ClippedSum:
         """Return the sum of the clipped gradients, with norms and losses."""
@@ -215,39 +257,50 @@ class Engine:
         assert step.gradient is not None  # noqa: S101 - it was asked for
         return ClippedSum(step.gradient, step.norms, step.losses)
 
-    def squared_changes(self, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
-        """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``."""
+    def squared_changes(
+        self, x: Inputs, y: Tensor, v: Tensor, *, derivative: bool = False
+    ) -> Tensor:
+        """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
+
+        Over finite steps where the engine takes those, unless a ``derivative`` is asked for.
+        """
+        if not derivative and self.takes_finite_steps(x, y):
+            return self._finite_changes(x, y, lambda rows: v[:, rows], precise_change)
         self._prepare(x, y)
+        self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
             found = inner_products(self._network, batch, self.masked(v[:, rows], 2))
             return found.clipped(self.clip).T
 
-        return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work))
+        return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work, self._network))
 
     def information_product(self, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
         """Return ``J̃ᵀJ̃v`` for one direction ``v (B, …)`` of every record."""
         self._prepare(x, y)
+        self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
             pull = information_product(self._network, batch, self.masked(v[rows]), self.clip)
             return self.masked(pull)
 
-        return torch.cat(self._in_chunks(x, y, 8, work))
+        return torch.cat(self._in_chunks(x, y, 8, work, self._network))
 
     def summed_changes(self, x: Inputs, y: Tensor, v: Tensor) -> dict[str, Tensor]:
         """Return ``Σ_i J̃_i v_i`` by parameter, for one direction ``v (B, …)`` of every record."""
         self._prepare(x, y)
+        self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> dict[str, Tensor]:
             return summed_change(self._network, batch, self.masked(v[rows]), self.clip)
 
-        parts = self._in_chunks(x, y, 5, work)
+        parts = self._in_chunks(x, y, 5, work, self._network)
         return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
 
     def pulls_along(self, x: Inputs, y: Tensor, u: Mapping[str, Tensor]) -> Tensor:
         """Return ``J̃_iᵀu_k``, ``(K, B, …)``, for K directions of every parameter, ``(K, …)``."""
         self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
+        self._differentiate(x, y, "probes" if isinstance(self.clip, NoClip) else "tangents")
         count = len(next(iter(u.values())))
         given = [{name: Direction(values[k]) for name, values in u.items()} for k in range(count)]
 
@@ -255,16 +308,17 @@ class Engine:
             found = dense_probe(self._network, batch, lambda: given, self.clip)
             return self.masked(found.pulls, 2)
 
-        return torch.cat(self._in_chunks(x, y, 8 + 3 * (count - 1), work), 1)
+        return torch.cat(self._in_chunks(x, y, 8 + 3 * (count - 1), work, self._network), 1)
 
     def radial_pull(self, x: Inputs, y: Tensor) -> RadialPull:
         """Return ``Jᵀg = ½∇‖g‖²`` of every record, before clipping, with norms and losses."""
         self._prepare(x, y)
+        self._differentiate(x, y, "pulls")
 
         def work(batch: Batch, rows: slice) -> RadialPull:
             return radial_pull(self._network, batch)
 
-        pulls, sizes, losses = zip(*self._in_chunks(x, y, 6, work), strict=True)
+        pulls, sizes, losses = zip(*self._in_chunks(x, y, 6, work, self._network), strict=True)
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
 
     def unknowns(self, x: Inputs, y: Tensor) -> int:
@@ -279,8 +333,88 @@ class Engine:
         """Look at the network where that is new."""
         self._network: WatchedNetwork = self._validator.watched(x, y, rules)
 
+    def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
+        """Return whether traces and squared changes of such a batch are over finite steps."""
+        if self.method != "auto":
+            return self.method == "finite"
+        return bool(self._validator.watched(x, y, rules=False).plan.kinks)
+
+    def step_size(self, x: Inputs, y: Tensor) -> float:
+        """Return the size of a finite step; the first batch decides where none was given."""
+        if self.scale is None:
+            self.scale = float(f"{_STEP * self.view.scale(self.net, x, y):.0e}")
+        return self.scale
+
+    def _finite_step(
+        self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
+    ) -> Step:
+        """Return a step whose traces are changes over finite steps along random signs."""
+        like = self.variable(x, y)
+
+        def drawn(rows: slice) -> Tensor:
+            return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
+
+        traces = self._finite_changes(x, y, drawn, finite_change)
+        watched = self._validator.watched_if_possible(x, y)
+        if watched is not None:
+            self._network = watched
+
+        def work(batch: Batch, rows: slice) -> Step:
+            if watched is None and not isinstance(self.clip, NoClip):
+                return self._alone(batch, update)
+            return self._unprobed(batch, update)
+
+        plain = _joined(self._in_chunks(x, y, 3, work, watched))
+        return replace(plain, traces=traces)
+
+    def _finite_changes(
+        self,
+        x: Inputs,
+        y: Tensor,
+        v: Callable[[slice], Tensor],
+        change: Callable[..., FiniteChange],
+    ) -> Tensor:
+        """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``."""
+        watched, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
+
+        def work(batch: Batch, rows: slice) -> Tensor:
+            every = self.masked(v(rows), 2)
+            found = [change(self.problem, watched, batch, a, h, self.clip) for a in every]
+            return torch.stack([each.squared for each in found], 1)
+
+        return torch.cat(self._in_chunks(x, y, 6, work, watched))
+
+    def _differentiate(self, x: Inputs, y: Tensor, way: str) -> None:
+        """Compare derivatives with differences: when they are new, and now and then."""
+        if self.method == "finite":
+            raise InputError(
+                "Finite steps tell how far gradients move: dFIL by random signs or 'exact', and "
+                "cells. FIL, sketches, parts, PLIS and the like take derivatives; leave "
+                "method='finite' out for them."
+            )
+        self._passes += 1
+        kind = self._validator.key(x, y), way
+        now_and_then = self._passes >= 64 and math.log2(self._passes) % 2 == 0
+        if kind in self._checked and not now_and_then:
+            return
+        first = not any(each == way for _, each in self._checked)
+        count = batch_size(x) if first and way != "probes" else _SOME[way]
+        kinked, scale = bool(self._network.plan.kinks), self.view.scale(self.net, x, y)
+
+        def work(batch: Batch, rows: slice) -> None:
+            check_derivative(self._network, batch, scale=scale, way=way, kinked=kinked)
+
+        some = slice(0, count)
+        self._in_chunks(rows_of(x, some), y[some], 8, work, self._network)
+        self._checked.add(kind)
+
     def _in_chunks(
-        self, x: Inputs, y: Tensor, copies: int, work: Callable[[Batch, slice], Value]
+        self,
+        x: Inputs,
+        y: Tensor,
+        copies: int,
+        work: Callable[[Batch, slice], Value],
+        watched: WatchedNetwork | None,
     ) -> list[Value]:
         """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
 
@@ -290,7 +424,7 @@ class Engine:
         def of(rows: slice) -> Value:
             return work(self.problem.batch(rows_of(x, rows), y[rows]), rows)
 
-        held = copies * self._network.bytes_per_record()
+        held = 0 if watched is None else copies * watched.bytes_per_record()
         return self.chunks.run(of, batch_size(x), held, self.problem.device())
 
     def _thin(self, x: Inputs, y: Tensor) -> bool:
@@ -312,6 +446,19 @@ class Engine:
         """
         mask = self.view.mask_for(values.flatten(0, lead - 1))
         return values if mask is None else values * mask
+
+    def _alone(self, batch: Batch, update: bool) -> Step:
+        """Return norms, losses and the clipped sum, every record run on its own."""
+        each = record_gradients(self.problem, batch)
+        size = each.norm(dim=1)
+        gradient = None
+        if update:
+            like = self.problem.detached()
+            pieces = (self.clip.factor(size) @ each).split([p.numel() for p in like.values()])
+            gradient = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
+        with torch.no_grad():
+            losses = self.problem.losses(self.problem.detached(), batch, batch.z)
+        return Step(losses, size, torch.zeros(len(batch), 0).to(size), gradient)
 
     def _unprobed(self, batch: Batch, update: bool) -> Step:
         """Return norms and losses, and the clipped sum where it is wanted."""

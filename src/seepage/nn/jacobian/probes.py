@@ -36,6 +36,7 @@ from seepage.nn.gradients.per_record_gradients import (
     sum_of,
     weighted_sums,
 )
+from seepage.nn.gradients.plain_kernels import weight_norm
 from seepage.nn.gradients.rules.linear import summed
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.jacobian.pullbacks import radial_pull
@@ -89,7 +90,7 @@ def _unclipped(
         constants = {id(values[name]): constant for name, constant in parameters.items()}
 
         def total(z: Tensor) -> tuple[Tensor, Tensor]:
-            with _ConstantPadding(constants):
+            with _ForwardOverParameters(constants):
                 losses = problem.losses(values, batch, z)
             return losses.sum(), losses
 
@@ -106,14 +107,16 @@ def _unclipped(
             return pull[None], slopes[None], losses
         # The primal values carry no probe axis, so vmap computes them once for all probes.
         stacked = {name: torch.stack([u[name] for u in dense]) for name in parameters}
-        pulls, slopes, losses = vmap(one, out_dims=(0, 0, None))(stacked)
+        pulls, slopes, losses = vmap(one, out_dims=(0, 0, None), randomness="same")(stacked)
         return pulls, slopes, losses
 
 
-class _ConstantPadding(TorchFunctionMode):  # type: ignore[misc]
-    """Holds the padding of embeddings fixed: torch gives its row no gradient, so none is released.
+class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
+    """Does for forward mode over the parameters what torch's functions do not.
 
-    Forward mode knows nothing of that custom; here the padding is looked up in constants instead.
+    The padding of embeddings is held fixed: torch gives its row no gradient, so none is released,
+    and since forward mode knows nothing of that custom it is looked up in constants. Weight
+    normalisation, which has no forward mode, is written out.
     """
 
     def __init__(self, constants: Mapping[int, Tensor]) -> None:
@@ -124,6 +127,8 @@ class _ConstantPadding(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if function is torch._weight_norm:
+            return weight_norm(*args, **kwargs)
         if function is not functional.embedding:
             return function(*args, **kwargs)
         out = function(*args, **kwargs)

@@ -106,7 +106,7 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
             changes = [tuple(t[None] for t in tensors) for tensors in changes]
         else:
             # The primal values do not depend on the direction: vmap computes them once.
-            (losses, values), changes = vmap(one, out_dims=(None, 0))(directions)
+            (losses, values), changes = vmap(one, out_dims=(None, 0), randomness="same")(directions)
     terms = [replace(term, tensors=tensors) for term, tensors in zip(made, values, strict=True)]
     return Tangents(losses, terms, changes, len(directions))
 

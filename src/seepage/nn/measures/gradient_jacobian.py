@@ -90,6 +90,8 @@ class GradientJacobian(ReleaseJacobian):
             engine.net,
             engine.problem.loss,
             view=_InputAndLabel(shape),
+            method=engine.method,
+            scale=engine.scale,
             chunk_size=engine.chunks.size or "auto",
         )
         return both, shape
@@ -162,7 +164,11 @@ class GradientJacobian(ReleaseJacobian):
             one[0, k] = 1.0
             return self._placed(one, unknowns)[0]
 
-        found = squared_changes_along(engine, self.inputs, self.target, unit, count)
+        # Together with products, which are derivatives, unless there are to be none.
+        exactly = engine.method != "finite"
+        found = squared_changes_along(
+            engine, self.inputs, self.target, unit, count, derivative=exactly
+        )
         return found / self.noise**2
 
     def column_traces(self, attributes: list[Unknowns], rows: Any) -> Tensor:

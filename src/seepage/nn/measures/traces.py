@@ -80,14 +80,22 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
 
 
 def squared_changes_along(
-    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
+    engine: Engine,
+    x: Inputs,
+    y: Tensor,
+    direction: Callable[[int], Tensor],
+    count: int,
+    derivative: bool = False,
 ) -> Tensor:
-    """Return ``‖J̃v‖²`` of every record for ``count`` directions that all share, ``(B, count)``."""
+    """Return ``‖J̃v‖²`` of every record for ``count`` directions that all share, ``(B, count)``.
+
+    With ``derivative`` never over finite steps.
+    """
     found = []
     for start in progress(range(0, count, _AT_A_TIME), "unknowns"):
         some = [direction(k) for k in range(start, min(start + _AT_A_TIME, count))]
         v = torch.stack(some)[:, None].expand(-1, batch_size(x), *some[0].shape)
-        found.append(engine.squared_changes(x, y, v))
+        found.append(engine.squared_changes(x, y, v, derivative=derivative))
     return torch.cat(found, 1)
 
 

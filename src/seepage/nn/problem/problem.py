@@ -7,6 +7,7 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
-from seepage.nn.problem.views import Inputs, View, call, rows_of
+from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
@@ -38,6 +41,14 @@ class Batch:
     def __len__(self) -> int:
         return int(self.z.shape[0])
 
+    def double(self) -> Batch:
+        """Return the batch in float64; whole numbers stay what they are."""
+
+        def wide(value: Tensor) -> Tensor:
+            return value.double() if value.is_floating_point() else value
+
+        return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
+
     def records(self, rows: Tensor) -> Batch:
         """Return some of the records, by their positions."""
         return Batch(rows_of(self.x, rows), self.y[rows.to(self.y.device)], self.z[rows])
@@ -54,6 +65,15 @@ class NetworkProblem:
     # Whether images and kernels are laid out with the channels last, for speed alone: torch's
     # pooling and convolutions are then up to twice as fast
     channels_last: bool = False
+    # The buffers that a run of the network changes. Every run is given copies of them as they are,
+    # so that runs can be repeated and the network is left alone
+    changing: tuple[str, ...] = ()
+    # Whether derivatives go through regions under ``torch.no_grad()``: right where no released
+    # parameter is used in them or before them (a frozen backbone), since a gradient over the
+    # parameters then never comes there, while the record does
+    reopened: bool = False
+    # Whether the network runs in float64, whatever its parameters are, for differences
+    doubled: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
@@ -65,7 +85,7 @@ class NetworkProblem:
 
     def detached(self) -> dict[str, Tensor]:
         """Return the released parameters as constants."""
-        return {name: self._laid_out(p.detach()) for name, p in self.released().items()}
+        return {name: self._laid_out(self._wide(p.detach())) for name, p in self.released().items()}
 
     def batch(self, x: Inputs, y: Tensor) -> Batch:
         """Return the batch with the variable of the view."""
@@ -76,9 +96,14 @@ class NetworkProblem:
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
-        with self.view.placed(self.net, batch.x, batch.y, z) as (x, y):
+        values = self._held(parameters)
+        opened = _Reopened() if self.reopened else nullcontext()
+        with self.view.placed(self.net, batch.x, batch.y, z) as (x, y), opened:
             output = call(
-                lambda *args, **kwargs: functional_call(self.net, dict(parameters), args, kwargs), x
+                lambda *args, **kwargs: functional_call(
+                    self.net, values, args, kwargs, tie_weights=False
+                ),
+                x,
             )
             losses = self.loss(output, y)
         if losses.shape != (len(batch),):
@@ -88,6 +113,33 @@ class NetworkProblem:
             )
         return losses
 
+    def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the network is to hold at each of its places while it runs.
+
+        A parameter may be held by several modules, and a module stand at several places: each
+        module is named once (torch's own ties would leave such a module changed).
+        """
+        names = {id(p): name for name, p in self.net.named_parameters()}
+        out: dict[str, Tensor] = {}
+        for prefix, module in self.net.named_modules():
+            for leaf, p in module._parameters.items():
+                if p is None:
+                    continue
+                place = f"{prefix}.{leaf}" if prefix else leaf
+                if names[id(p)] in parameters:
+                    out[place] = parameters[names[id(p)]]
+                elif self.doubled:
+                    out[place] = self._wide(p.detach())
+        buffers = dict(self.net.named_buffers())
+        for name in buffers if self.doubled else self.changing:
+            out[name] = self._wide(buffers[name])
+        for name in self.changing:
+            out[name] = out[name].clone()
+        return out
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        return tensor.double() if self.doubled and tensor.is_floating_point() else tensor
+
     def _laid_out(self, tensor: Tensor) -> Tensor:
         if not self.channels_last or tensor.dim() != 4:
             return tensor
@@ -96,12 +148,24 @@ class NetworkProblem:
         return out.copy_(tensor)
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+class _Reopened(TorchFunctionMode):  # type: ignore[misc]
+    """Leaves gradients on where a network switches them off."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch._C._set_grad_enabled and not args[0]:
+            return None
+        return function(*args, **(kwargs or {}))
+
+
+def cross_entropy(output: Any, target: Tensor) -> Tensor:
     """Return the cross-entropy of each record, classes along the last axis of ``output``.
 
     ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). Of a
     sequence, it is the mean over the positions.
     """
+    output = _one_tensor(output)
     if target.is_floating_point():
         if target.shape != output.shape:
             raise InputError(
@@ -122,8 +186,9 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return entries.flatten(1).mean(1) if entries.dim() > 1 else entries
 
 
-def mse(output: Tensor, target: Tensor) -> Tensor:
+def mse(output: Any, target: Tensor) -> Tensor:
     """Return half the squared error of each record, summed over its outputs."""
+    output = _one_tensor(output)
     if target.numel() != output.numel() or target.shape[:1] != output.shape[:1]:
         raise InputError(
             f"Targets for outputs of shape {tuple(output.shape)} must have as many numbers for "
@@ -131,6 +196,16 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
         )
     wanted = target.to(output.dtype).reshape(output.shape)
     return (output - wanted).square().reshape(len(output), -1).sum(1) / 2
+
+
+def _one_tensor(output: Any) -> Tensor:
+    found = numbers_of(output)
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"The network returns a {type(output).__name__}, not a tensor (nor something with "
+            "logits); give a function of it and the target as the loss."
+        )
+    return found
 
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
@@ -173,12 +248,12 @@ class UnreducedLoss:
         self.module = module
         self._add_up = module.reduction in ("sum", "batchmean")
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
         """Return the loss of each record."""
         before = self.module.reduction
         self.module.reduction = "none"
         try:
-            entries = self.module(output, target)
+            entries = self.module(_one_tensor(output), target)
         finally:
             self.module.reduction = before
         if entries.dim() <= 1:

@@ -64,6 +64,10 @@ class View(ABC):
             raise InputError("The mask leaves nothing unknown; give at least one true entry.")
         return mask
 
+    def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
+        """Return the size of what is unknown: the root mean square of its numbers, or one."""
+        return _root_mean_square(self.variable(net, x, y), self)
+
     def unknowns(self, z: Tensor) -> int:
         """Return how many numbers of one record are unknown."""
         mask = self.mask_for(z)
@@ -155,7 +159,7 @@ class Label(View):
         if y.is_floating_point():
             return y.detach()
         with torch.no_grad():
-            output = call(net, rows_of(x, slice(0, 1)))
+            output = numbers_of(call(net, rows_of(x, slice(0, 1))))
         if not isinstance(output, Tensor):
             raise InputError(
                 "The number of classes cannot be read off the network's output; give y as soft "
@@ -206,6 +210,14 @@ class Embedding(View):
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
         """Return zeros of the shape of the module's output: no change."""
+        return torch.zeros_like(self._output(net, x))
+
+    def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
+        """Return the root mean square of the module's output, or one."""
+        return _root_mean_square(self._output(net, x), self)
+
+    def _output(self, net: nn.Module, x: Inputs) -> Tensor:
+        """Return what the module returns; the network is left there."""
 
         def stop(module: nn.Module, args: Any, output: Any) -> None:
             raise _ReachedError(output)
@@ -223,7 +235,7 @@ class Embedding(View):
             raise InputError(
                 f"The module {self.module!r} must return one tensor with the records first."
             )
-        return torch.zeros_like(out)
+        return out
 
     @contextmanager
     def placed(
@@ -260,6 +272,12 @@ class Embedding(View):
         return modules[self.module]
 
 
+def _root_mean_square(values: Tensor, view: View) -> float:
+    mask = view.mask_for(values)
+    unknown = values if mask is None else values[:, mask]
+    return float(unknown.double().square().mean().sqrt()) or 1.0
+
+
 class _ReachedError(Exception):
     """Ends a run of the network once the module was reached whose output is wanted."""
 
@@ -273,6 +291,11 @@ def call(net: Callable[..., Any], x: Inputs) -> Any:
     if isinstance(x, Mapping):
         return net(**x)
     return net(*x) if isinstance(x, tuple | list) else net(x)
+
+
+def numbers_of(output: Any) -> Any:
+    """Return the numbers in what a network returned: the logits of a Hugging Face output."""
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 def leaves(x: Inputs) -> list[Tensor]:

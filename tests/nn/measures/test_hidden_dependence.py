@@ -1,0 +1,423 @@
+"""What torch hides from a derivative: measured all the same, or refused by name.
+
+The truth is taken by finite differences of the gradients of single records in float64, and shares
+no code with the package.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+import seepage as sp
+
+torch.set_num_threads(1)
+
+CLIP = 0.5
+
+
+def records(seed: int = 0, count: int = 4) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    return torch.randn(count, 4, dtype=torch.float64), torch.randint(0, 3, (count,))
+
+
+def entropy(output: Any, target: Tensor) -> Tensor:
+    logits = output if isinstance(output, Tensor) else output.logits
+    return nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+def jacobians(
+    net: nn.Module,
+    loss: Callable[[Any, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    *,
+    clip: float | None = CLIP,
+    step: float = 1e-5,
+) -> np.ndarray:
+    """Return the Jacobian of every record's clipped gradient over the noise, ``(B, P, d)``."""
+    net = copy.deepcopy(net)
+    state = copy.deepcopy(net.state_dict())
+    released = [p for p in net.parameters() if p.requires_grad]
+
+    def gradient(record: Tensor, target: Tensor) -> Tensor:
+        net.load_state_dict(state)
+        total = loss(net(record[None]), target[None]).sum()
+        parts = torch.autograd.grad(total, released, allow_unused=True, materialize_grads=True)
+        g = torch.cat([part.flatten() for part in parts])
+        return g if clip is None else g / max(1.0, float(g.norm()) / clip)
+
+    out = []
+    for record, target in zip(x, y, strict=True):
+        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
+        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
+        out.append(torch.stack(columns, 1) / (2 * step))
+    return np.asarray(torch.stack(out)) / (1.0 if clip is None else clip)
+
+
+def dfil(jacobian: np.ndarray) -> np.ndarray:
+    return np.sqrt((jacobian**2).sum((1, 2)) / jacobian.shape[2])
+
+
+def leakage(net: nn.Module, loss: Any, x: Tensor, y: Tensor, clip: float | None = CLIP, **how: Any):
+    return sp.nn.leakage(
+        net, loss, x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard", **how
+    )
+
+
+class Probe(nn.Module):
+    """A linear probe: a head on a frozen backbone under ``torch.no_grad()``."""
+
+    def __init__(self, width: int = 6, frozen: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width))
+        self.head = nn.Linear(width, 3)
+        self.body.requires_grad_(not frozen)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.body(x)
+        return self.head(torch.tanh(h))
+
+
+@pytest.mark.parametrize("clip", [CLIP, None])
+def test_a_frozen_backbone_without_gradients_is_measured_through(clip: float | None) -> None:
+    net, (x, y) = Probe(), records()
+    truth = jacobians(net, entropy, x, y, clip=clip)
+    leak = leakage(net, "cross_entropy", x, y, clip)
+    singular = np.linalg.svd(truth, compute_uv=False)[:, 0]
+    np.testing.assert_allclose(np.asarray(leak.rows("fil")), singular, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(leak.rows("dfil", method="exact")), dfil(truth), 1e-6)
+    entries = np.sqrt((truth**2).sum(1))
+    np.testing.assert_allclose(np.asarray(leak.cells(method="exact")), entries, rtol=1e-6)
+    estimated = leak.cells(probes=400)
+    np.testing.assert_allclose(np.asarray(estimated), entries, rtol=0.35)
+
+
+def test_probes_and_plis_go_through_a_frozen_backbone() -> None:
+    net, (x, y) = Probe(256), records()
+    truth = jacobians(net, entropy, x, y)
+    for how in ({}, {"clip_derivative": "conservative"}):
+        found = np.asarray(leakage(net, "cross_entropy", x, y, **how).rows("dfil", probes=64))
+        assert (found > 0.7 * dfil(truth)).all()
+    assert (np.asarray(sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0)) > 0).any()
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
+def test_a_backbone_that_is_silent_but_not_frozen_is_refused_or_right() -> None:
+    net, (x, y) = Probe(frozen=False), records()
+    truth = dfil(jacobians(net, entropy, x, y, step=0.01))
+    leak = leakage(net, "cross_entropy", x, y)
+    with pytest.raises(sp.InputError, match=r"body.*torch\.no_grad\(\).*method='finite'"):
+        leak.rows("fil")
+    found = leakage(net, "cross_entropy", x, y, method="finite", scale=0.01)
+    np.testing.assert_allclose(np.asarray(found.rows("dfil", method="exact")), truth, rtol=1e-9)
+
+
+class Gate(nn.Module):
+    """A gate that counts as a constant."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * torch.sigmoid(3 * h).detach()
+
+
+def gated() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Gate(), nn.Linear(6, 3)).double()
+
+
+def smooth() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def focal(output: Tensor, target: Tensor) -> Tensor:
+    each = entropy(output, target)
+    return (1 - torch.exp(-each)).detach() ** 2 * each
+
+
+HIDDEN = {
+    "a gate": (gated, entropy, r"\.detach\(\) in Gate '2'"),
+    "focal weights": (smooth, focal, r"\.detach\(\) in the loss"),
+}
+
+
+@pytest.mark.parametrize("clip", [CLIP, None])
+@pytest.mark.parametrize("case", HIDDEN)
+def test_what_is_detached_is_refused_with_its_place(case: str, clip: float | None) -> None:
+    make, loss, place = HIDDEN[case]
+    net, (x, y) = make(), records()
+    truth = dfil(jacobians(net, loss, x, y, clip=clip))
+    with pytest.raises(sp.InputError, match=f"{place}.*method='finite'"):
+        leakage(net, loss, x, y, clip).rows("dfil", method="exact")
+    leak = leakage(net, loss, x, y, clip, method="finite", scale=0.003)
+    finite = leak.rows("dfil", method="exact")
+    np.testing.assert_allclose(np.asarray(finite), truth, rtol=1e-3)
+    assert "over steps of 0.003" in repr(finite)
+    assert any("0.003" in condition for condition in finite.conditions)
+
+
+class Squash(torch.autograd.Function):
+    """A function with a way back of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return delta * (1 - torch.tanh(x) ** 2)
+
+
+class Squashed(nn.Module):
+    """The function as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Squash.apply(x)
+
+
+class Tracking(nn.Module):
+    """A module that keeps a running mean, or a count, in a buffer."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.in_place:
+            self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        else:
+            self.mean = self.mean + 1
+        return h
+
+
+class Output(dict):
+    """What a network of Hugging Face returns."""
+
+    @property
+    def logits(self) -> Tensor:
+        return self["logits"]
+
+
+class WithOutput(nn.Module):
+    """A network that returns one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = smooth()
+
+    def forward(self, x: Tensor) -> Output:
+        return Output(logits=self.inner(x))
+
+
+class OpacusRecurrent(nn.Module):
+    """A recurrent layer as Opacus makes it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        layers = pytest.importorskip("opacus.layers")
+        torch.manual_seed(4)
+        self.inner = getattr(layers, kind)(2, 3, batch_first=True)
+        self.head = nn.Linear(3, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x.reshape(-1, 2, 2))[0][:, -1])
+
+
+def stacked(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 6), *middle, nn.Linear(6, 3)).double()
+
+
+MEASURED: dict[str, Callable[[], nn.Module]] = {
+    "a running mean": lambda: stacked(nn.Tanh(), Tracking(in_place=True)),
+    "a count": lambda: stacked(nn.Tanh(), Tracking(in_place=False)),
+    "weight normalisation": lambda: stacked(nn.Tanh(), weight_norm(nn.Linear(6, 6)), nn.Tanh()),
+    "an output with logits": WithOutput,
+    "DPLSTM": lambda: OpacusRecurrent("DPLSTM"),
+    "DPGRU": lambda: OpacusRecurrent("DPGRU"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
+@pytest.mark.parametrize("clip", [CLIP, None])
+@pytest.mark.parametrize("case", MEASURED)
+def test_ordinary_networks_are_measured(case: str, clip: float | None) -> None:
+    net, (x, y) = MEASURED[case](), records()
+    before = copy.deepcopy(net.state_dict())
+    truth = dfil(jacobians(net, entropy, x, y, clip=clip))
+    leak = leakage(net, "cross_entropy", x, y, clip)
+    np.testing.assert_allclose(np.asarray(leak.rows("dfil", method="exact")), truth, rtol=1e-6)
+    assert np.isfinite(np.asarray(leak.rows("dfil", probes=2))).all()
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+ON_ITS_OWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "a function of its own": (lambda: stacked(Squashed()), "the function Squash"),
+    "spectral normalisation": (
+        lambda: stacked(nn.Tanh(), spectral_norm(nn.Linear(6, 6)), nn.Tanh()),
+        "ParametrizedLinear",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
+@pytest.mark.parametrize("clip", [CLIP, None])
+@pytest.mark.parametrize("case", ON_ITS_OWN)
+def test_what_cannot_be_differentiated_twice_says_what_to_do(case: str, clip: float | None) -> None:
+    make, name = ON_ITS_OWN[case]
+    net, (x, y) = make(), records()
+    with pytest.raises(sp.InputError, match=f"{name}.*method='finite'"):
+        leakage(net, "cross_entropy", x, y, clip).rows("dfil", method="exact")
+    truth = dfil(jacobians(net, entropy, x, y, clip=clip, step=0.01))
+    leak = leakage(net, "cross_entropy", x, y, clip, method="finite", scale=0.01)
+    np.testing.assert_allclose(np.asarray(leak.rows("dfil", method="exact")), truth, rtol=1e-9)
+    step = leak.engine.step(x, y, probes=1, update=True)
+    assert step.traces.shape == (4, 1)
+    assert bool((step.traces > 0).all())
+    assert step.gradient is not None
+
+
+def test_complex_parameters_are_refused_by_name() -> None:
+    class Turning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = nn.Parameter(torch.randn(4, dtype=torch.complex128))
+            self.head = nn.Linear(4, 3, dtype=torch.float64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head((x * self.turn).real)
+
+    with pytest.raises(sp.InputError, match="'turn' holds complex numbers"):
+        leakage(Turning(), "cross_entropy", *records()).rows("dfil", method="exact")
+
+
+KINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda h: h.clamp(-0.5, 0.5),
+    "maximum": lambda h: torch.maximum(h, 0.3 * h),
+    "abs": torch.abs,
+    "where": lambda h: torch.where(h > 0, h, 0.1 * h),
+    "amax": lambda h: h - h.amax(1, keepdim=True),
+}
+
+
+class Bent(nn.Module):
+    """A function of what comes in."""
+
+    def __init__(self, bend: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.bend = bend
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.bend(h)
+
+
+@pytest.mark.parametrize("kink", KINKS)
+def test_kinks_in_plain_functions_are_named_and_measured_at_a_scale(kink: str) -> None:
+    net, (x, y) = stacked(Bent(KINKS[kink])), records()
+    leak = leakage(net, "cross_entropy", x, y)
+    with pytest.warns(sp.nn.KinkWarning, match=kink):
+        found = leak.rows("dfil", method="exact")
+    scale = leak.engine.step_size(x, y)
+    truth = dfil(jacobians(net, entropy, x, y, step=scale))
+    np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-9)
+    assert f"over steps of {scale:g}" in found.about
+
+
+def test_a_condition_that_does_not_depend_on_the_record_is_no_kink() -> None:
+    picked = torch.tensor([True, False, True, True, False, True])
+    net, (x, y) = stacked(nn.Tanh(), Bent(lambda h: torch.where(picked, h, 0.0 * h))), records()
+    found = leakage(net, "cross_entropy", x, y).rows("dfil", method="exact")
+    assert found.about == "the input"
+
+
+def test_the_derivative_can_be_had_where_there_are_kinks() -> None:
+    net, (x, y) = stacked(nn.ReLU()), records()
+    leak = leakage(net, "cross_entropy", x, y, method="derivative")
+    with pytest.warns(sp.nn.KinkWarning):
+        found = leak.rows("dfil", method="exact")
+    truth = dfil(jacobians(net, entropy, x, y, step=1e-7))
+    np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-5)
+
+
+class DropPath(nn.Module):
+    """Drops whole records of a branch at random, seldom."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        keep = torch.rand(len(h), 1, dtype=h.dtype) >= 0.1
+        return h * keep / 0.9
+
+
+def test_rare_random_numbers_are_found_every_time() -> None:
+    for seed in range(10):
+        net, (x, y) = stacked(nn.Tanh(), DropPath()), records()
+        torch.manual_seed(seed)
+        with pytest.raises(sp.InputError, match="random numbers"):
+            leakage(net, "cross_entropy", x, y).rows("dfil", method="exact")
+
+
+def test_random_numbers_without_effect_are_no_matter() -> None:
+    def idle(h: Tensor) -> Tensor:
+        torch.rand(1)
+        return h
+
+    net, (x, y) = stacked(nn.Tanh(), Bent(idle)), records()
+    truth = dfil(jacobians(net, entropy, x, y))
+    found = leakage(net, "cross_entropy", x, y).rows("dfil", method="exact")
+    np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::seepage.nn.FallbackWarning")
+def test_a_hint_can_be_followed() -> None:
+    net, (x, y) = stacked(nn.Tanh(), spectral_norm(nn.Linear(6, 6)), nn.Tanh()), records()
+    with pytest.raises(sp.InputError) as refused:
+        leakage(net, "cross_entropy", x, y, 2.0).rows("dfil", method="exact")
+    assert "NoClip" not in str(refused.value)
+    leakage(net, "cross_entropy", x, y, 2.0, method="finite").rows("dfil", method="exact")
+
+
+def test_float32_agrees_with_differences_and_is_not_refused() -> None:
+    torch.manual_seed(6)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GELU(), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3)
+    )
+    x, y = torch.randn(16, 1, 8, 8), torch.randint(0, 3, (16,))
+    for clip in (CLIP, None):
+        leakage(net, "cross_entropy", x, y, clip).rows("dfil", probes=2)
+    gate = nn.Sequential(*list(net)[:2], Gate(), *list(net)[2:])
+    with pytest.raises(sp.InputError, match="Gate '2'"):
+        leakage(gate, "cross_entropy", x, y).rows("dfil", probes=2)
+
+
+def test_finite_steps_have_no_pull_back() -> None:
+    leak = leakage(smooth(), "cross_entropy", *records(), method="finite")
+    with pytest.raises(sp.InputError, match="take derivatives"):
+        leak.rows("fil")
+    with pytest.raises(sp.InputError, match=r"hutch\+\+"):
+        leak.rows("dfil", method="hutch++")
+    with pytest.raises(sp.InputError, match="method must be one of"):
+        leakage(smooth(), "cross_entropy", *records(), method="finit")
+
+
+def test_a_module_that_stands_twice_is_left_as_it_was() -> None:
+    torch.manual_seed(7)
+    layer = nn.Linear(4, 4)
+    net, (x, y) = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, 3)), records()
+    leakage(net, "cross_entropy", x.float(), y).rows("dfil", method="exact")
+    assert layer.weight.requires_grad
+    assert isinstance(layer.weight, nn.Parameter)
+    assert layer.weight.dtype == torch.float32
