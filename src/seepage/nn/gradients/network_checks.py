@@ -183,7 +183,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     def look(module: nn.Module, args: Any, output: Any) -> None:
         now = dict(net.named_buffers())
         for name, copy in copies.items():
-            if now.get(name) is not copy or copy._version > 0:
+            if copy._version > 0 or now.get(name) is not copy:
                 replaced.append(name)
 
     if not copies:
