@@ -25,6 +25,7 @@ from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import as_source, read_penalty
 from seepage.glm.fitting.minimiser import (
+    REFUSE,
     OptimumSums,
     check_columns,
     judge_stationarity,
@@ -33,7 +34,7 @@ from seepage.glm.fitting.minimiser import (
 from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
-from seepage.glm.jacobian.optimum import Optimum, optimum, plain_inverse
+from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
 from seepage.support.double_double import Double
@@ -189,7 +190,14 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     H = sums.penalised_hessian(fit)
     check_columns(objective, H, sums.counted, source.names)
     H = objective.definite(H)
-    judge_stationarity(fit, sums, H, on_mismatch)
+    if MINIMAL < judge_stationarity(fit, sums, H, on_mismatch) <= REFUSE:
+        fit, H = polished(
+            fit,
+            sums,
+            H,
+            objective.definite,
+            lambda near: source.total(partial(_optimum_sums, fit=near, problem=problem), "polish"),
+        )
     row = np.zeros((1, len(source.names)))
     one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)

@@ -11,6 +11,7 @@ give is exact to rounding again, as long as κ stays below about 1e15.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +35,7 @@ from seepage.support.double_double import Double, product
 Array = Any
 
 EPS = float(np.finfo(float).eps)
-_MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
+MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
 _MOST_STEPS = 30
 _POWERS = 16  # products that estimate the extreme eigenvalues
 
@@ -128,8 +129,8 @@ def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) 
     check_columns(objective, H, sums.counted, names)
     H = objective.definite(H)
     step = judge_stationarity(fit, sums, H, on_mismatch)
-    if _MINIMAL < step <= REFUSE:
-        fit, H = _polished(fit, X, sums, H)
+    if MINIMAL < step <= REFUSE:
+        fit, H = polished(fit, sums, H, objective.definite, lambda near: optimum_sums(near, X))
     return _weighed(fit, X, centre, margins_of(fit, X), H, polish=step <= REFUSE)
 
 
@@ -388,10 +389,20 @@ def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
     return r if fit.sample_weight is None else r.times(xp.reshape(fit.sample_weight, (-1, 1)))
 
 
-def _polished(fit: FittedGLM, X: Array, sums: OptimumSums, H: Array) -> tuple[FittedGLM, Array]:
-    """Take ordinary Newton's steps until they no longer shrink; return also the Hessian there."""
-    xp = array_namespace(X)
-    whole, last = Objective.of(fit, X), math.inf
+def polished(
+    fit: FittedGLM,
+    sums: OptimumSums,
+    H: Array,
+    definite: Callable[[Array], Array],
+    sums_at: Callable[[FittedGLM], OptimumSums],
+) -> tuple[FittedGLM, Array]:
+    """Take ordinary Newton's steps until they no longer shrink; return also the Hessian there.
+
+    ``definite`` is the objective's own, ``sums_at`` gives the sums over all rows at other
+    parameters.
+    """
+    xp = array_namespace(H)
+    last = math.inf
     for _ in range(_MOST_STEPS):
         factor = cholesky_factor(H)
         if factor is None:
@@ -402,8 +413,8 @@ def _polished(fit: FittedGLM, X: Array, sums: OptimumSums, H: Array) -> tuple[Fi
             break
         last = size
         fit = _at(fit, fit.parameters - xp.reshape(step, fit.parameters.shape))
-        sums = optimum_sums(fit, X)
-        H = whole.definite(sums.penalised_hessian(fit))
+        sums = sums_at(fit)
+        H = definite(sums.penalised_hessian(fit))
     return fit, H
 
 
