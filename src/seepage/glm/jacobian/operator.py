@@ -369,7 +369,9 @@ class GLMJacobian(ReleaseJacobian):
         total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
         return float(self._accuracy(squared * one, total * one, off * one)[0])
 
-    def _accuracy(self, squared: Array, part: Array, error: Array) -> Array:
+    def _accuracy(
+        self, squared: Array, part: Array, error: Array, share: float = NEGLIGIBLE
+    ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
 
         The Jacobian is the sum of ``r A_V``, of norm ``part`` and off by ``error``, and of another
@@ -378,7 +380,7 @@ class GLMJacobian(ReleaseJacobian):
         that are next to nothing beside the largest, the error is relative to a share of that.
         """
         xp = array_namespace(squared)
-        floor = NEGLIGIBLE**2 * xp.max(squared) if squared.shape[0] else squared
+        floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
         ratio = cancellation(squared, part)
         rounds = xp.where(ratio**2 > LOSSY, ratio, ratio**2) * (8 * self.rounding)
@@ -395,7 +397,7 @@ class GLMJacobian(ReleaseJacobian):
         part, error = self.term_sizes(unknowns, rows)
         # Each column by itself: its error beside its own size is what an inverse sees.
         columns = [
-            self._accuracy(squared[:, j], part[:, j], error[:, j])[:, None]
+            self._accuracy(squared[:, j], part[:, j], error[:, j], share=0.0)[:, None]
             for j in range(squared.shape[1])
         ]
         return xp.concat(columns, axis=1)
