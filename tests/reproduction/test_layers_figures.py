@@ -155,6 +155,7 @@ def faces(count=240):
     return Faces(images, Records({"person": people} | scores))
 
 
+@pytest.mark.filterwarnings("ignore:The labels of the gradients can be exchanged")
 def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from reproduction.layers import experiment as experiment

@@ -159,9 +159,13 @@ def area_under_curve(
         sums = np.bincount(group, (right - area) / np.where(truth, n, m))
         counts = np.array([with_it.sum(), without.sum()])
         parts = np.array([np.sum(sums[side] ** 2) for side in (with_it, without)])
-        parts = np.maximum(parts * counts / (counts - 1), 1e-300)
-        freedom = float(parts.sum() ** 2 / np.sum(parts**2 / (counts - 1)))
-        variance = float(parts.sum()) / (area * (1 - area)) ** 2
+        parts = parts * counts / (counts - 1)
+        spread = float(parts.sum())
+        shares = parts / spread if spread > 0 else np.ones(2) / 2
+        freedom = 1 / float(np.sum(shares**2 / (counts - 1)))
+        variance = spread / (area * (1 - area)) ** 2
+    if not variance > 0:  # scores that are all alike show no spread, which is not to have none
+        return area, wilson(area, fewest, level)
     factor = z if groups is None else float(stdtrit(freedom, 0.5 + level / 2))
     reach = factor * math.sqrt(variance)
     low, high = expit(logit(area) + np.array([-reach, reach])).tolist()

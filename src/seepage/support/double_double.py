@@ -71,6 +71,7 @@ def product(A: Double, B: Double) -> Double:
     The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it is a sum of.
     """
     xp = array_namespace(A.high)
+    A, B = (Double(*(xp.astype(part, xp.float64, copy=False) for part in M)) for M in (A, B))
     # The columns of A to the size of one first, by powers of two, and the rows of B inversely.
     sizes = xp.max(xp.abs(A.high), axis=0)
     scale = 2.0 ** xp.round(xp.log2(xp.where(sizes > 0, sizes, xp.ones_like(sizes))))

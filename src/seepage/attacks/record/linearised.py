@@ -168,8 +168,6 @@ class LinearisedAdversary:
 
 
 def _root(noise: Gaussian, size: int) -> np.ndarray:
-    """Return a square root of the noise's information, ``R`` with ``RᵀR = Σ⁻¹``."""
-    information = noise.information(size)
-    if information.ndim == 2:
-        return np.asarray(np.linalg.cholesky(information).T)
-    return np.asarray(np.sqrt(information) * np.eye(size))
+    """Return the square root of the noise's information that whitens the Jacobian, as a matrix."""
+    root = noise.root(size)
+    return root if root.ndim == 2 else np.diag(np.broadcast_to(root, size))

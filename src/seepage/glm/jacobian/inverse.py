@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_DOUBTFUL = 1e-9  # the relative error from which on differences are not taken
+_DOUBTFUL = 1e-7  # a stated error beyond which a row is worth a decomposition of its own
 
 
 def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:

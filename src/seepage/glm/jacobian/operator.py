@@ -861,7 +861,9 @@ class SingleOutputJacobian(GLMJacobian):
 
         def norms(rows: slice) -> Array:
             if self.map.precise:
-                p = self.seen(rows)[:, 0, :] @ basis.vectors
+                seen = self.seen(rows)[:, 0, :]
+                p = seen @ xp.astype(basis.vectors, seen.dtype, copy=False)
+                p = xp.astype(p, self.X.dtype, copy=False)
             else:
                 p = self.design_times(rows, basis.coordinates)
             if not basis.whole:
