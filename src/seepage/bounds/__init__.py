@@ -1,6 +1,6 @@
 """What leakage and privacy imply for adversaries: lower bounds on their mean squared error.
 
-One file for each kind of bound, what they assume of a record (``priors``), and the table of all of
+One file for each kind of bound (``van_trees`` has the priors too), and the table of all of
 them (``guarantees``). Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that
 carries its assumptions in words. From the loosest to the tightest, for an unbiased adversary who
 wants a whole record of d unknowns (paper 004, section 5; the last step is exact)::
