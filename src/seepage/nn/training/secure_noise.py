@@ -108,7 +108,7 @@ def _by_triton(count: int, stream: KeyedStream, device: torch.device) -> Tensor:
     blocks = -(-count // _WORDS)
     out = torch.empty(blocks * _WORDS, dtype=torch.float64, device=device)
     # As numbers, not as a tensor: a copy to the device in mid-step would stall it.
-    key = [int.from_bytes(stream.key[i : i + 4], "little") for i in range(0, 32, 4)]
+    key = [int.from_bytes(stream.key[i : i + 4], "little", signed=True) for i in range(0, 32, 4)]
     size = 256
     with torch.cuda.device(device):
         kernel[(triton.cdiv(blocks, size),)](out, blocks, *key, BLOCKS=size)
