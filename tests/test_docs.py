@@ -18,6 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import dask.config
 import pytest
 
 import reproduction
@@ -71,6 +72,8 @@ def named(path: Path) -> str:
 def apart(monkeypatch, tmp_path):
     """Keep what examples write or register away from the repository and the other tests."""
     monkeypatch.chdir(tmp_path)
+    # A cluster of another test may be named as Dask's scheduler though it is gone by now.
+    monkeypatch.delitem(dask.config.config, "scheduler", raising=False)
     monkeypatch.setattr(families, "_registry", dict(families._registry))
 
 
