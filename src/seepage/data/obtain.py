@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeAlias
 
 from seepage.data.download import download as download_file
 from seepage.data.download import unpack
 from seepage.data.registry import DataSet, data_set
 from seepage.errors import InputError
+
+Folder: TypeAlias = "str | os.PathLike[str] | None"  # where the sets' folders lie
 
 
 def cache_folder() -> Path:
@@ -19,7 +22,7 @@ def cache_folder() -> Path:
     return base / "seepage" / "data"
 
 
-def searched_folders(folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
+def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
     """Return the folders searched, in order; what is downloaded goes into the first.
 
     A folder that is named is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before
@@ -32,7 +35,7 @@ def searched_folders(folder: str | os.PathLike[str] | None = None) -> tuple[Path
     return (*named, cache_folder())
 
 
-def find(data_set: DataSet, folder: str | os.PathLike[str] | None = None) -> Path | None:
+def find(data_set: DataSet, folder: Folder = None) -> Path | None:
     """Return the first folder that holds every file the set's loader reads, or ``None``."""
     for root in searched_folders(folder):
         home = root / data_set.folder
@@ -41,9 +44,7 @@ def find(data_set: DataSet, folder: str | os.PathLike[str] | None = None) -> Pat
     return None
 
 
-def locate(
-    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool = True
-) -> Path:
+def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
     """Return the folder that holds the set's files: a local one first, else after fetching it.
 
     Parameters
@@ -67,7 +68,7 @@ def locate(
     return fetch(name, folder)
 
 
-def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
+def fetch(name: str, folder: Folder = None) -> Path:
     """Download what is missing of a set into the first folder searched; return the set's folder.
 
     Files that are there already are left alone; loaders check their structure when they read.
