@@ -56,12 +56,8 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
     download
         Whether a set that is not there may be fetched from its publisher.
     """
-    wanted = data_set(name)
-    _refuse_bundled(wanted)
-    found = find(wanted, folder)
-    if found is not None:
-        return found
-    if not download:
+    wanted = _with_files(name)
+    if not download and find(wanted, folder) is None:
         places = " or ".join(str(root / wanted.folder) for root in searched_folders(folder))
         how = wanted.by_hand or f"run `seepage data fetch {name}`"
         raise InputError(f"The data set {name} is not in {places}; {how}.")
@@ -73,8 +69,7 @@ def fetch(name: str, folder: Folder = None) -> Path:
 
     Files that are there already are left alone; loaders check their structure when they read.
     """
-    wanted = data_set(name)
-    _refuse_bundled(wanted)
+    wanted = _with_files(name)
     found = find(wanted, folder)
     if found is not None:
         return found
@@ -98,9 +93,11 @@ def fetch(name: str, folder: Folder = None) -> Path:
     return home
 
 
-def _refuse_bundled(wanted: DataSet) -> None:
+def _with_files(name: str) -> DataSet:
+    wanted = data_set(name)
     if wanted.bundled:
         raise InputError(
             f"The data set {wanted.name} comes with scikit-learn and has no files of its own; "
             f"call seepage.data.load_bundled({wanted.name!r})."
         )
+    return wanted
