@@ -111,23 +111,13 @@ class LabelCoding:
 
 
 class TableToAudit(ABC):
-    """A table to audit, in memory or read in chunks.
+    """A table to audit, in memory or read in chunks."""
 
-    Attributes
-    ----------
-    names, rows, schema
-        Its columns, the number of its rows, and the types of the columns.
-    steps
-        What had to be changed to read it, one sentence each.
-    raw
-        The table itself, where it is in memory.
-    """
-
-    names: Sequence[str]
-    rows: int
-    schema: pa.Schema
-    steps: Sequence[str]
-    raw: pa.Table | None = None
+    names: Sequence[str]  # its columns
+    rows: int  # how many
+    schema: pa.Schema  # the types of the columns
+    steps: Sequence[str]  # what had to be changed to read it, one sentence each
+    raw: pa.Table | None = None  # the table itself, where it is in memory
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
