@@ -333,7 +333,7 @@ def _cluster(question: Question) -> AbstractContextManager[Any]:
     """Give a client of the cluster that was asked for, or ``None``."""
     if question.dask is None and question.workers is None:
         return nullcontext()
-    from seepage.streams.dask.connection import on_cluster
+    from seepage.streams.dask.spread_files import on_cluster
 
     return on_cluster(question.dask, question.workers)
 
