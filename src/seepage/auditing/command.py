@@ -21,6 +21,7 @@ from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
+from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
 
 if TYPE_CHECKING:
@@ -79,9 +80,11 @@ class Limits:
         """
         etas = []
         if self.max_eta is not None:
-            etas.append(_positive(self.max_eta, "--max-eta"))
+            check_positive(self.max_eta, "--max-eta")
+            etas.append(self.max_eta)
         if self.min_mse is not None:
-            etas.append(_positive(self.min_mse, "--min-mse") ** -0.5)
+            check_positive(self.min_mse, "--min-mse")
+            etas.append(self.min_mse**-0.5)
         ratio = self.max_group_ratio
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
@@ -255,12 +258,6 @@ def _records(audit: Audit, count: int) -> str:
     if count == 1:
         return f"1 record (row {rows}) leaks"
     return f"{count:,} records (rows {rows}{more}) leak"
-
-
-def _positive(limit: float, name: str) -> float:
-    if not (math.isfinite(limit) and limit > 0):
-        raise InputError(f"{name} must be a finite number above zero, not {limit:g}.")
-    return limit
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:

@@ -243,7 +243,9 @@ def plan_columns(
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
-        profiles[name] = _as_quantity(name, profiles[name])
+        if profiles[name].kind == "categorical":
+            raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+        profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
@@ -283,13 +285,6 @@ def plan_columns(
         missing=missing,
         steps=tuple(steps),
     )
-
-
-def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
-    """Return what a column is that holds quantities, however few."""
-    if profile.kind == "categorical":
-        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
-    return replace(profile, kind="numeric")
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         raise NotImplementedError
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray]:
-        self.classes_ = source.classes()
+        self.classes_ = source.classes
         _check_two_classes(self.classes_, self.classes_, None)
         return self._family_of(len(self.classes_)), self.classes_
 
