@@ -54,18 +54,11 @@ def check_derivative(
 ) -> None:
     """Raise where the derivative of a record's gradient is not what a small change shows.
 
-    Parameters
-    ----------
-    network, batch
-        The network as it is watched, and the records to look at.
-    scale
-        The size of what the view leaves unknown; the steps are a small part of it.
-    way
-        How derivatives are going to be taken: ``"tangents"`` of the records, ``"pulls"`` by a
-        second backward pass, or ``"probes"`` of the release, which need no rules.
-    kinked
-        Whether the network has kinks. Differences then agree with a derivative at no step, and
-        only one that vanishes beside a clear difference is refused.
+    ``scale`` is the size of what the view leaves unknown; the steps are a small part of it. ``way``
+    is how derivatives are going to be taken: ``"tangents"`` of the records, ``"pulls"`` by a second
+    backward pass, or ``"probes"`` of the release, which need no rules. Where the network has kinks,
+    differences agree with a derivative at no step, and only one that vanishes beside a clear
+    difference is refused.
     """
     if worth_doubling(network.problem, batch):
         try:  # what holds numbers of another type, in a loss or a module, does not take this
