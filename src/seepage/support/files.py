@@ -80,6 +80,15 @@ def open_if_deserted(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
+def hold(path: Path) -> int | None:
+    """Lock a file or folder until the handle is closed; ``None`` where there are no locks."""
+    if fcntl is None:
+        return None
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
 def _locked_temporary(path: Path) -> tuple[int, Path]:
     """Return a new file of the owner's alone, whatever the umask, which nobody takes for left."""
     while True:

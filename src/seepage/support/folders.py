@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from seepage.errors import InputError
-from seepage.support.files import fcntl, open_if_deserted, write_private
+from seepage.support.files import hold, open_if_deserted, write_private
 
 MANIFEST = "manifest.json"
 _FORMAT = "seepage-folder/1"
@@ -199,16 +199,13 @@ def _start(out: Path) -> tuple[Path, int | None]:
     """Return a new folder to fill, with a lock on it that says that somebody is at work."""
     inside = out.is_dir() and not _exchangeable(out)
     while True:
-        name = tempfile.mkdtemp(
-            dir=out if inside else out.parent, prefix=f".{out.name}.", suffix=_NEW
+        new = Path(
+            tempfile.mkdtemp(dir=out if inside else out.parent, prefix=f".{out.name}.", suffix=_NEW)
         )
-        if fcntl is None:
-            return Path(name), None
-        handle = os.open(name, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if Path(name).is_dir():  # not removed by another before it was locked
-            return Path(name), handle
-        os.close(handle)
+        with suppress(FileNotFoundError):  # it was removed by another before it was locked
+            handle = hold(new)
+            if new.is_dir():
+                return new, handle
 
 
 def _exchangeable(out: Path) -> bool:
