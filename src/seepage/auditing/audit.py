@@ -62,35 +62,17 @@ def audit_table(
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
-    """Audit the release of a linear model of an encoded table.
+    """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
-    Parameters
-    ----------
-    table
-        The table as numbers, in memory or read in chunks.
-    name
-        What the table is called.
-    model
-        ``linear``, ``logistic``, ``poisson`` or ``softmax``; by the target where not given.
-    l2
-        The penalty λ; 0.001 where not given, and 0.01 where the classes can be told apart without
-        an error.
-    sigma, target_eta
-        The noise; the leakage that no record should exceed (1 where not given). Without ``sigma``
-        the noise is the one that meets the target.
-    sensitive
-        Columns (the target may be one) for which the error on every record is reported; those of
-        ``table`` where not given.
-    fitted
-        A fitted model to audit, one of ours, instead of fitting one.
-    show_values
-        Whether the audit carries the caller's own values, which a table in memory has.
-    remedies
-        Whether to try out what would help, which takes several more fits.
-    seed
-        Of the held-out rows and of the noise in the privacy–utility curve.
-    tell
-        Called with what is being done.
+    Where not given, the kind of model follows from the target (see :func:`choose_model`), the
+    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise is
+    the least with which no record leaks more than ``target_eta`` (1 where not given). ``sensitive``
+    are columns (the target may be one) for which the error on every record is reported; those of
+    ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
+    ``show_values`` has the audit carry the caller's own values, which a table in memory has;
+    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
+    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
+    being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:

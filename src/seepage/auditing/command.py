@@ -38,42 +38,28 @@ _ROUNDING = 1e-9  # noise calibrated to a limit meets it
 class Question:
     """A table, what to fit on it, and the noise: what both commands are asked about.
 
-    Parameters
-    ----------
-    table, header, names
-        The file or folder; of a CSV file, whether it has a header, and names separated by commas.
-    target, drop, categorical, quantities, sensitive, group, missing
-        What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
-    model, l2, model_file, scale
-        What is fitted, or the file of a model that was; whether columns are standardised.
-    sigma, target_eta
-        The noise, or the most that a record may leak.
-    show_values
-        Whether the report shows the records' own values.
-    dask, workers
-        A cluster that audits Parquet files: the address of a running one, or how many processes to
-        start here.
+    What its columns are for is said in :func:`seepage.auditing.intake.table.plan_columns`.
     """
 
-    table: Path
+    table: Path  # a file, or a folder of Parquet
     target: str
     model: str | None = None
     l2: float | None = None
     sigma: float | None = None
-    target_eta: float | None = None
+    target_eta: float | None = None  # the most that a record may leak
     sensitive: Sequence[str] = ()
     group: Sequence[str] = ()
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     quantities: Sequence[str] = ()
     missing: str = "refuse"
-    scale: bool = True
-    header: bool = True
-    names: str | None = None
-    model_file: Path | None = None
-    show_values: bool = False
-    dask: str | None = None
-    workers: int | None = None
+    scale: bool = True  # whether columns are standardised
+    header: bool = True  # whether a CSV file has one
+    names: str | None = None  # of the columns of a CSV file, separated by commas
+    model_file: Path | None = None  # of a model that was fitted elsewhere
+    show_values: bool = False  # whether the report shows the records' own values
+    dask: str | None = None  # the address of a cluster that audits Parquet files
+    workers: int | None = None  # or how many processes to start here for that
 
     @property
     def inputs(self) -> tuple[Path, ...]:

@@ -264,16 +264,7 @@ def _raw_attributes(
 ) -> tuple[Attribute, ...]:
     """Return every raw column that the model uses, with the directions it moves the features in.
 
-    Parameters
-    ----------
-    frame
-        The raw table.
-    named
-        Whether ``transform`` takes a frame like it (else: an array).
-    transform
-        The preprocessing, fitted.
-    categorical, quantities
-        Columns of numbers that are codes of categories, and of two numbers that are quantities.
+    ``named`` says whether ``transform``, the fitted preprocessing, takes a frame (else: an array).
     """
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)

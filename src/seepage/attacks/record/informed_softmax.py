@@ -36,15 +36,7 @@ class SolvedClasses(NamedTuple):
 
 
 class SoftmaxAttack:
-    """Solves for the unknown row of a softmax model.
-
-    Parameters
-    ----------
-    fit, X
-        The model on all records, in NumPy.
-    label_known
-        Whether the adversary knows the row's label.
-    """
+    """Solves for the unknown row of a softmax model, fitted on all records, in NumPy."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         assert isinstance(fit.family, Categorical)  # noqa: S101 - told to the type checker

@@ -72,25 +72,9 @@ def read_file(
 
     White space around text is stripped, text that stands for a missing value becomes one, and
     columns get names that are printable, not empty and all different. What had to be changed is
-    told by :func:`steps_of`.
-
-    Parameters
-    ----------
-    path
-        The file: ``.csv``, ``.txt`` or ``.data`` (separated by commas), ``.tsv`` (by tabs),
-        ``.parquet``, ``.arrow`` or ``.feather``, ``.jsonl``, ``.ndjson`` or ``.json`` (one object
-        per line).
-    header
-        Whether the first line of a CSV file holds the names of its columns.
-    names
-        The names of the columns of a CSV file; they replace those of a header.
-    missing
-        What stands for a missing value in columns of text.
-
-    Raises
-    ------
-    InputError
-        In one sentence, without any cell of the file in it.
+    told by :func:`steps_of`. ``header`` and ``names`` are for CSV files: whether the first line
+    holds the names of the columns, and what to call them instead. A file that cannot be read is
+    refused in one sentence, without any cell of it.
     """
     path = Path(path)
     kind = _kind(path)

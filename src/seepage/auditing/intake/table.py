@@ -160,12 +160,7 @@ class TableToAudit(ABC):
 class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
-    Parameters
-    ----------
-    table
-        The table.
-    row_index
-        The numbers of its rows in the caller's table; all of them where not given.
+    ``row_index`` has the numbers of its rows in the caller's table; all where not given.
     """
 
     raw: pa.Table
@@ -241,33 +236,15 @@ def plan_columns(
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
-    Parameters
-    ----------
-    table
-        The table.
-    target
-        The column to predict.
-    drop
-        Columns to leave out.
-    sensitive
-        Features to report cell by cell.
-    groups
-        Columns to compare groups by; one that is dropped still serves for that.
-    categorical
-        Columns of numbers that are codes of categories (the target too, for classes).
-    quantities
-        Columns of two numbers that are quantities all the same, such as doses: others are taken
-        for a yes and a no, and measured in whole levels.
-    missing
-        ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the
-        median or the most frequent value.
+    A column of ``groups`` that is dropped still serves to compare groups by. ``categorical``
+    columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
+    are columns of two numbers that are quantities all the same, such as doses: others are taken for
+    a yes and a no, and measured in whole levels. ``missing`` is to ``"refuse"`` a table with gaps,
+    ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
 
-    Raises
-    ------
-    InputError
-        For a name that is not a column, dates, nested or infinite values, too many categories, a
-        target that is an identifier, has one value only or too many classes; gaps, unless
-        ``missing`` says what to do; and when no feature is left.
+    Refused are names that are no columns, dates, nested or infinite values, too many categories, a
+    target that is an identifier or has one value only or too many classes; gaps, unless ``missing``
+    says what to do; and tables without a feature left.
     """
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
@@ -475,23 +452,11 @@ def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> 
 def encode(
     table: TableToAudit, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
 ) -> EncodedTable:
-    """Encode a table as planned.
+    """Encode a table as planned by :func:`plan_columns`.
 
-    Parameters
-    ----------
-    table, plan
-        The table, and what :func:`plan_columns` made of it.
-    scale
-        Whether to centre numeric columns and divide them by their standard deviations.
-    drop_first
-        Whether to leave out the first level of every category: with an intercept, all levels
-        together would be one column too many.
-
-    Raises
-    ------
-    InputError
-        When no two rows are left, the target or a sensitive column is left with one value, or the
-        encoded table would take more than 8 GB of memory.
+    ``scale`` centres numeric columns and divides them by their standard deviations. ``drop_first``
+    leaves out the first level of every category: with an intercept, all levels together would be
+    one column too many.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]

@@ -36,15 +36,7 @@ _SINGULAR = 1e-11
 
 
 class RowRefits:
-    """Refits of one model with a record replaced, all other records kept.
-
-    Parameters
-    ----------
-    fit
-        The model on the table as it is, in NumPy's float64.
-    X
-        The table, (n, d), float64.
-    """
+    """Refits of one model with a record replaced, all other records kept, in NumPy's float64."""
 
     rounding = 1e-14
 

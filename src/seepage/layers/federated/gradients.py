@@ -273,17 +273,10 @@ def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, with further columns of the same length such as their clients.
+    """Write recorded gradients to a NumPy archive, with further columns, one entry per gradient.
 
-    Parameters
-    ----------
-    gradients
-        What was recorded.
-    path
-        The file, a NumPy archive.
-    columns
-        Arrays with one entry per gradient. The nodes and the rounds of the recording, where it
-        knows them, are written as the columns ``node`` and ``round`` unless such are given.
+    The nodes and the rounds of the recording, where it knows them, are written as the columns
+    ``node`` and ``round`` unless such are given.
     """
     own = {"node": gradients.nodes, "round": gradients.rounds}
     columns = {name: values for name, values in own.items() if values is not None} | columns
@@ -374,14 +367,7 @@ def _check_recording(
 class CountSketch:
     """Projects vectors of ``size`` numbers to ``width``; leaves them as they are if they fit.
 
-    Parameters
-    ----------
-    size
-        Numbers in a vector.
-    width
-        The most that are kept.
-    key
-        Seeds the projection; the same key and sizes give the same projection.
+    The same key and sizes give the same projection.
 
     Examples
     --------

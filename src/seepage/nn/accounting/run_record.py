@@ -56,16 +56,11 @@ class TraceSums:
 
 
 class InformationSums:
-    """What a run has given away about each record so far.
+    """What a run has given away about each of ``n`` records so far.
 
     For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
     ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
     bound on) ``Tr I``, and ``plain`` the same with κ = 1.
-
-    Parameters
-    ----------
-    n
-        How many records there are.
     """
 
     def __init__(self, n: int) -> None:

@@ -20,17 +20,9 @@ def entries_of(
 ) -> Tensor:
     """Return which entries of a record of that shape a part holds, as true and false.
 
-    Parameters
-    ----------
-    part
-        A column (its number or name), several of them, a slice, a tuple of slices, or true and
-        false for every entry; of images also for every pixel, all channels alike.
-    shape
-        Of one record.
-    columns
-        The names of the columns, of records that have any.
-    name
-        What the caller calls the part.
+    A part is a column (its number or name), several of them, a slice, a tuple of slices, or true
+    and false for every entry; of images also for every pixel, all channels alike. ``name`` is what
+    the caller calls it.
     """
     cuts = (part,) if isinstance(part, slice) else part
     if isinstance(cuts, tuple) and cuts and all(isinstance(cut, slice) for cut in cuts):

@@ -143,20 +143,12 @@ class FailureBudget:
 
 
 class Amplification:
-    """κ for the records of a step.
+    """κ for the records of a step, each of which takes part with probability ``sample_rate``.
 
-    Parameters
-    ----------
-    method
-        ``"mixture"``: :class:`MixtureFactor`. ``"theorem4"``: equation 3 of
-        paper 004. ``"none"``: one (equation 2).
-    sampler
-        How batches are drawn: ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for
-        which only κ = 1 is known to hold.
-    sample_rate
-        The probability that a record takes part in a step.
-    budget
-        The failure probabilities of ``"theorem4"``, which alone has any.
+    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of paper 004; it alone has
+    failure probabilities, those of the budget) or ``"none"``: one (equation 2). Batches are drawn
+    as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ = 1 is
+    known to hold.
     """
 
     def __init__(

@@ -210,24 +210,12 @@ def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _OpacusSettings:
-    """How Opacus clips and what noise it adds, just now.
+    """How Opacus clips and what noise it adds, just now."""
 
-    Parameters
-    ----------
-    max_grad_norm
-        Where gradients are clipped.
-    stated
-        The noise multiplier that Opacus states, and its ε is computed from.
-    noise_for
-        The threshold that the noise is scaled to.
-    deviation
-        The standard deviation of the noise on the sum.
-    """
-
-    max_grad_norm: float
-    stated: float
-    noise_for: float
-    deviation: float
+    max_grad_norm: float  # where gradients are clipped
+    stated: float  # the noise multiplier that Opacus states, and its ε is computed from
+    noise_for: float  # the threshold that the noise is scaled to
+    deviation: float  # the standard deviation of the noise on the sum
 
     @property
     def noise_multiplier(self) -> float:

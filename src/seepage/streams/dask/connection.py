@@ -15,12 +15,8 @@ from seepage.errors import InputError
 def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     """Give a client of a cluster, or ``None`` where neither is asked for.
 
-    Parameters
-    ----------
-    address
-        The address of a Dask scheduler, ``tcp://…``.
-    workers
-        How many processes to start here, of one thread each, for the time of the work.
+    It is that of a scheduler at an address, ``tcp://…``, or of so many processes that are started
+    here, of one thread each, for the time of the work.
     """
     if address is None and workers is None:
         yield None

@@ -31,15 +31,7 @@ Answer = TypeVar("Answer")
 
 
 class SpreadFiles(ParquetFiles):
-    """Parquet files that the workers of a cluster read; all of them must see the files.
-
-    Parameters
-    ----------
-    files
-        The files.
-    client
-        The client of the cluster.
-    """
+    """Parquet files that the workers of a cluster read; all of them must see the files."""
 
     def __init__(self, files: Batches, client: Any) -> None:
         if not isinstance(files, ParquetFiles):

@@ -57,16 +57,9 @@ class Batches(ABC):
 
 
 class ParquetFiles(Batches):
-    """Parquet files of one schema.
+    """Parquet files of one schema, in order.
 
-    Parameters
-    ----------
-    paths
-        The files, in order.
-    filesystem
-        Where they lie.
-    root
-        The folder that was named, whose files they are, or ``None`` for a single file.
+    ``root`` is the folder that was named, whose files they are, or ``None`` for a single file.
     """
 
     _read = slice(None)  # the row groups of every file that are read
