@@ -43,3 +43,8 @@ def not_whole(file: str, kind: str) -> InputError:
         f"{file} is not a whole {kind} file: it may have been cut off or damaged; write or copy it "
         "again."
     )
+
+
+def not_utf8(file: str) -> InputError:
+    """Return the refusal of a table whose text is in another encoding."""
+    return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")

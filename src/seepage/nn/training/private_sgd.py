@@ -40,11 +40,11 @@ from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
     read_key,
-    remove_leftovers,
     write_checkpoint,
     write_key,
 )
 from seepage.nn.training.secure_noise import noisy, quickly_noisy
+from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
@@ -226,7 +226,7 @@ class PrivateSGD:
         """Set up the run, or go on with the one in the checkpoint."""
         stored = None
         if self.checkpoint and self.checkpoint.exists():
-            remove_leftovers(self.checkpoint)
+            remove_half_written(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         self._stream = self._own_stream(resumed=stored is not None)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
