@@ -40,6 +40,7 @@ SEPARABLE_L2 = 1e-2
 DEFAULT_ETA = 1.0
 FEWEST_ROWS = 10
 
+_SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -204,9 +205,16 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def _check_noise(sigma: float | None, target_eta: float | None) -> None:
+    """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None:
-            check_positive(number, name)
+        if number is None:
+            continue
+        check_positive(number, name)
+        if not _SMALLEST <= number <= 1 / _SMALLEST:
+            raise InputError(
+                f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
+                "its square could not be told from zero or infinity."
+            )
 
 
 def _choose_noise(

@@ -21,8 +21,9 @@ from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
+from seepage.support.folders import check_folder
 from seepage.support.number_check import check_positive
-from seepage.tables.names import shown
+from seepage.tables.names import escaped, shown
 
 if TYPE_CHECKING:
     from seepage.streams.disk.files import Batches
@@ -60,6 +61,11 @@ class Question:
     show_values: bool = False  # whether the report shows the records' own values
     dask: str | None = None  # the address of a cluster that audits Parquet files
     workers: int | None = None  # or how many processes to start here for that
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that are read, and must not be written to."""
+        return (self.table,) if self.model_file is None else (self.table, self.model_file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,13 +196,15 @@ def _batches(path: Path, client: Any) -> Batches | None:
 def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
     """Audit, write the report, tell; return whether every gate was passed."""
     wanted = limits.check(bool(question.group))
+    if out is not None:
+        check_folder(out, "report", question.inputs)  # before minutes of work
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, client=client)
         audit = replace(audit, gates=limits.gates(audit))
-        page = write_report(audit, out) if out is not None else None
+        page = None if out is None else write_report(audit, out, keep=question.inputs)
         if as_json:
             typer.echo(to_json(audit), nl=False)
         else:
@@ -322,7 +330,7 @@ def tell_people(audit: Audit, page: Path | None) -> None:
     for gate in audit.gates:
         say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
     if page is not None:
-        say(f"\nReport: {page}")
+        say(f"\nReport: {escaped(str(page))}")
     say(NOTICE)
 
 
