@@ -13,7 +13,7 @@ from seepage.glm.adapters.statsmodels import describe_statsmodels
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.classifiers import GLMClassifier
 from seepage.glm.estimators.inputs import (
-    check_columns,
+    check_fitted_columns,
     read_known_classes,
     read_penalty,
     read_response,
@@ -75,7 +75,7 @@ def _in_double(table: Table) -> Table:
 
 
 def _describe_own(model: LinearModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    check_columns(model, table)
+    check_fitted_columns(model, table)
     weights = read_weights(sample_weight, table)
     if model.weighted_ and sample_weight is None:
         raise InputError(

@@ -22,7 +22,7 @@ from array_api_compat import array_namespace
 
 from seepage.errors import InputError
 from seepage.glm.estimators.inputs import (
-    check_columns,
+    check_fitted_columns,
     read_known_classes,
     read_response,
     read_weights,
@@ -51,7 +51,7 @@ def describe_sklearn(model: Any, table: Table, y: Any, sample_weight: Any) -> Fi
         )
     if kind not in ("LinearRegression", "Ridge", "LogisticRegression", "PoissonRegressor"):
         return None
-    check_columns(model, table)
+    check_fitted_columns(model, table)
     weights = read_weights(sample_weight, table)
     family: Family | Categorical = poisson if kind == "PoissonRegressor" else gaussian
     if kind == "LogisticRegression":
