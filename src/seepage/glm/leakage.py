@@ -21,7 +21,7 @@ from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
+from seepage.glm.adapters import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import as_source, read_penalty
 from seepage.glm.fitting.minimiser import (
