@@ -32,7 +32,7 @@ from seepage.auditing.trained_model import (
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.adapters import describe
-from seepage.glm.estimators.base import LinearModel
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.tables.columns import category_spread
 from seepage.tables.source import as_numpy, check_column, read_table

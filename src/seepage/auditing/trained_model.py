@@ -11,8 +11,12 @@ import pyarrow as pa
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
-from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
+from seepage.glm.estimators import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import Categorical
 from seepage.tables.source import MemorySource, Table

@@ -25,9 +25,9 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.classifiers import GLMClassifier
-from seepage.glm.estimators.inputs import (
+from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.inputs import (
     check_column_count,
     check_fitted_columns,
     read_known_classes,
@@ -35,8 +35,6 @@ from seepage.glm.estimators.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.estimators.regressors import GLMRegressor
-from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses.families import (
     Categorical,
     Family,
