@@ -22,7 +22,7 @@ from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import POISSON
 
-VERSION = 3
+VERSION = 4
 
 _OWN_BATCHES = (
     "It is of the batches that this one run drew, and its interval is about the probes alone: what "
@@ -154,6 +154,7 @@ class RunRecord(RunReader):
     ledger: Ledger
     unknowns: int
     about: str
+    step_size: float
 
     def __init__(
         self,
@@ -171,6 +172,7 @@ class RunRecord(RunReader):
         self.about = about
         self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
+        self.step_size = 0.0
         self.unobserved = 0
         self.ledger = Ledger()
         self.sums = InformationSums(n)
@@ -332,7 +334,7 @@ class RunRecord(RunReader):
         if self.survey is not None:
             self.survey.follow(facts["survey_plan"])
         self.measurement = facts["measurement"]
-        self.unknowns = facts["unknowns"]
+        self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
 
@@ -364,6 +366,7 @@ class RunRecord(RunReader):
             "survey_every": None if self.survey is None else self.survey.every,
             "survey_plan": None if self.survey is None else self.survey.plan(),
             "unknowns": self.unknowns,
+            "step_size": self.step_size,
             "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),
         }
