@@ -75,7 +75,14 @@ def test_noise_lies_on_the_coarse_grid_unless_told_otherwise(noise, eta):
 
 
 def test_of_shaped_noise_the_factor_lies_on_the_grid():
-    before = np.linspace(0.1, 0.5, at(sp.Gaussian(1.0)).operator.outputs)
+    before = np.array([0.1, 0.2, 0.3, 0.4])
     factors = sp.calibrate(at(sp.Gaussian(before)), eta=0.01).sigma / before
     assert np.ptp(factors) < 1e-12 * factors[0]
-    assert f"{factors[0]:.6e}".split("e")[0].rstrip("0").rstrip(".") in {"1", "1.5", "2", "3", "5", "7"}
+    assert f"{factors[0]:.6e}".split("e")[0].rstrip("0").rstrip(".") in {
+        "1",
+        "1.5",
+        "2",
+        "3",
+        "5",
+        "7",
+    }

@@ -60,7 +60,9 @@ def test_one_unknown_has_the_inverse_of_its_information_for_a_bound(column: str)
 
 def test_noise_calibrated_on_one_unknown_meets_its_target() -> None:
     leak, _ = one_dummy()
-    noise = sp.calibrate(leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]), grid=None)
+    noise = sp.calibrate(
+        leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]), grid=None
+    )
     cells = np.asarray(leak.cells(columns=["age"]).mse_bound())
     # The bound on one unknown grows as the square of the noise.
     reached = cells.min() * (noise.sigma / 0.5) ** 2
