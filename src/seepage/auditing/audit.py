@@ -33,6 +33,7 @@ from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
+from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
@@ -80,7 +81,7 @@ def audit_table(
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
         )
-    check_noise(sigma, target_eta)
+    _check_noise(sigma, target_eta)
     if tell is not None:
         tell("fitting")
     if sensitive is not None:
@@ -110,7 +111,7 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
-    check_noise(sigma, target_eta)
+    _check_noise(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
@@ -136,7 +137,8 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-    target_kind = _kind_for(settings.model, table.target_kind)
+    # A count may be given to a linear model as a number.
+    target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
@@ -192,11 +194,6 @@ def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None
     return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
 
 
-def _kind_for(model: str, target_kind: str) -> str:
-    """Return what the label is to the model: a count may be given to a linear one as a number."""
-    return {"linear": "numeric", "poisson": "count"}.get(model, target_kind)
-
-
 def _check_sensitive(table: EncodedTable) -> None:
     """Refuse sensitive columns that the model does not use."""
     known = [a.name for a in table.attributes] + [table.target]
@@ -208,12 +205,13 @@ def _check_sensitive(table: EncodedTable) -> None:
             )
 
 
-def check_noise(sigma: float | None, target_eta: float | None) -> None:
+def _check_noise(sigma: float | None, target_eta: float | None) -> None:
     """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None and not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
-        if number is not None and not _SMALLEST <= number <= 1 / _SMALLEST:
+        if number is None:
+            continue
+        check_positive(number, name)
+        if not _SMALLEST <= number <= 1 / _SMALLEST:
             raise InputError(
                 f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
                 "its square could not be told from zero or infinity."

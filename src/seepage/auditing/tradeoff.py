@@ -480,9 +480,10 @@ class _PartOfSource(RowSource):
         held_out = len(self._chosen)
         return held_out if self._held_out else len(self._source) - held_out
 
+    @property
     def classes(self) -> np.ndarray:
-        """Return the labels of all rows."""
-        return self._source.classes()
+        """The labels of all rows."""
+        return self._source.classes
 
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()

@@ -6,7 +6,7 @@ import sys
 import pytest
 from distributed import Client, Security
 
-from seepage.streams.dask.connection import on_cluster
+from seepage.streams.dask.spread_files import on_cluster
 
 STRANGER = """
 import logging, sys
