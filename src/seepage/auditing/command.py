@@ -19,9 +19,11 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
+from seepage.core.coarse_grid import round_up
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.folders import check_folder
+from seepage.support.number_check import check_positive
 from seepage.tables.names import escaped, shown
 
 if TYPE_CHECKING:
@@ -85,9 +87,11 @@ class Limits:
         """
         etas = []
         if self.max_eta is not None:
-            etas.append(_positive(self.max_eta, "--max-eta"))
+            check_positive(self.max_eta, "--max-eta")
+            etas.append(self.max_eta)
         if self.min_mse is not None:
-            etas.append(_positive(self.min_mse, "--min-mse") ** -0.5)
+            check_positive(self.min_mse, "--min-mse")
+            etas.append(self.min_mse**-0.5)
         ratio = self.max_group_ratio
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
@@ -224,7 +228,7 @@ def _max_eta(audit: Audit, limit: float) -> Gate:
     else:
         text = (
             f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
-            f"σ = {audit.sigma * measured / limit:.4g} would be enough."
+            f"σ = {round_up(audit.sigma * measured / limit):g} would be enough."
         )
     return Gate("--max-eta", limit, measured, not over, text)
 
@@ -242,7 +246,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
         text = (
             f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
             f" {limit:g} (as low as {measured:.4g}); "
-            f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
+            f"σ = {round_up(audit.sigma * math.sqrt(limit / measured)):g} would be enough."
         )
     return Gate("--min-mse", limit, measured, not over, text)
 
@@ -263,12 +267,6 @@ def _records(audit: Audit, count: int) -> str:
     if count == 1:
         return f"1 record (row {rows}) leaks"
     return f"{count:,} records (rows {rows}{more}) leak"
-
-
-def _positive(limit: float, name: str) -> float:
-    if not (math.isfinite(limit) and limit > 0):
-        raise InputError(f"{name} must be a finite number above zero, not {limit:g}.")
-    return limit
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
@@ -341,7 +339,7 @@ def _cluster(question: Question) -> AbstractContextManager[Any]:
     """Give a client of the cluster that was asked for, or ``None``."""
     if question.dask is None and question.workers is None:
         return nullcontext()
-    from seepage.streams.dask.connection import on_cluster
+    from seepage.streams.dask.spread_files import on_cluster
 
     return on_cluster(question.dask, question.workers)
 

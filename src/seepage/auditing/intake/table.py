@@ -111,23 +111,13 @@ class LabelCoding:
 
 
 class TableToAudit(ABC):
-    """A table to audit, in memory or read in chunks.
+    """A table to audit, in memory or read in chunks."""
 
-    Attributes
-    ----------
-    names, rows, schema
-        Its columns, the number of its rows, and the types of the columns.
-    steps
-        What had to be changed to read it, one sentence each.
-    raw
-        The table itself, where it is in memory.
-    """
-
-    names: Sequence[str]
-    rows: int
-    schema: pa.Schema
-    steps: Sequence[str]
-    raw: pa.Table | None = None
+    names: Sequence[str]  # its columns
+    rows: int  # how many
+    schema: pa.Schema  # the types of the columns
+    steps: Sequence[str]  # what had to be changed to read it, one sentence each
+    raw: pa.Table | None = None  # the table itself, where it is in memory
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -253,7 +243,9 @@ def plan_columns(
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
-        profiles[name] = _as_quantity(name, profiles[name])
+        if profiles[name].kind == "categorical":
+            raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+        profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
@@ -293,13 +285,6 @@ def plan_columns(
         missing=missing,
         steps=tuple(steps),
     )
-
-
-def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
-    """Return what a column is that holds quantities, however few."""
-    if profile.kind == "categorical":
-        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
-    return replace(profile, kind="numeric")
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:

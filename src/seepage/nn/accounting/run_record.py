@@ -68,18 +68,10 @@ class InformationSums:
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
 
     def add(self, index: Tensor, traces: Tensor, factors: Tensor, noise: float) -> None:
-        """Add a step for the records of a batch.
+        """Add a step for the records of a batch, none of them twice.
 
-        Parameters
-        ----------
-        index
-            Which records, ``(B,)``, none of them twice.
-        traces
-            Independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``.
-        factors
-            κ of each record, ``(B,)``.
-        noise
-            The standard deviation of the noise on the sum.
+        ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
+        each record, and ``noise`` the standard deviation of the noise on the sum.
         """
         traces = traces.to(torch.float64) / noise**2
         probes = traces.shape[1]

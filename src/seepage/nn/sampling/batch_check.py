@@ -132,7 +132,8 @@ class SamplerCheck:
         if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
             return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
         # Of independent draws, entries²/(2 records) repeat an earlier one (while that is small).
-        expected = self.entries - self.records * -math.expm1(self.steps * _log1m(rate))
+        log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
+        expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= _REPEATS and repeats < expected / 4:
             return (
                 f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
@@ -155,7 +156,3 @@ class SamplerCheck:
         self.steps, self.entries = facts["steps"], facts["entries"]
         self.same_size, self.last_size = facts["same_size"], facts["last_size"]
         self.warned = bool(facts["warned"])
-
-
-def _log1m(rate: float) -> float:
-    return math.log1p(-rate) if rate < 1 else -math.inf
