@@ -53,8 +53,7 @@ def write_report(audit: Audit, out: Path) -> Path:
     ``summary.json``, ``model-card.md`` and ``figures/*.svg``, readable by their owner only. Files
     of an earlier report in the same folder are replaced.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out.name!r} is a file: name a folder for the report with --out.")
+    check_folder(out)
     figures = draw_figures(audit)
     texts = {out / "figures" / f"{figure.name}.svg": figure.file for figure in figures}
     texts |= {
@@ -65,15 +64,32 @@ def write_report(audit: Audit, out: Path) -> Path:
     table = out / "leakage.parquet"
     writer = audit.records.writer(record_table)
     files: dict[Path, Writer] = {} if writer is None else {table: writer}
-    for path, text in texts.items():
-        files[path] = partial(_write_text, text)
+    files |= {path: partial(write_text, text) for path, text in texts.items()}
+    with private_folder(out), _aside(table, whatever=writer is None):
+        if writer is None:
+            audit.records.write_folder(record_table, table)
+        write_private_together(files)
+    for left in (out / "figures").glob("*.svg"):  # of an earlier audit with other groups
+        if left not in texts and left.stem.partition("-")[0] in {"attributes", "groups", "curve"}:
+            left.unlink()
+    return out / "report.html"
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a place for a report that is a file."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out.name!r} is a file: name a folder for the report with --out.")
+
+
+@contextmanager
+def private_folder(out: Path) -> Iterator[None]:
+    """Make a folder for its owner alone, and leave none behind if nothing can be written to it."""
     ours = not out.exists()
     try:
-        _make_private(out)
-        with _aside(table, whatever=writer is None):
-            if writer is None:
-                audit.records.write_folder(record_table, table)
-            write_private_together(files)
+        if ours:
+            out.mkdir(parents=True)
+            out.chmod(0o700)
+        yield
     except OSError as error:
         if ours:
             for folder in (out / "figures", out):
@@ -83,13 +99,10 @@ def write_report(audit: Audit, out: Path) -> Path:
             f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing was "
             "left behind."
         ) from error
-    for left in (out / "figures").glob("*.svg"):  # of an earlier audit with other groups
-        if left not in texts and left.stem.partition("-")[0] in {"attributes", "groups", "curve"}:
-            left.unlink()
-    return out / "report.html"
 
 
-def _write_text(text: str, file: BinaryIO) -> None:
+def write_text(text: str, file: BinaryIO) -> None:
+    """Write a text whatever it holds."""
     file.write(text.encode("utf-8", "replace"))
 
 
@@ -111,12 +124,6 @@ def _aside(table: Path, whatever: bool) -> Iterator[None]:
             if earlier.exists():
                 earlier.rename(table)
             raise
-
-
-def _make_private(out: Path) -> None:
-    if not out.exists():
-        out.mkdir(parents=True)
-        out.chmod(0o700)
 
 
 def record_table(records: SomeRecords) -> pa.Table:
@@ -178,7 +185,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
     }
-    plain: dict[str, Any] = _to_plain(summary)
+    plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
@@ -209,11 +216,12 @@ def _quantiles(records: RecordLeakage, name: str) -> dict[str, float]:
     return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return plain JSON values: what is not finite becomes ``None``."""
     if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_to_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
