@@ -20,6 +20,7 @@ from seepage.auditing.report.rounds.writing import recording_to_json
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording
+from seepage.support.folders import check_folder
 from seepage.tables.names import shown
 
 _SHOWN = 12  # layers that are printed
@@ -60,9 +61,12 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
     limit = question.max_bits
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise InputError(f"--max-bits must be a finite number above zero, not {limit:g}.")
+    inputs = (question.recording, question.property)
+    if out is not None:
+        check_folder(out, "report", inputs)
     known = read_client_property(question.property, question.column)
     report = _report(question, known)
-    page = write_recording_report(report, out) if out is not None else None
+    page = None if out is None else write_recording_report(report, out, inputs)
     if as_json:
         typer.echo(recording_to_json(report), nl=False)
     else:
@@ -78,6 +82,8 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
 
 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
+    if not question.recording.is_file():
+        raise InputError(f"There is no file {question.recording}.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewGroupsWarning)  # the report's notes say the same
         audit = audit_recording(

@@ -15,6 +15,7 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.layers.federated.gradients import LayerGradients
+    from seepage.layers.federated.local_training import LocalTraining
     from seepage.layers.federated.recording import record_gradients, record_updates
     from seepage.layers.federated.rounds import FederatedRun, Update, simulate
     from seepage.layers.layer_audit import LayerAudit, audit, audit_updates
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from seepage.layers.measures.property_batches import PropertyBatches, property_batches
     from seepage.layers.measures.sensitivity import sensitivity
     from seepage.layers.measures.standing_out import StandingOut, standing_out
+    from seepage.layers.measures.update_leakage import UpdateLeakage, update_leakage
     from seepage.layers.measures.v_information import FewGroupsWarning, v_information
     from seepage.layers.recording_audit import RecordingAudit, audit_recording
 
@@ -31,12 +33,14 @@ __all__ = [
     "FewGroupsWarning",
     "LayerAudit",
     "LayerGradients",
+    "LocalTraining",
     "PerLayer",
     "PropertyBatches",
     "RecordingAudit",
     "RoundByRound",
     "StandingOut",
     "Update",
+    "UpdateLeakage",
     "audit",
     "audit_recording",
     "audit_updates",
@@ -47,6 +51,7 @@ __all__ = [
     "simulate",
     "since_when",
     "standing_out",
+    "update_leakage",
     "v_information",
 ]
 

@@ -23,6 +23,7 @@ FILES = {
     "report.html",
     "summary.json",
     "clients.parquet",
+    "manifest.json",
     "figures/layers.svg",
     "figures/since.svg",
     "figures/clients.svg",

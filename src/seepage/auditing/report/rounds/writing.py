@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,27 +17,28 @@ from seepage.auditing.report.rounds.words import (
     advise,
     judge_recording,
 )
-from seepage.auditing.report.writing import check_folder, private_folder, to_plain, write_text
+from seepage.auditing.report.writing import report_folder, to_plain, write_text
 from seepage.core.result import NOTICE
-from seepage.support.files import Writer, write_private_together
+from seepage.support.files import write_private
 
 
-def write_recording_report(report: RecordingReport, out: Path) -> Path:
+def write_recording_report(report: RecordingReport, out: Path, keep: Sequence[Path] = ()) -> Path:
     """Write the report into the folder ``out`` and return the path of its page.
 
-    ``report.html``, ``clients.parquet``, ``summary.json`` and ``figures/*.svg``.
+    ``report.html``, ``clients.parquet``, ``summary.json``, ``figures/*.svg`` and ``manifest.json``,
+    which lists them. An earlier report there is replaced, in one step; a folder that holds anything
+    else is refused. ``keep`` names files that must stay as they are: the inputs.
     """
-    check_folder(out)
     figures = draw_recording(report)
-    texts = {out / "figures" / f"{figure.name}.svg": figure.file for figure in figures}
+    texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
     texts |= {
-        out / "summary.json": recording_to_json(report),
-        out / "report.html": render_recording(report, figures),
+        "summary.json": recording_to_json(report),
+        "report.html": render_recording(report, figures),
     }
-    files: dict[Path, Writer] = {out / "clients.parquet": partial(_write_clients, report)}
-    files |= {path: partial(write_text, text) for path, text in texts.items()}
-    with private_folder(out):
-        write_private_together(files)
+    with report_folder(out, keep) as folder:
+        write_private(folder / "clients.parquet", partial(_write_clients, report))
+        for name, text in texts.items():
+            write_private(folder / name, partial(write_text, text))
     return out / "report.html"
 
 
