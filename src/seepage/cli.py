@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import ClickException
 from typer.core import TyperGroup
 
 from seepage.errors import InputError
@@ -62,15 +64,23 @@ ModelFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 
+INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
+
+
 class _PlainErrors(TyperGroup):
-    """Answers bad input with one line and exit status 2 instead of a traceback."""
+    """Answers bad input, and failures, with one line and a status of their own: no traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except InputError as error:
-            typer.echo("error: " + " ".join(str(error).split()), err=True)
-            raise typer.Exit(2) from error
+            _say("error", str(error))
+            raise typer.Exit(INPUT) from error
+        except (typer.Exit, typer.Abort, ClickException):
+            raise
+        except MemoryError as error:
+            _say("failure", "There is not enough memory for this; audit fewer rows or columns.")
+            raise typer.Exit(FAILURE) from error
         except KeyboardInterrupt as interruption:
             # Status 1 says that a limit was exceeded, so an interruption must not.
             typer.echo("interrupted", err=True)
@@ -80,6 +90,33 @@ class _PlainErrors(TyperGroup):
             # goes nowhere, or Python would complain about it once more at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from closed
+        except Exception as error:
+            _say("failure", _failed(error))
+            raise typer.Exit(FAILURE) from error
+
+
+def _say(kind: str, sentence: str) -> None:
+    from seepage.tables.names import escaped
+
+    typer.echo(f"{kind}: " + " ".join(escaped(word) for word in sentence.split()), err=True)
+
+
+def _failed(error: Exception) -> str:
+    """Say what failed and where, but not what the data were: messages of others may quote them."""
+    if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
+        return (
+            f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Look "
+            "at its logs, or audit without it."
+        )
+    ours = Path(__file__).parent
+    places = [
+        f for f in traceback.extract_tb(error.__traceback__) if ours in Path(f.filename).parents
+    ]
+    where = f" at {Path(places[-1].filename).name}:{places[-1].lineno}" if places else ""
+    return (
+        f"seepage itself failed ({type(error).__name__}{where}); nothing was written. Please "
+        "report it, without the data."
+    )
 
 
 app = typer.Typer(
@@ -170,7 +207,8 @@ def audit(
 ) -> None:
     """Tell what releasing a linear model of a table leaks about its records; write a report.
 
-    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
+    where seepage itself failed.
     """
     from seepage.auditing.command import Limits, Question, run_audit
 

@@ -203,17 +203,7 @@ class LabelFacts:
 
 
 class RecordsInMemory(MemorySource):
-    """Records in memory with what else is known of each: its number, and its groups.
-
-    Parameters
-    ----------
-    X, names
-        The features, ``(n, d)``, and their names.
-    y, weight
-        The labels, and the sample weights or ``None``.
-    beside
-        Other columns, ``(n,)`` each: the numbers of the records (:data:`ROW`) and their groups.
-    """
+    """Records in memory with what else is known of each: its number (:data:`ROW`) and groups."""
 
     def __init__(
         self,

@@ -19,19 +19,12 @@ _RESIDUAL = 1e-10  # relative; a Ritz value is accurate to the square of it, ove
 def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
-    Parameters
-    ----------
-    apply
-        Multiplies one vector per matrix: ``(m, k)`` to ``(m, k)``.
-    like
-        An array of shape ``(m, k)`` that says how large the batch is and where it lives.
-
-    Notes
-    -----
-    Up to :data:`DENSE_LIMIT` the matrices are written out and decomposed. Beyond, Lanczos' method
-    runs for all of them at once, with full reorthogonalisation, until the residual of the leading
-    Ritz pair is below ``1e-10`` of its value (the value itself is then off by far less) or, in the
-    worst case, until the whole space is spanned and the answer exact.
+    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
+    that shape, which says where the batch lives. Up to :data:`DENSE_LIMIT` the matrices are written
+    out and decomposed. Beyond, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
+    (the value itself is then off by far less) or, in the worst case, until the whole space is
+    spanned and the answer exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -129,13 +122,9 @@ def inverse_diagonal(matrices: Array) -> Array:
 def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
 
-    Parameters
-    ----------
-    J
-        ``(m, P, k)``; its columns are scaled alike on the way, and ``JᵀJ`` is never formed.
-    accuracy
-        The relative error of the columns of each matrix, ``(m,)``. Where it leaves open whether
-        the columns are independent at all, the diagonal is infinite.
+    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
+    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
+    are independent at all, the diagonal is infinite.
     """
     xp = array_namespace(J)
     _, P, k = J.shape

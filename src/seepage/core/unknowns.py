@@ -75,13 +75,7 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or columns that belong together under one name.
 
-    Parameters
-    ----------
-    source
-        The table whose columns are meant.
-    declared
-        Columns that belong together, such as the one-hot columns of a category, under a name,
-        besides those that the source knows of.
+    Such as the one-hot columns of a category: those that the source knows of, and those declared.
     """
 
     def __init__(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from seepage.data.obtain import locate
+from seepage.data.obtain import Folder, locate
 from seepage.data.readers import read_csv, read_images, read_npz
 from seepage.data.registry import broken
 from seepage.data.structures import Faces, Records
@@ -17,16 +16,12 @@ _LFW_LEADING = ("image", "person", "imagenum", "male_manual", "smile_manual")
 _LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emotion")
 
 
-def load_lfw(folder: str | os.PathLike[str] | None = None) -> Faces:
+def load_lfw(folder: Folder = None) -> Faces:
     """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which have to be put in place by hand.
 
     ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN); the ``pred_*`` columns
     are another model's scores, from 0 to 1 except for ``pred_df_*_prob``, from 0 to 100.
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
+    They are looked for as by :func:`locate`.
     """
     home = locate("lfw", folder, download=False)
     image_file, table_file = home / "lfw_62x47.npz", home / "lfw_attributes.csv"
@@ -44,7 +39,7 @@ _CELEBA_ATTRIBUTES, _CELEBA_IDENTITIES = "list_attr_celeba.txt", "identity_Celeb
 
 
 def load_celeba(
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     count: int | None = 15_000,
     size: tuple[int, int] = (64, 64),
@@ -57,7 +52,7 @@ def load_celeba(
     Parameters
     ----------
     folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
+        As for :func:`locate`.
     count
         How many images to read, from the first; paper 003 uses 15,000. ``None`` for all.
     size
@@ -110,9 +105,7 @@ _PUBFIG_ATTRIBUTES, _PUBFIG_IMAGES = "pubfig_attributes.txt", "pubfig83"
 _PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
 
 
-def load_pubfig(
-    folder: str | os.PathLike[str] | None = None, *, size: tuple[int, int] = (100, 100)
-) -> Faces:
+def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
     """Read the cropped images of PubFig83 with the scores of ``pubfig_attributes.txt``.
 
     Faces of public figures with 73 scores each (Kumar et al. 2009). The scores are another model's
@@ -122,7 +115,7 @@ def load_pubfig(
     Parameters
     ----------
     folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
+        As for :func:`locate`.
     size
         Height and width to which the images are brought; 100×100 in paper 003.
     """

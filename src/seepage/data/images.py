@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seepage.data.obtain import locate
+from seepage.data.obtain import Folder, locate
 from seepage.data.readers import read_idx, read_npz
 from seepage.data.registry import broken
 from seepage.data.structures import Images, ImageSet
 
 
-def load_mnist(folder: str | os.PathLike[str] | None = None, *, download: bool = True) -> ImageSet:
+def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read MNIST from the publisher's four ``.gz`` files, fetching them where they are missing.
 
     60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
-    download
-        Whether missing files may be fetched.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
     """
     home = locate("mnist", folder, download=download)
     return ImageSet(
@@ -50,20 +43,12 @@ _BATCH = 10_000  # images in a file
 _BYTES = 1 + 3 * 32 * 32
 
 
-def load_cifar10(
-    folder: str | os.PathLike[str] | None = None, *, download: bool = True
-) -> ImageSet:
+def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive where it is missing.
 
     Per image the file has one byte of class, then 3×32×32 bytes of colour; here pixels come in
     height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``.
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
-    download
-        Whether missing files may be fetched.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
     """
     batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
     return ImageSet(
@@ -97,19 +82,11 @@ def _read_batches(paths: Sequence[Path]) -> Images:
 _X_RAYS = {"train": 4_708, "val": 524, "test": 624}
 
 
-def load_pneumoniamnist(
-    folder: str | os.PathLike[str] | None = None, *, download: bool = True
-) -> ImageSet:
+def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
 
     Children's chest X-rays, normal or with pneumonia, 28×28 bytes (MedMNIST v2).
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
-    download
-        Whether a missing file may be fetched.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
     """
     path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
     shapes: dict[str, tuple[int | None, ...]] = {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from seepage.data.obtain import locate
+from seepage.data.obtain import Folder, locate
 from seepage.data.readers import read_csv
 from seepage.data.registry import DATA_SETS, broken
 from seepage.data.structures import Records, Tabular
@@ -49,18 +48,12 @@ class Adult:
     test: Records
 
 
-def load_adult(folder: str | os.PathLike[str] | None = None, *, download: bool = True) -> Adult:
+def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
     """Read ``adult.data`` and ``adult.test``, fetching them where they are missing.
 
     People of the 1994 census, and whether they earn more than $50,000 a year. The test file's
     labels carry a full stop, which is taken off.
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
-    download
-        Whether missing files may be fetched.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
     """
     home = locate("adult", folder, download=download)
     return Adult(
@@ -106,18 +99,12 @@ IWPC_NOMINAL = ("cyp2c9", "race", "vkorc1")
 _PATIENTS = 4_819
 
 
-def load_iwpc(folder: str | os.PathLike[str] | None = None, *, download: bool = True) -> Records:
+def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
     """Read ``iwpc-scaled.csv``, fetching it where it is missing; the target is ``dose``.
 
     The stable warfarin dose of 4,819 patients from clinical and genetic traits, as Yeom et al.
     (2018) prepared it: age, height, weight and dose are whitened.
-
-    Parameters
-    ----------
-    folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
-    download
-        Whether a missing file may be fetched.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)

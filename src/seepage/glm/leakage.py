@@ -181,16 +181,7 @@ class GLMRelease(Release):
 def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
 
-    Parameters
-    ----------
-    model
-        The model, ours or another library's.
-    source
-        The rows it was fitted on.
-    noise
-        What will be added to its parameters.
-    on_mismatch
-        What to do where it is not the minimiser: ``"raise"`` or ``"warn"``.
+    Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
     if problem is None:

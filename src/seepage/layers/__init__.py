@@ -15,12 +15,14 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.layers.federated.gradients import LayerGradients
+    from seepage.layers.federated.local_training import LocalTraining
     from seepage.layers.federated.recording import record_gradients, record_updates
     from seepage.layers.federated.rounds import FederatedRun, Update, simulate
     from seepage.layers.layer_audit import LayerAudit, audit, audit_updates
     from seepage.layers.measures.per_layer import PerLayer
     from seepage.layers.measures.property_batches import PropertyBatches, property_batches
     from seepage.layers.measures.sensitivity import sensitivity
+    from seepage.layers.measures.update_leakage import UpdateLeakage, update_leakage
     from seepage.layers.measures.v_information import FewGroupsWarning, v_information
 
 __all__ = [
@@ -28,9 +30,11 @@ __all__ = [
     "FewGroupsWarning",
     "LayerAudit",
     "LayerGradients",
+    "LocalTraining",
     "PerLayer",
     "PropertyBatches",
     "Update",
+    "UpdateLeakage",
     "audit",
     "audit_updates",
     "property_batches",
@@ -38,6 +42,7 @@ __all__ = [
     "record_updates",
     "sensitivity",
     "simulate",
+    "update_leakage",
     "v_information",
 ]
 

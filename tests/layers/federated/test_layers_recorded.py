@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.layers import audit, record_gradients, record_updates, sensitivity, simulate
+from seepage.layers import (
+    LayerGradients,
+    audit,
+    record_gradients,
+    record_updates,
+    sensitivity,
+    simulate,
+)
 from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
 
 
@@ -152,3 +159,44 @@ def test_recordings_know_whose_they_are(tmp_path):
     assert record_gradients(net, "cross_entropy", [(x, y)]).nodes is None
     with pytest.raises(InputError, match="2 gradients, but nodes has the shape"):
         record_gradients(net, "cross_entropy", [(x, y)] * 2, nodes=[7])
+
+
+def test_no_damaged_recording_is_read_in_silence(tmp_path):
+    path, rng = tmp_path / "seen.npz", np.random.default_rng(1)
+    save_gradients(LayerGradients.of({"a": rng.normal(size=(6, 5))}), path, client=np.arange(6))
+    whole = path.read_bytes()
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found, columns = load_gradients(path)
+        except InputError as error:
+            assert "does not hold recorded gradients" in str(error)  # noqa: PT017
+        else:  # a byte that no reader looks at, as a date: what is read is what was written
+            path.write_bytes(whole)
+            same, others = load_gradients(path)
+            assert found["a"].tobytes() == same["a"].tobytes()
+            assert columns["client"].tobytes() == others["client"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"norms": np.ones((5, 1))}, "one row for each of 5"),
+        ({"norms": np.full((6, 1), np.nan)}, "norms"),
+        ({"variance 0": np.ones(4)}, "another width"),
+        ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
+        ({"column client": np.arange(4)}, "column 'client'"),
+    ],
+)
+def test_a_recording_whose_parts_do_not_belong_together_is_refused(tmp_path, change, complaint):
+    path = tmp_path / "seen.npz"
+    save_gradients(LayerGradients.of({"a": np.ones((6, 5))}), path, client=np.arange(6))
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files if name != "sha256"} | change
+    # As a version before checksums would have written it.
+    arrays["layers"] = np.frombuffer(b'[["a", 5]]', dtype=np.uint8)
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match=complaint):
+        load_gradients(path)

@@ -37,14 +37,7 @@ COSTS = ("cosine", "euclidean")
 class SimulatedGradients:
     """The mean of the clipped gradients of every ``batch_size`` records.
 
-    Parameters
-    ----------
-    net, loss
-        The network, whose parameters with ``requires_grad`` are released, and its loss.
-    clip
-        How the gradient of a record is clipped.
-    batch_size
-        Records in each release.
+    The parameters of the network with ``requires_grad`` are released.
     """
 
     def __init__(
@@ -144,22 +137,10 @@ class Evaluation(NamedTuple):
 
 
 class GradientCost:
-    """The cost of candidates for some releases.
+    """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
-    Parameters
-    ----------
-    simulated
-        Gives the candidates' gradients.
-    targets
-        The gradients that were seen, (G, size).
-    labels
-        The labels of the records, (G, b, …).
-    shape
-        Of one record.
-    cost
-        ``"cosine"`` or ``"euclidean"``.
-    total_variation
-        The weight of the candidates' roughness.
+    ``targets`` are the gradients that were seen, (G, size), ``labels`` those of the records, (G, b,
+    …), and ``shape`` that of one record; ``total_variation`` weighs the candidates' roughness.
     """
 
     def __init__(

@@ -111,23 +111,13 @@ class LabelCoding:
 
 
 class TableToAudit(ABC):
-    """A table to audit, in memory or read in chunks.
+    """A table to audit, in memory or read in chunks."""
 
-    Attributes
-    ----------
-    names, rows, schema
-        Its columns, the number of its rows, and the types of the columns.
-    steps
-        What had to be changed to read it, one sentence each.
-    raw
-        The table itself, where it is in memory.
-    """
-
-    names: Sequence[str]
-    rows: int
-    schema: pa.Schema
-    steps: Sequence[str]
-    raw: pa.Table | None = None
+    names: Sequence[str]  # its columns
+    rows: int  # how many
+    schema: pa.Schema  # the types of the columns
+    steps: Sequence[str]  # what had to be changed to read it, one sentence each
+    raw: pa.Table | None = None  # the table itself, where it is in memory
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -160,12 +150,7 @@ class TableToAudit(ABC):
 class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
-    Parameters
-    ----------
-    table
-        The table.
-    row_index
-        The numbers of its rows in the caller's table; all of them where not given.
+    ``row_index`` has the numbers of its rows in the caller's table; all where not given.
     """
 
     raw: pa.Table
@@ -241,33 +226,15 @@ def plan_columns(
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
-    Parameters
-    ----------
-    table
-        The table.
-    target
-        The column to predict.
-    drop
-        Columns to leave out.
-    sensitive
-        Features to report cell by cell.
-    groups
-        Columns to compare groups by; one that is dropped still serves for that.
-    categorical
-        Columns of numbers that are codes of categories (the target too, for classes).
-    quantities
-        Columns of two numbers that are quantities all the same, such as doses: others are taken
-        for a yes and a no, and measured in whole levels.
-    missing
-        ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the
-        median or the most frequent value.
+    A column of ``groups`` that is dropped still serves to compare groups by. ``categorical``
+    columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
+    are columns of two numbers that are quantities all the same, such as doses: others are taken for
+    a yes and a no, and measured in whole levels. ``missing`` is to ``"refuse"`` a table with gaps,
+    ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
 
-    Raises
-    ------
-    InputError
-        For a name that is not a column, dates, nested or infinite values, too many categories, a
-        target that is an identifier, has one value only or too many classes; gaps, unless
-        ``missing`` says what to do; and when no feature is left.
+    Refused are names that are no columns, dates, nested or infinite values, too many categories, a
+    target that is an identifier or has one value only or too many classes; gaps, unless ``missing``
+    says what to do; and tables without a feature left.
     """
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
@@ -276,7 +243,9 @@ def plan_columns(
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
-        profiles[name] = _as_quantity(name, profiles[name])
+        if profiles[name].kind == "categorical":
+            raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+        profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
@@ -316,13 +285,6 @@ def plan_columns(
         missing=missing,
         steps=tuple(steps),
     )
-
-
-def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
-    """Return what a column is that holds quantities, however few."""
-    if profile.kind == "categorical":
-        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
-    return replace(profile, kind="numeric")
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
@@ -475,23 +437,11 @@ def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> 
 def encode(
     table: TableToAudit, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
 ) -> EncodedTable:
-    """Encode a table as planned.
+    """Encode a table as planned by :func:`plan_columns`.
 
-    Parameters
-    ----------
-    table, plan
-        The table, and what :func:`plan_columns` made of it.
-    scale
-        Whether to centre numeric columns and divide them by their standard deviations.
-    drop_first
-        Whether to leave out the first level of every category: with an intercept, all levels
-        together would be one column too many.
-
-    Raises
-    ------
-    InputError
-        When no two rows are left, the target or a sensitive column is left with one value, or the
-        encoded table would take more than 8 GB of memory.
+    ``scale`` centres numeric columns and divides them by their standard deviations. ``drop_first``
+    leaves out the first level of every category: with an intercept, all levels together would be
+    one column too many.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]

@@ -36,22 +36,10 @@ SUPPORTED = (
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
     """Return the family, parameters, penalty, weights and labels of a fitted model.
 
-    Parameters
-    ----------
-    model
-        A fitted model of one of the kinds listed in ``SUPPORTED``.
-    table
-        The table it was fitted on.
-    y
-        The labels it was fitted on, as the model knows them (classes may be strings).
-    sample_weight
-        The sample weights it was fitted with, if any.
-
-    Raises
-    ------
-    InputError
-        For a model that is not supported, not fitted, of other columns than the table's, or whose
-        objective is not an L2-penalised GLM with a free intercept.
+    The table, the labels, as the model knows them (classes may be strings), and the weights are
+    those it was fitted with. Refused are models that are not among those ``SUPPORTED``, not fitted,
+    of other columns than the table's, or whose objective is not an L2-penalised GLM with a free
+    intercept.
     """
     if getattr(model, "release_", None) is not None:
         raise InputError(

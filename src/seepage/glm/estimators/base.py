@@ -26,6 +26,9 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     coef_: Array
     intercept_: Array
     n_iter_: int
+    """The number of Newton steps; 1 for least squares, whose solution is direct."""
+    n_features_in_: int
+    """The number of columns; ``feature_names_in_`` are their names where ``X`` was a data frame."""
     weighted_: bool
     """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
     _start: Array | None = None

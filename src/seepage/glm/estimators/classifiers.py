@@ -31,7 +31,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         raise NotImplementedError
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray]:
-        self.classes_ = source.classes()
+        self.classes_ = source.classes
         _check_two_classes(self.classes_, self.classes_, None)
         return self._family_of(len(self.classes_)), self.classes_
 
@@ -144,12 +144,6 @@ class LogisticRegression(GLMClassifier):
         ``w₀``, (1,); 0 where the model has none.
     classes_
         The two classes, sorted: 0 and 1, −1 and 1, or whatever they are called.
-    n_iter_
-        The number of Newton steps.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names where ``X`` was a data frame.
-    weighted_
-        Whether sample weights other than one took part.
 
     Examples
     --------
@@ -205,12 +199,6 @@ class SoftmaxRegression(GLMClassifier):
         ``w₀``, (K,); zeros where the model has none.
     classes_
         The K classes, sorted.
-    n_iter_
-        The number of Newton steps.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names where ``X`` was a data frame.
-    weighted_
-        Whether sample weights other than one took part.
 
     Examples
     --------

@@ -61,12 +61,6 @@ class LinearRegression(GLMRegressor):
         ``w``, (d,).
     intercept_
         ``w₀``; 0 where the model has none.
-    n_iter_
-        Always 1: the solution is direct.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names where ``X`` was a data frame.
-    weighted_
-        Whether sample weights other than one took part.
 
     Examples
     --------
@@ -101,12 +95,6 @@ class PoissonRegression(GLMRegressor):
         ``w``, (d,).
     intercept_
         ``w₀``; 0 where the model has none.
-    n_iter_
-        The number of Newton steps.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names where ``X`` was a data frame.
-    weighted_
-        Whether sample weights other than one took part.
 
     Examples
     --------
@@ -150,12 +138,6 @@ class GeneralizedLinearRegression(GLMRegressor):
         ``w``, (d,).
     intercept_
         ``w₀``; 0 where the model has none.
-    n_iter_
-        The number of Newton steps.
-    n_features_in_, feature_names_in_
-        The number of columns, and their names where ``X`` was a data frame.
-    weighted_
-        Whether sample weights other than one took part.
 
     Examples
     --------

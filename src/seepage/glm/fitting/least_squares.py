@@ -27,14 +27,8 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
 
     Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
     QR of the rows where those are ill-conditioned; and in memory, with more columns than rows (and
-    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
-
-    Parameters
-    ----------
-    objective
-        An objective of the Gaussian family.
-    names
-        The columns, to name those without which there would be a unique minimiser.
+    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``. The names are those of
+    the columns, to name the ones without which there would be a unique minimiser.
     """
     if not isinstance(objective, Objective):
         return _solve(objective, names)

@@ -53,16 +53,9 @@ _WIDENED = 1 << 22  # numbers of a table in single precision that are held in do
 def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
-    Parameters
-    ----------
-    objective
-        What is to be minimised; with a penalty it has one minimiser, and nothing is checked.
-    H
-        Its Hessian at any parameters (not gauge-fixed), which is singular where the columns are.
-    counted
-        How many records have a positive weight.
-    names
-        The columns.
+    With a penalty there is one minimiser all the same, and nothing is checked. ``H`` is the Hessian
+    at any parameters (not gauge-fixed), which is singular where the columns are; ``counted`` says
+    how many records have a positive weight.
     """
     if objective.ridge > 0:
         return
@@ -177,23 +170,8 @@ def check_stationarity(
     curvature, ``√(sᵀHs / wᵀHw)``, which counts what moves the margins and does not depend on the
     units of the columns (an intercept is projected out of wᵀHw: a shift is no size). Below 1e-5
     nothing is said; up to 1e-2 there is a :class:`NotConvergedWarning`; above it the model is
-    refused.
-
-    Parameters
-    ----------
-    fit
-        The model, in float64.
-    X
-        The table it was fitted on, (n, d); its sums are taken in the type of ``fit``.
-    on_mismatch
-        ``"raise"``, or ``"warn"`` to go on with coefficients that do not minimise the objective.
-    hessian
-        The Hessian at the coefficients (gauge-fixed for softmax), where it is known already.
-
-    Raises
-    ------
-    NotTheMinimiserError
-        With the norm of the gradient and the relative step.
+    refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
+    the coefficients (gauge-fixed for softmax) may be given where it is known already.
     """
     sums = optimum_sums(fit, X)
     H = Objective.of(fit, X).definite(sums.penalised_hessian(fit)) if hessian is None else hessian
@@ -201,7 +179,10 @@ def check_stationarity(
 
 
 def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
-    """Do the same with the sums over the records, and the Hessian, at hand."""
+    """Return the step that :func:`check_stationarity` is about from sums over the records.
+
+    For those who have these, and the Hessian, at hand.
+    """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
     gradient = sums.penalised_gradient(fit)

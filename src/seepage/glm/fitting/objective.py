@@ -384,29 +384,15 @@ def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
 
 
 def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool) -> Array:
-    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
+    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective, (P, P).
 
-    For softmax it is singular along the gauge directions (one and the same vector added to the
-    parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
-
-    Parameters
-    ----------
-    X
-        The table, (n, d).
-    curvature
-        ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
-        softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
-    ridge
-        ``nλ``, the coefficient of ``½‖w‖²`` in the objective; one for each column, (d,), where
-        their penalties differ.
-    intercept
-        Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
-
-    Returns
-    -------
-    Array
-        (P, P), P = D or DK, with D = d, or d + 1 with an intercept; the feature is the slow index,
-        the class the fast one.
+    ``Aᵢ`` is the curvature of every record's loss times its weight: (n,) for one output; for
+    softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``. ``ridge = nλ`` is the coefficient of ``½‖w‖²``; one
+    for each column, (d,), where their penalties differ. With an intercept ``x`` is extended by a
+    last entry 1, whose parameters are not penalised. The feature is the slow index, the class the
+    fast one. For softmax H is singular along the gauge directions (one and the same vector added to
+    the parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it
+    definite.
     """
     if len(curvature.shape) == 1:
         return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))

@@ -56,31 +56,16 @@ _UNMOVED = 1e-13  # of a margin
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    Parameters
-    ----------
-    fit
-        The model at the minimiser, in the caller's columns.
-    X
-        The table less its centre, (n, d): the caller's own where no column is far from zero.
-    centre
-        What was subtracted, (d,), or ``None``.
-    margins
-        Those of the minimiser, to twice the precision where that was called for.
-    inverse
-        ``H⁻¹`` of the shifted columns, (P, P), to twice the precision where that was called for.
-    condition
-        κ, that of ``H`` scaled to a unit diagonal.
-    accuracy
-        The relative error of ``H⁻¹x̃``.
+    Margins and inverse are to twice the precision where that was called for.
     """
 
-    fit: FittedGLM
-    X: Array
-    centre: Array | None
+    fit: FittedGLM  # the model at the minimiser, in the caller's columns
+    X: Array  # the table less its centre, (n, d): the caller's own where no column is far from zero
+    centre: Array | None  # what was subtracted, (d,)
     margins: Array | Double
-    inverse: Array | Double
-    condition: float
-    accuracy: float
+    inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
+    condition: float  # κ, that of ``H`` scaled to a unit diagonal
+    accuracy: float  # the relative error of ``H⁻¹x̃``
 
     @property
     def derivatives(self) -> tuple[Array, Array, Array, Array]:
@@ -114,13 +99,9 @@ class Optimum:
 def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
 
-    Raises
-    ------
-    NotTheMinimiserError
-        Where it is not near, unless ``on_mismatch`` is ``"warn"``: then the coefficients are taken
-        as they are.
-    InputError
-        Where there is no unique minimiser, or none to working precision.
+    Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
+    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
+    data with no unique minimiser, or none to working precision.
     """
     fit, X, centre = shifted(fit, X)
     objective = Objective.of(fit, X)

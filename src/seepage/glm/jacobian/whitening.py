@@ -29,29 +29,18 @@ _MOST_UNLIKE = 1e4  # one number all but hides another from there on
 class Whitener:
     """``A`` for rows of the (shifted) design, (P, P), the feature slow and the output fast.
 
-    Parameters
-    ----------
-    matrix
-        ``A``, in the type of the table.
-    low
-        What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would
-        drown in the rounding of ``A``.
-    accuracy
-        The relative error of ``A x̃``.
-    condition
-        That of the curvature.
-    amplified
-        How many times as large the errors of products may be, because the noise or the units make
-        small numbers of the release count.
-    spread, deviations
-        The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
-        the column of a feature by ``ε spread`` times its ``√(H⁻¹)_jj``, (d K,).
+    The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and the
+    column of a feature by ``ε spread`` times its deviation ``√(H⁻¹)_jj``, (d K,).
     """
 
-    matrix: Array
+    matrix: Array  # ``A``, in the type of the table
+    # What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would drown
+    # in the rounding of ``A``
     low: Array | None
-    accuracy: float
-    condition: float = 1.0
+    accuracy: float  # the relative error of ``A x̃``
+    condition: float = 1.0  # that of the curvature
+    # How many times as large the errors of products may be, because the noise or the units make
+    # small numbers of the release count
     amplified: float = 1.0
     spread: float = 0.0
     deviations: Array | None = None

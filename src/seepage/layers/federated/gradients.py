@@ -8,9 +8,9 @@ independent noise, so that noise may be added before or after.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -273,17 +273,10 @@ def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients, with further columns of the same length such as their clients.
+    """Write recorded gradients to a NumPy archive, with further columns, one entry per gradient.
 
-    Parameters
-    ----------
-    gradients
-        What was recorded.
-    path
-        The file, a NumPy archive.
-    columns
-        Arrays with one entry per gradient. The nodes and the rounds of the recording, where it
-        knows them, are written as the columns ``node`` and ``round`` unless such are given.
+    The nodes and the rounds of the recording, where it knows them, are written as the columns
+    ``node`` and ``round`` unless such are given.
     """
     own = {"node": gradients.nodes, "round": gradients.rounds}
     columns = {name: values for name, values in own.items() if values is not None} | columns
@@ -294,6 +287,7 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     keys = gradients.projections
     head = json.dumps([[name, int(n), keys.get(name)] for name, n in gradients.sizes.items()])
     arrays["layers"] = np.frombuffer(head.encode(), dtype=np.uint8)
+    arrays["sha256"] = np.frombuffer(_checksum(arrays), dtype=np.uint8)
     write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
@@ -308,9 +302,13 @@ def load_gradients(
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
             head = json.loads(bytes(found["layers"]).decode())
-            # Files of earlier versions do not say how a layer was projected.
+            # Files of earlier versions do not say how a layer was projected, and have no checksum.
+            if any(len(layer) > 2 for layer in head):
+                every = {name: found[name] for name in found.files if name != "sha256"}
+                if bytes(found["sha256"]) != _checksum(every):
+                    raise ValueError("the checksum is that of another content")
             sizes = {name: size for name, size, *_ in head}
             keys = {name: key for name, _, *rest in head for key in rest if key is not None}
             blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
@@ -320,26 +318,56 @@ def load_gradients(
                 for name in found.files
                 if name.startswith("column ")
             }
+            norms = found["norms"]
+            _check_recording(blocks, sizes, norms, variances, columns)
             origin = columns.get("node"), columns.get("round")
-            return LayerGradients(blocks, sizes, found["norms"], variances, keys, *origin), columns
-    # An array without names (.npy) is no context, and a file of another kind has other entries.
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
+            return LayerGradients(blocks, sizes, norms, variances, keys, *origin), columns
+    except (FileNotFoundError, PermissionError):
+        raise
+    # An array without names (.npy) is no context, a file of another kind has other entries, and of
+    # a damaged archive zipfile says so in nearly every way there is.
+    except Exception as error:
         raise InputError(
             f"{path} does not hold recorded gradients ({error}); name another file."
         ) from error
 
 
+def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the SHA-256 of named arrays."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name])
+        found.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
+        found.update(values.tobytes())
+    return found.digest()
+
+
+def _check_recording(
+    blocks: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    norms: np.ndarray,
+    variances: Mapping[str, np.ndarray],
+    columns: Mapping[str, np.ndarray],
+) -> None:
+    """Raise ``ValueError`` unless the parts of a file belong together."""
+    if norms.ndim != 2 or norms.shape[1] != len(blocks) or not np.all(np.isfinite(norms)):
+        raise ValueError("its norms are not one number for every gradient and layer")
+    for layer, block in blocks.items():
+        if block.ndim != 2 or len(block) != len(norms) or block.dtype.kind != "f":
+            raise ValueError(f"layer {layer!r} has not one row for each of {len(norms)} gradients")
+        if variances[layer].shape != block.shape[1:] or block.shape[1] > sizes[layer]:
+            raise ValueError(f"layer {layer!r} has another width than is said of it")
+        if not np.all(np.isfinite(block)):
+            raise ValueError(f"layer {layer!r} has numbers that are not finite")
+    for name, values in columns.items():
+        if values.shape[:1] != (len(norms),):
+            raise ValueError(f"column {name!r} has not one entry for each of the gradients")
+
+
 class CountSketch:
     """Projects vectors of ``size`` numbers to ``width``; leaves them as they are if they fit.
 
-    Parameters
-    ----------
-    size
-        Numbers in a vector.
-    width
-        The most that are kept.
-    key
-        Seeds the projection; the same key and sizes give the same projection.
+    The same key and sizes give the same projection.
 
     Examples
     --------

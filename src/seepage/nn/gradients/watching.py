@@ -234,21 +234,10 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
 class CallKeeper(Watcher):
     """Keeps the calls that use released parameters, under a plan made beforehand.
 
-    Parameters
-    ----------
-    book, names
-        As for :class:`Watcher`.
-    layouts
-        The layout of each call's output, in order; a call whose entry is ``None`` is left to
-        its module.
-    on_output
-        Called with the output of each call that is kept.
-    batch
-        The number of records.
-    versions
-        Whether to watch for inputs that are overwritten (not possible inside a transformation).
-    twice
-        Whether a second backward pass will follow, for which some layers have their own formulas.
+    The plan has the layout of each call's output, in order; a call whose entry is ``None`` is left
+    to its module. ``on_output`` is called with the output of each call that is kept. ``versions``
+    watches for inputs that are overwritten (not possible inside a transformation); ``twice`` says
+    that a second backward pass will follow, for which some layers have their own formulas.
     """
 
     def __init__(

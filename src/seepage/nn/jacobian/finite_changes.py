@@ -32,6 +32,10 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
+_CONDITION = (
+    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
+    "unknown: what changes of that size show, not what smaller or larger ones do."
+)
 _LARGEST_COPY = 50_000_000  # parameters of which a copy in float64 is made
 
 
@@ -97,6 +101,16 @@ def worth_doubling(problem: NetworkProblem, batch: Batch) -> bool:
     """Return whether a network is in short numbers, and small enough for a copy in long ones."""
     held = sum(p.numel() for p in problem.net.parameters())
     return bool(batch.z.dtype != torch.float64 and held <= _LARGEST_COPY)
+
+
+def over_steps(about: str, h: float) -> str:
+    """Return what a result over finite steps is about, in words."""
+    return f"{about}, over steps of {h:g}"
+
+
+def condition_of_steps(h: float) -> str:
+    """Return what a result over finite steps rests on, in a sentence."""
+    return _CONDITION.format(h)
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:

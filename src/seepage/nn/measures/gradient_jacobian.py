@@ -262,13 +262,7 @@ class _InputAndLabel(View):
 
 
 class GradientRelease(Release):
-    """One noisy gradient of a batch, whose records are all in memory.
-
-    Parameters
-    ----------
-    template
-        The Jacobian about all of them.
-    """
+    """One noisy gradient of a batch, whose records are all in memory."""
 
     template: GradientJacobian
 
@@ -287,13 +281,7 @@ class GradientRelease(Release):
 
 
 class GradientMoves:
-    """The gradient of a batch with one record replaced, all others kept: what finite changes do.
-
-    Parameters
-    ----------
-    jacobian
-        The Jacobian at the records as they are.
-    """
+    """The gradient of a batch with one record replaced, all others kept: what finite changes do."""
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian

@@ -23,6 +23,7 @@ from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRelease
 from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
@@ -47,10 +48,6 @@ CONDITIONS = (
 _FROM_ABOVE = (
     "Changes along a record's own gradient count in full, as if the clip did not hold them back: "
     "the numbers estimate a bound from above on the leakage."
-)
-_OVER_STEPS = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
-    "unknown: what changes of that size show, not what smaller or larger ones do."
 )
 
 
@@ -422,8 +419,7 @@ class GradientLeakage(Leakage):
         conditions = (*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS
         if finite:
             h = self.engine.step_size(self.x, self.y)
-            about = f"{about}, over steps of {h:g}"
-            conditions = (*conditions, _OVER_STEPS.format(h))
+            about, conditions = over_steps(about, h), (*conditions, condition_of_steps(h))
         return Estimate(
             values,
             view,

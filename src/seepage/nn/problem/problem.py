@@ -236,12 +236,9 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
 class UnreducedLoss:
     """A loss module of torch with its options, but one number per record.
 
-    Parameters
-    ----------
-    module
-        The module. Of several entries per record, it is their sum under ``reduction="sum"`` and
-        ``"batchmean"``; otherwise the mean that the module takes of that record alone, in which
-        positions with ``ignore_index`` do not count, and others by the weights of their classes.
+    Of several entries per record, it is their sum under ``reduction="sum"`` and ``"batchmean"``;
+    otherwise the mean that the module takes of that record alone, in which positions with
+    ``ignore_index`` do not count, and others by the weights of their classes.
     """
 
     def __init__(self, module: _Loss) -> None:
@@ -297,13 +294,7 @@ def _innermost(loss: Loss) -> Loss:
 
 
 class Chunks:
-    """Cuts batches into chunks, and into smaller ones when memory runs out.
-
-    Parameters
-    ----------
-    size
-        Records in a chunk, or ``"auto"``.
-    """
+    """Cuts batches into chunks, and into smaller ones when memory runs out."""
 
     def __init__(self, size: int | str = "auto") -> None:
         if size != "auto" and (not isinstance(size, int) or size < 1):
