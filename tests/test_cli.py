@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage
+from coarse import point_below
 from seepage.cli import app
 from seepage.data.registry import DATA_SETS
 
@@ -210,7 +211,7 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
     assert "share of wrong predictions" in plain.stdout
     asked = ("--sigma", repr(found["sigma"]), "--json", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *asked).exit_code == 0
-    less = ("--sigma", repr(found["sigma"] * 0.999), "--json", "--max-eta", "0.5")
+    less = ("--sigma", repr(point_below(found["sigma"])), "--json", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *less).exit_code == 1
 
 

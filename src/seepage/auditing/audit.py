@@ -28,6 +28,7 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
@@ -220,7 +221,7 @@ def _check_noise(sigma: float | None, target_eta: float | None) -> None:
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the noise that meets it, and the noise to speak of.
+    """Return the target, the noise of the coarse grid that meets it, and the noise to speak of.
 
     ``worst`` is the largest leakage at a noise of one.
     """
@@ -230,7 +231,7 @@ def _choose_noise(
             "is no leakage to measure; check the target and the columns."
         )
     target = DEFAULT_ETA if target_eta is None else target_eta
-    calibrated = worst / target
+    calibrated = round_up(worst / target)
     return target, calibrated, calibrated if sigma is None else sigma
 
 
@@ -238,15 +239,19 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
     """Return why the noise is what it is, in words."""
     if sigma is not None:
         return f"The noise σ = {noise:.4g} was given."
+    coarse = (
+        "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
+        "a power of ten); a σ declared beforehand, with --sigma, depends on nothing."
+    )
     if target_eta is not None:
         return (
-            f"The noise σ = {noise:.4g} is the least with which no record leaks more than the "
-            f"η = {target_eta:.4g} that was asked for."
+            f"With the noise σ = {noise:.4g} no record leaks more than the η = {target_eta:.4g} "
+            f"that was asked for. {coarse}"
         )
     return (
-        f"No noise was given, so σ = {noise:.4g} was chosen: with it the most leaked record has "
+        f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
         "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
-        "standard deviation of its column (for a class or category: a whole level)."
+        f"standard deviation of its column (for a class or category: a whole level). {coarse}"
     )
 
 

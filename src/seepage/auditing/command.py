@@ -19,6 +19,7 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
+from seepage.core.coarse_grid import round_up
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.folders import check_folder
@@ -227,7 +228,7 @@ def _max_eta(audit: Audit, limit: float) -> Gate:
     else:
         text = (
             f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
-            f"σ = {audit.sigma * measured / limit:.4g} would be enough."
+            f"σ = {round_up(audit.sigma * measured / limit):g} would be enough."
         )
     return Gate("--max-eta", limit, measured, not over, text)
 
@@ -245,7 +246,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
         text = (
             f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
             f" {limit:g} (as low as {measured:.4g}); "
-            f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
+            f"σ = {round_up(audit.sigma * math.sqrt(limit / measured)):g} would be enough."
         )
     return Gate("--min-mse", limit, measured, not over, text)
 

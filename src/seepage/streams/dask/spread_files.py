@@ -173,10 +173,23 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     if workers is not None:
         if workers < 1:
             raise InputError(f"--workers must be at least one, not {workers}.")
-        # Its pages at a free port of this machine alone: the usual one may be taken.
-        pages = "127.0.0.1:0"
-        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": pages}
+        options = {
+            "n_workers": workers,
+            "threads_per_worker": 1,
+            # Whoever may talk to a scheduler may run programs as the one who started it, and its
+            # port is open to everyone on this machine: so it takes only who has the certificate,
+            # which is made for this cluster, kept in memory and handed to the workers alone.
+            "protocol": "tls",
+            "security": _throw_away_certificates(distributed),
+            # Its pages would ask nobody who they are: there are none, at a free port.
+            "dashboard_address": None,
+            "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},
+        }
+        no_pages: dict[str, Any] = {
+            f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")
+        }
         with (
+            import_module("dask").config.set(no_pages),
             distributed.LocalCluster(**options) as cluster,
             distributed.Client(cluster) as client,
         ):
@@ -188,3 +201,12 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         raise InputError(f"There is no Dask scheduler at {address}: {error}.") from error
     with client:
         yield client
+
+
+def _throw_away_certificates(distributed: Any) -> Any:
+    if find_spec("cryptography") is None:
+        raise InputError(
+            "--workers encrypts what its processes say to each other, which needs the package "
+            "cryptography: pip install 'seepage[dask]'"
+        )
+    return distributed.Security.temporary()
