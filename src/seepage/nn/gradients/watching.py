@@ -395,10 +395,10 @@ class WatchedNetwork:
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)
 
-    def double(self) -> WatchedNetwork:
-        """Return the network as it is watched when it runs in float64."""
-        outputs = [replace(o, dtype=torch.float64) for o in self.outputs]
-        return replace(self, problem=replace(self.problem, doubled=True), outputs=outputs)
+    def of_type(self, dtype: torch.dtype) -> WatchedNetwork:
+        """Return the network as it is watched when it runs in longer numbers."""
+        outputs = [replace(o, dtype=dtype) for o in self.outputs]
+        return replace(self, problem=replace(self.problem, wider=dtype), outputs=outputs)
 
     def bytes_per_record(self) -> int:
         """Return how much the watched outputs of one record hold."""
