@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
     from seepage.auditing.pipeline import audit
+    from seepage.auditing.release.contents import Release
+    from seepage.auditing.release.folder import load_release
     from seepage.bounds.guarantees import Guarantees, guarantees
     from seepage.core.calibration import calibrate
     from seepage.core.composition import compose
@@ -36,6 +38,7 @@ __all__ = [
     "Noise",
     "NotConvergedWarning",
     "NotTheMinimiserError",
+    "Release",
     "Result",
     "attacks",
     "audit",
@@ -48,6 +51,7 @@ __all__ = [
     "guarantees",
     "layers",
     "leakage",
+    "load_release",
     "nn",
     "parquet",
     "privacy",
