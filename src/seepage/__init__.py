@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from seepage.support.lazy import lazy_names
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
     from seepage.auditing.pipeline import audit
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from seepage.glm.leakage import leakage
     from seepage.streams.dask.source import dask_rows
     from seepage.streams.disk.source import parquet
+    from seepage.support.version import __version__
 
 __all__ = [
     "Gaussian",
@@ -40,6 +39,7 @@ __all__ = [
     "NotTheMinimiserError",
     "Release",
     "Result",
+    "__version__",
     "attacks",
     "audit",
     "bounds",

@@ -359,6 +359,60 @@ def calibrate(
     run_calibration(question, as_json=as_json)
 
 
+@app.command()
+def layers(
+    recording: Annotated[
+        Path, typer.Argument(help="Recorded updates: .npz or .safetensors of an UpdateRecorder.")
+    ],
+    property: Annotated[
+        Path,
+        typer.Option(
+            help="What is known of the clients: a table with a column node (and perhaps round), "
+            "or a JSON object of nodes."
+        ),
+    ],
+    column: Annotated[
+        str | None, typer.Option(help="The column of that table, where it has several.")
+    ] = None,
+    family: Annotated[
+        str,
+        typer.Option(help="The adversary: random_forest, logistic, gradient_boosting or mlp."),
+    ] = "random_forest",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the report (default seepage-layers; none with --json)."),
+    ] = None,
+    max_bits: Annotated[
+        float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show each client's property in the report.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Tell what recorded updates of federated learning give away about clients; write a report.
+
+    Which layer tells the property, since which round, and whose updates stand out. The exit status
+    is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    """
+    from seepage.auditing.layers_command import RecordingQuestion, run_layers
+
+    question = RecordingQuestion(
+        recording=recording,
+        property=property,
+        column=column,
+        family=family,
+        max_bits=max_bits,
+        show_values=show_values,
+        seed=seed,
+    )
+    folder = out or (None if as_json else Path("seepage-layers"))
+    passed = run_layers(question, out=folder, as_json=as_json)
+    if not passed:
+        raise typer.Exit(1)
+
+
 def _reproduction(module: str) -> Any:
     """Return a module of the papers' tables and figures, which only a clone has."""
     clone = Path(__file__).resolve().parents[2]

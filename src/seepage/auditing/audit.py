@@ -163,7 +163,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
-        versions=_versions(),
+        versions=find_versions(),
     )
 
 
@@ -291,7 +291,7 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {
