@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from seepage import privacy as privacy
     from seepage import streams as streams
     from seepage.auditing.pipeline import audit as audit
+    from seepage.auditing.release.contents import Release as Release
+    from seepage.auditing.release.folder import load_release as load_release
     from seepage.bounds.guarantees import Guarantees as Guarantees
     from seepage.bounds.guarantees import guarantees as guarantees
     from seepage.core.calibration import calibrate as calibrate

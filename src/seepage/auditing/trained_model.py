@@ -22,6 +22,7 @@ from seepage.glm.losses.families import Categorical
 from seepage.tables.source import MemorySource, Table
 
 if TYPE_CHECKING:
+    from seepage.tables.columns import TableEncoding
     from seepage.tables.source import RowSource
 
 MODELS = {
@@ -252,6 +253,7 @@ class EncodedTable:
     steps: tuple[str, ...] = ()  # what was done to the data, one sentence each
     # The records as they came, all columns of them, where they are in memory
     raw: pa.Table | None = None
+    coding: TableEncoding | None = None  # how its columns became features
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""
