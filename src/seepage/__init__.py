@@ -13,6 +13,8 @@ from seepage.support.lazy import lazy_names
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
     from seepage.auditing.pipeline import audit
+    from seepage.auditing.release.contents import Release
+    from seepage.auditing.release.folder import load_release
     from seepage.bounds.guarantees import Guarantees, guarantees
     from seepage.core.calibration import calibrate
     from seepage.core.composition import compose
@@ -35,6 +37,7 @@ __all__ = [
     "Noise",
     "NotConvergedWarning",
     "NotTheMinimiserError",
+    "Release",
     "Result",
     "__version__",
     "attacks",
@@ -48,6 +51,7 @@ __all__ = [
     "guarantees",
     "layers",
     "leakage",
+    "load_release",
     "nn",
     "parquet",
     "privacy",

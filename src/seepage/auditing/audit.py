@@ -81,7 +81,7 @@ def audit_table(
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
         )
-    _check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     if tell is not None:
         tell("fitting")
     if sensitive is not None:
@@ -111,7 +111,7 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
-    _check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
@@ -163,7 +163,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
-        versions=_versions(),
+        versions=find_versions(),
     )
 
 
@@ -205,7 +205,7 @@ def _check_sensitive(table: EncodedTable) -> None:
             )
 
 
-def _check_noise(sigma: float | None, target_eta: float | None) -> None:
+def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
     """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
@@ -291,7 +291,7 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {

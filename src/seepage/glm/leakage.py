@@ -21,9 +21,8 @@ from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import as_source, read_penalty
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.minimiser import (
     REFUSE,
     OptimumSums,
@@ -33,6 +32,7 @@ from seepage.glm.fitting.minimiser import (
 )
 from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.inputs import as_source, read_penalty
 from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished

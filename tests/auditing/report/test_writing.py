@@ -114,8 +114,8 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         real(text, file)
 
-    real = writing._write_text
-    monkeypatch.setattr(writing, "_write_text", interrupted)
+    real = writing.write_text
+    monkeypatch.setattr(writing, "write_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(make_audit(), tmp_path)
     assert listing(tmp_path) == set()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from itertools import count as counting
@@ -59,24 +60,32 @@ def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
         "model-card.md": write_card(audit),
         "report.html": render_page(audit, figures),
     }
-    writer = audit.records.writer(record_table)
+    with report_folder(out, keep) as folder:
+        table, writer = folder / "leakage.parquet", audit.records.writer(record_table)
+        if writer is None:
+            audit.records.write_folder(record_table, table)
+        else:
+            write_private(table, writer)
+        for name, text in texts.items():
+            write_private(folder / name, partial(write_text, text))
+    return out / "report.html"
+
+
+@contextmanager
+def report_folder(out: Path, keep: Sequence[Path]) -> Iterator[Path]:
+    """Give a folder to fill with a report, which takes the place of ``out`` when all is written."""
     try:
         with whole_folder(out, "report", keep) as folder:
-            if writer is None:
-                audit.records.write_folder(record_table, folder / "leakage.parquet")
-            else:
-                write_private(folder / "leakage.parquet", writer)
-            for name, text in texts.items():
-                write_private(folder / name, partial(_write_text, text))
+            yield folder
     except OSError as error:
         raise InputError(
             f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing was "
             "left behind."
         ) from error
-    return out / "report.html"
 
 
-def _write_text(text: str, file: BinaryIO) -> None:
+def write_text(text: str, file: BinaryIO) -> None:
+    """Write a text whatever it holds."""
     file.write(text.encode("utf-8", "replace"))
 
 
@@ -139,7 +148,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
     }
-    plain: dict[str, Any] = _to_plain(summary)
+    plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
@@ -170,11 +179,12 @@ def _quantiles(records: RecordLeakage, name: str) -> dict[str, float]:
     return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return plain JSON values: what is not finite becomes ``None``."""
     if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_to_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

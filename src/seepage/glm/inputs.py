@@ -128,7 +128,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
     return class_positions(labels, as_numpy(classes))
 
 
-def check_columns(model: Any, table: Table) -> None:
+def check_fitted_columns(model: Any, table: Table) -> None:
     """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
