@@ -1,9 +1,10 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-A room for every aim: an attribute of known records (``attribute``), a whole record from a released
-linear model (``record``), records from a network's gradients (``gradient``). Beside them lie the
-attacks that are one file each, the releases they are made on, and the intervals of what they
-achieve. Measures and bounds are not here: attacks only test them.
+A room for every aim: who was in the data (``membership``), an attribute of known records
+(``attribute``), a whole record from a released linear model (``record``), records from a network's
+gradients (``gradient``). Beside them lie the attacks that are one file each, the releases they are
+made on, and the intervals of what they achieve. Measures and bounds are not here: attacks only test
+them.
 
 Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.inversion import GradientInversion, GradientReconstruction
     from seepage.attacks.gradient.labels import recover_labels
     from seepage.attacks.gradient.releases import GradientReleases, release_gradients
+    from seepage.attacks.membership.inference import MembershipInference, MembershipInferenceResult
     from seepage.attacks.noisy_releases import Releases, draw_releases
     from seepage.attacks.outliers import OutlierDetection, out_of_distribution
     from seepage.attacks.property_inference import (
@@ -57,6 +59,8 @@ __all__ = [
     "InformedAdversary",
     "InversionResult",
     "LinearisedAdversary",
+    "MembershipInference",
+    "MembershipInferenceResult",
     "NominalAttribute",
     "OutlierDetection",
     "Prior",
