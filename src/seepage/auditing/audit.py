@@ -18,6 +18,7 @@ import numpy as np
 import seepage
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.measures import measure
+from seepage.auditing.risks import find_risks, with_gains
 from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
 from seepage.auditing.trained_model import (
     EncodedTable,
@@ -137,11 +138,17 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+    say("who was in the data, and guesses")
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
+    attributes = found.attributes(noise, (table.target, kind, spread))
+    records = found.records(noise)
+    risks = None
+    if isinstance(trained.source, RecordsInMemory):
+        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
         source=name,
         target=table.target,
@@ -152,10 +159,10 @@ def audit_model(
         sigma_reason=_sigma_reason(sigma, target_eta, noise),
         released=found.released,
         steps=tuple(steps),
-        attributes=found.attributes(noise, (table.target, kind, spread)),
+        attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset(noise),
         curve=curve,
-        records=found.records(noise),
+        records=records,
         groupings=tuple(found.grouping(column, noise) for column in table.groups),
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
@@ -163,6 +170,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
+        risks=risks,
         versions=find_versions(),
     )
 
