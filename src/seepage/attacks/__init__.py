@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     )
     from seepage.attacks.gradient.inversion import GradientInversion, GradientReconstruction
     from seepage.attacks.gradient.labels import recover_labels
-    from seepage.attacks.gradient.releases import GradientReleases, release_gradients
+    from seepage.attacks.gradient.releases import (
+        GradientReleases,
+        release_gradients,
+        release_updates,
+    )
     from seepage.attacks.noisy_releases import Releases, draw_releases
     from seepage.attacks.outliers import OutlierDetection, out_of_distribution
     from seepage.attacks.property_inference import (
@@ -43,6 +47,11 @@ if TYPE_CHECKING:
         ReconstructionErrors,
         categorical_accuracy,
         reconstruction_errors,
+    )
+    from seepage.attacks.remedies_compared import (
+        RemedyComparison,
+        RemedyOutcome,
+        compare_remedies,
     )
 
 __all__ = [
@@ -65,10 +74,13 @@ __all__ = [
     "Reconstruction",
     "ReconstructionErrors",
     "Releases",
+    "RemedyComparison",
+    "RemedyOutcome",
     "WhiteBox",
     "attack_layers",
     "categorical_accuracy",
     "compare_images",
+    "compare_remedies",
     "draw_releases",
     "haarpsi",
     "out_of_distribution",
@@ -76,6 +88,7 @@ __all__ = [
     "reconstruction_errors",
     "recover_labels",
     "release_gradients",
+    "release_updates",
     "ssim",
 ]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from seepage.layers.federated.gradients import LayerGradients
     from seepage.layers.federated.local_training import LocalTraining
     from seepage.layers.federated.recording import record_gradients, record_updates
+    from seepage.layers.federated.remedies import UpdateRemedy
     from seepage.layers.federated.rounds import FederatedRun, Update, simulate
     from seepage.layers.layer_audit import LayerAudit, audit, audit_updates
     from seepage.layers.measures.per_layer import PerLayer
@@ -35,6 +36,7 @@ __all__ = [
     "PropertyBatches",
     "Update",
     "UpdateLeakage",
+    "UpdateRemedy",
     "audit",
     "audit_updates",
     "property_batches",
