@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from seepage.support.lazy import lazy_names
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
     from seepage.auditing.pipeline import audit
+    from seepage.auditing.release.contents import Release
+    from seepage.auditing.release.folder import load_release
     from seepage.bounds.guarantees import Guarantees, guarantees
     from seepage.core.calibration import calibrate
     from seepage.core.composition import compose
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from seepage.glm.leakage import leakage
     from seepage.streams.dask.source import dask_rows
     from seepage.streams.disk.source import parquet
+    from seepage.support.version import __version__
 
 __all__ = [
     "Gaussian",
@@ -36,7 +37,9 @@ __all__ = [
     "Noise",
     "NotConvergedWarning",
     "NotTheMinimiserError",
+    "Release",
     "Result",
+    "__version__",
     "attacks",
     "audit",
     "bounds",
@@ -48,6 +51,7 @@ __all__ = [
     "guarantees",
     "layers",
     "leakage",
+    "load_release",
     "nn",
     "parquet",
     "privacy",

@@ -28,10 +28,12 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
+from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
@@ -39,6 +41,7 @@ SEPARABLE_L2 = 1e-2
 DEFAULT_ETA = 1.0
 FEWEST_ROWS = 10
 
+_SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -78,7 +81,7 @@ def audit_table(
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
         )
-    check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     if tell is not None:
         tell("fitting")
     if sensitive is not None:
@@ -108,7 +111,7 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
-    check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
@@ -134,7 +137,8 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-    target_kind = _kind_for(settings.model, table.target_kind)
+    # A count may be given to a linear model as a number.
+    target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
@@ -159,7 +163,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
-        versions=_versions(),
+        versions=find_versions(),
     )
 
 
@@ -190,11 +194,6 @@ def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None
     return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
 
 
-def _kind_for(model: str, target_kind: str) -> str:
-    """Return what the label is to the model: a count may be given to a linear one as a number."""
-    return {"linear": "numeric", "poisson": "count"}.get(model, target_kind)
-
-
 def _check_sensitive(table: EncodedTable) -> None:
     """Refuse sensitive columns that the model does not use."""
     known = [a.name for a in table.attributes] + [table.target]
@@ -206,17 +205,23 @@ def _check_sensitive(table: EncodedTable) -> None:
             )
 
 
-def check_noise(sigma: float | None, target_eta: float | None) -> None:
-    """Refuse a noise or a target that is no positive number."""
+def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
+    """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None and not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+        if number is None:
+            continue
+        check_positive(number, name)
+        if not _SMALLEST <= number <= 1 / _SMALLEST:
+            raise InputError(
+                f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
+                "its square could not be told from zero or infinity."
+            )
 
 
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the noise that meets it, and the noise to speak of.
+    """Return the target, the noise of the coarse grid that meets it, and the noise to speak of.
 
     ``worst`` is the largest leakage at a noise of one.
     """
@@ -226,7 +231,7 @@ def _choose_noise(
             "is no leakage to measure; check the target and the columns."
         )
     target = DEFAULT_ETA if target_eta is None else target_eta
-    calibrated = worst / target
+    calibrated = round_up(worst / target)
     return target, calibrated, calibrated if sigma is None else sigma
 
 
@@ -234,15 +239,19 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
     """Return why the noise is what it is, in words."""
     if sigma is not None:
         return f"The noise σ = {noise:.4g} was given."
+    coarse = (
+        "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
+        "a power of ten); a σ declared beforehand, with --sigma, depends on nothing."
+    )
     if target_eta is not None:
         return (
-            f"The noise σ = {noise:.4g} is the least with which no record leaks more than the "
-            f"η = {target_eta:.4g} that was asked for."
+            f"With the noise σ = {noise:.4g} no record leaks more than the η = {target_eta:.4g} "
+            f"that was asked for. {coarse}"
         )
     return (
-        f"No noise was given, so σ = {noise:.4g} was chosen: with it the most leaked record has "
+        f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
         "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
-        "standard deviation of its column (for a class or category: a whole level)."
+        f"standard deviation of its column (for a class or category: a whole level). {coarse}"
     )
 
 
@@ -282,7 +291,7 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {

@@ -403,6 +403,12 @@ def worst_record(trained: TrainedModel) -> float:
     return max(float(eta.max()) for eta in trained.source.each(ask, "records"))
 
 
+def record_leakage(trained: TrainedModel) -> np.ndarray:
+    """Return the leakage of every record with its label at σ = 1."""
+    ask = partial(_eta, questions=_questions(trained), sigma=1.0)
+    return np.concatenate(list(trained.source.each(ask, "records")))
+
+
 def _questions(trained: TrainedModel) -> RecordQuestions:
     return RecordQuestions(
         release=release_of(trained.model, trained.source, Gaussian(1.0), "raise"),

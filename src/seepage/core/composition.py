@@ -7,6 +7,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
+from seepage.core.finite_changes import ComposedChanges, FiniteChanges
 from seepage.core.jacobian import Release, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
@@ -97,6 +98,10 @@ class ComposedRelease(Release):
         if chunk.X is self.template.X:
             return self.template
         return ComposedJacobian([part.jacobian(chunk) for part in self.parts])
+
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far all releases move together: squared distances add."""
+        return ComposedChanges([part.finite_changes() for part in self.parts])
 
 
 class ComposedJacobian(ReleaseJacobian):

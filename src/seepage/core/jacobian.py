@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.finite_changes import FiniteChanges
 from seepage.core.spectra import (
     DENSE_LIMIT,
     dense_largest,
@@ -329,6 +330,13 @@ class Release(ABC):
     @abstractmethod
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of a chunk, exact for each of them."""
+
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far the release moves when a record leaves or is another."""
+        raise InputError(
+            "How far this release moves when a record leaves or changes is not known; risks are "
+            "told for linear models of a table in memory."
+        )
 
     def merged(self, other: Release) -> Release | None:
         """Return both releases as one where that is simpler than their composition."""

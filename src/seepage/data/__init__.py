@@ -2,7 +2,7 @@
 
 For the demo, the papers and the tests: nothing that measures needs this room. ``registry`` says
 what there is, ``obtain`` and ``download`` bring it here, ``readers`` know the file formats,
-``tables``, ``images`` and ``faces`` load the sets, and ``prepare`` makes learning problems of them.
+``loaders`` load the sets, and ``prepare`` makes learning problems of them.
 Everything is imported on first use, so that ``import seepage.data`` costs next to nothing.
 """
 
@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.data.faces import load_celeba, load_lfw, load_pubfig
-    from seepage.data.images import load_cifar10, load_mnist, load_pneumoniamnist
+    from seepage.data.loaders import (
+        load_adult,
+        load_bundled,
+        load_celeba,
+        load_cifar10,
+        load_iwpc,
+        load_lfw,
+        load_mnist,
+        load_pneumoniamnist,
+        load_pubfig,
+    )
     from seepage.data.obtain import fetch, locate
     from seepage.data.prepare import (
         adult_one_hot,
@@ -24,7 +33,6 @@ if TYPE_CHECKING:
     )
     from seepage.data.registry import DATA_SETS
     from seepage.data.structures import Faces, Images, ImageSet, Problem, Records, Tabular
-    from seepage.data.tables import load_adult, load_bundled, load_iwpc
 
 __all__ = [
     "DATA_SETS",

@@ -1,16 +1,18 @@
 """Generalized linear models: their losses, their fits, and what releasing them leaks.
 
-From the bottom up: ``losses``, ``fitting`` (objectives and minimisers), ``estimators``,
-``adapters`` (models of other libraries), ``jacobian`` (the closed forms of a release's Jacobian)
-and ``reweighting``; ``leakage`` is the door. Everything that knows the shape of a GLM belongs here,
-and nothing that would do for any release.
+From the bottom up: ``inputs`` (what callers hand in), ``losses``, ``fitting`` (objectives and
+minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
+libraries), ``jacobian`` (the closed forms of a release's Jacobian) and ``reweighting``; ``leakage``
+is the door. Everything that knows the shape of a GLM belongs here, and nothing that would do for
+any release.
 """
 
-from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
-from seepage.glm.estimators.regressors import (
+from seepage.glm.estimators import (
     GeneralizedLinearRegression,
     LinearRegression,
+    LogisticRegression,
     PoissonRegression,
+    SoftmaxRegression,
 )
 from seepage.glm.losses.families import Family, get_family, register_family
 from seepage.glm.reweighting.reweight import Reweighting, reweight

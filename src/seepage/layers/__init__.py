@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from seepage.layers.federated.remedies import UpdateRemedy
     from seepage.layers.federated.rounds import FederatedRun, Update, simulate
     from seepage.layers.layer_audit import LayerAudit, audit, audit_updates
+    from seepage.layers.measures.first_round import RoundByRound, since_when
     from seepage.layers.measures.per_layer import PerLayer
     from seepage.layers.measures.property_batches import PropertyBatches, property_batches
     from seepage.layers.measures.sensitivity import sensitivity
+    from seepage.layers.measures.standing_out import StandingOut, standing_out
     from seepage.layers.measures.update_leakage import UpdateLeakage, update_leakage
     from seepage.layers.measures.v_information import FewGroupsWarning, v_information
+    from seepage.layers.recording_audit import RecordingAudit, audit_recording
 
 __all__ = [
     "FederatedRun",
@@ -34,16 +37,22 @@ __all__ = [
     "LocalTraining",
     "PerLayer",
     "PropertyBatches",
+    "RecordingAudit",
+    "RoundByRound",
+    "StandingOut",
     "Update",
     "UpdateLeakage",
     "UpdateRemedy",
     "audit",
+    "audit_recording",
     "audit_updates",
     "property_batches",
     "record_gradients",
     "record_updates",
     "sensitivity",
     "simulate",
+    "since_when",
+    "standing_out",
     "update_leakage",
     "v_information",
 ]

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         RunSusceptibility,
         SampledBatchWarning,
     )
-    from seepage.nn.susceptibility.plis import plis
-    from seepage.nn.susceptibility.result import Susceptibility
+    from seepage.nn.susceptibility.plis import Susceptibility, plis
     from seepage.nn.training.opacus import attach
     from seepage.nn.training.private_sgd import PrivateSGD
 

@@ -169,12 +169,8 @@ class CandidateModels:
 class NewtonModels(CandidateModels):
     """Candidate models by warm Newton steps, all computed once and held: K times the rows.
 
-    Attributes
-    ----------
-    further
-        How many candidates took further steps, with gradients over all rows.
-    refitted
-        How many candidates had to be refitted from scratch.
+    ``further`` counts the candidates that took further steps, with gradients over all rows, and
+    ``refitted`` those that had to be refitted from scratch.
     """
 
     def __init__(self, *arguments: Any) -> None:

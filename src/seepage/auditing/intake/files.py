@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.errors import InputError, not_whole
+from seepage.errors import InputError, not_utf8, not_whole
 from seepage.tables.columns import Column, decoded, is_text
 from seepage.tables.names import counted, listed, printable, unique
 
@@ -355,9 +355,7 @@ def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
         table.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:  # in cells, and in names
         if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
-            raise InputError(
-                f"{path.name} holds text that is not UTF-8; write it again as UTF-8."
-            ) from error
+            raise not_utf8(path.name) from error
         raise not_whole(path.name, kind) from error
 
 

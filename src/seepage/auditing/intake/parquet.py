@@ -21,7 +21,14 @@ from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches
 from seepage.streams.disk.source import ParquetRows, sum_pieces
-from seepage.tables.columns import Piece, TableEncoding, complete_rows, plain_type, rows_in
+from seepage.tables.columns import (
+    Piece,
+    TableEncoding,
+    complete_rows,
+    plain_type,
+    refuse_repeated,
+    rows_in,
+)
 from seepage.tables.source import RowSource
 
 
@@ -38,6 +45,7 @@ class TableInChunks(TableToAudit):
         """Return the table of data as they are."""
         if not batches.rows:
             raise InputError("The Parquet data have no rows.")
+        refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:

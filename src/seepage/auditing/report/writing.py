@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
-from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from itertools import count as counting
@@ -40,83 +38,55 @@ from seepage.auditing.report.words import (
 )
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.support.files import Writer, write_private_together
+from seepage.support.files import write_private
+from seepage.support.folders import whole_folder
 from seepage.tables.names import counted
 
 _SHOWN = 5  # columns on the card
 
 
-def write_report(audit: Audit, out: Path) -> Path:
+def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
     """Write an audit into the folder ``out`` and return the path of its page.
 
     ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
-    ``summary.json``, ``model-card.md`` and ``figures/*.svg``, readable by their owner only. Files
-    of an earlier report in the same folder are replaced.
+    ``summary.json``, ``model-card.md``, ``figures/*.svg`` and ``manifest.json``, which lists them,
+    readable by their owner only. An earlier report there is replaced, in one step; a folder that
+    holds anything else is refused. ``keep`` names files that must stay as they are: the inputs.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out.name!r} is a file: name a folder for the report with --out.")
     figures = draw_figures(audit)
-    texts = {out / "figures" / f"{figure.name}.svg": figure.file for figure in figures}
+    texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
     texts |= {
-        out / "summary.json": to_json(audit),
-        out / "model-card.md": write_card(audit),
-        out / "report.html": render_page(audit, figures),
+        "summary.json": to_json(audit),
+        "model-card.md": write_card(audit),
+        "report.html": render_page(audit, figures),
     }
-    table = out / "leakage.parquet"
-    writer = audit.records.writer(record_table)
-    files: dict[Path, Writer] = {} if writer is None else {table: writer}
-    for path, text in texts.items():
-        files[path] = partial(_write_text, text)
-    ours = not out.exists()
+    with report_folder(out, keep) as folder:
+        table, writer = folder / "leakage.parquet", audit.records.writer(record_table)
+        if writer is None:
+            audit.records.write_folder(record_table, table)
+        else:
+            write_private(table, writer)
+        for name, text in texts.items():
+            write_private(folder / name, partial(write_text, text))
+    return out / "report.html"
+
+
+@contextmanager
+def report_folder(out: Path, keep: Sequence[Path]) -> Iterator[Path]:
+    """Give a folder to fill with a report, which takes the place of ``out`` when all is written."""
     try:
-        _make_private(out)
-        with _aside(table, whatever=writer is None):
-            if writer is None:
-                audit.records.write_folder(record_table, table)
-            write_private_together(files)
+        with whole_folder(out, "report", keep) as folder:
+            yield folder
     except OSError as error:
-        if ours:
-            for folder in (out / "figures", out):
-                with suppress(OSError):
-                    folder.rmdir()
         raise InputError(
             f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing was "
             "left behind."
         ) from error
-    for left in (out / "figures").glob("*.svg"):  # of an earlier audit with other groups
-        if left not in texts and left.stem.partition("-")[0] in {"attributes", "groups", "curve"}:
-            left.unlink()
-    return out / "report.html"
 
 
-def _write_text(text: str, file: BinaryIO) -> None:
+def write_text(text: str, file: BinaryIO) -> None:
+    """Write a text whatever it holds."""
     file.write(text.encode("utf-8", "replace"))
-
-
-@contextmanager
-def _aside(table: Path, whatever: bool) -> Iterator[None]:
-    """Keep an earlier table out of the way, and bring it back if no new report comes about.
-
-    A file is replaced as all others are, unless ``whatever`` is there must go.
-    """
-    with tempfile.TemporaryDirectory(dir=table.parent, prefix=".earlier-") as kept:
-        earlier = Path(kept) / table.name
-        if table.is_dir() or (whatever and table.exists()):
-            table.rename(earlier)
-        try:
-            yield
-        except BaseException:
-            if whatever and table.is_dir():
-                shutil.rmtree(table)
-            if earlier.exists():
-                earlier.rename(table)
-            raise
-
-
-def _make_private(out: Path) -> None:
-    if not out.exists():
-        out.mkdir(parents=True)
-        out.chmod(0o700)
 
 
 def record_table(records: SomeRecords) -> pa.Table:
@@ -178,7 +148,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
     }
-    plain: dict[str, Any] = _to_plain(summary)
+    plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
@@ -209,11 +179,12 @@ def _quantiles(records: RecordLeakage, name: str) -> dict[str, float]:
     return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return plain JSON values: what is not finite becomes ``None``."""
     if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_to_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -179,7 +179,10 @@ def check_stationarity(
 
 
 def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
-    """Do the same with the sums over the records, and the Hessian, at hand."""
+    """Return the step that :func:`check_stationarity` is about from sums over the records.
+
+    For those who have these, and the Hessian, at hand.
+    """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
     gradient = sums.penalised_gradient(fit)

@@ -99,13 +99,9 @@ class Optimum:
 def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
 
-    Raises
-    ------
-    NotTheMinimiserError
-        Where it is not near, unless ``on_mismatch`` is ``"warn"``: then the coefficients are taken
-        as they are.
-    InputError
-        Where there is no unique minimiser, or none to working precision.
+    Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
+    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
+    data with no unique minimiser, or none to working precision.
     """
     fit, X, centre = shifted(fit, X)
     objective = Objective.of(fit, X)

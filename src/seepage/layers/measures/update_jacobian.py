@@ -68,8 +68,8 @@ class LocalRun:
 
     def double(self) -> LocalRun:
         """Return the same run in float64."""
-        wide = replace(self.problem, doubled=True)
-        return replace(self, problem=wide, batch=self.batch.double())
+        wide = replace(self.problem, wider=torch.float64)
+        return replace(self, problem=wide, batch=self.batch.of_type(torch.float64))
 
     def sent(self, z: Tensor, differentiable: bool = False) -> Tensor:
         """Return what is sent with these records, ``(P,)``; differentiable in ``z`` if asked."""

@@ -21,8 +21,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     finite_change,
+    longer_types,
     record_gradients,
-    worth_doubling,
 )
 from seepage.nn.jacobian.probes import dense_probe
 from seepage.nn.jacobian.pullbacks import radial_pull
@@ -60,11 +60,13 @@ def check_derivative(
     differences agree with a derivative at no step, and only one that vanishes beside a clear
     difference is refused.
     """
-    if worth_doubling(network.problem, batch):
-        try:  # what holds numbers of another type, in a loss or a module, does not take this
-            return _check(network.double(), batch.double(), scale, way, kinked)
+    for dtype in longer_types(network.problem, batch):
+        try:
+            return _check(network.of_type(dtype), batch.of_type(dtype), scale, way, kinked)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, _UndifferentiableError):
-            pass
+            continue  # what holds numbers of another type, in a loss or a module, takes no others
     try:
         _check(network, batch, scale, way, kinked)
     except _UndifferentiableError as refusal:

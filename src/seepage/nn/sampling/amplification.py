@@ -172,18 +172,10 @@ class Amplification:
         self._told = False
 
     def factors(self, lengths: Tensor, noise: float, sensitivity: float, step: int) -> Tensor:
-        """Return κ of each record.
+        """Return κ of each record, given the norms ``‖g̃‖`` of their clipped gradients.
 
-        Parameters
-        ----------
-        lengths
-            The norms of the records' clipped gradients, ``‖g̃‖``.
-        noise
-            The standard deviation of the noise on the sum.
-        sensitivity
-            The largest norm that any clipped gradient can have.
-        step
-            Which step it is, counted from one.
+        ``noise`` is the standard deviation of the noise on the sum, ``sensitivity`` the largest
+        norm that any clipped gradient can have; steps are counted from one.
         """
         if self.budget is not None:
             kappa = self._theorem4(self.budget, noise, sensitivity, step)

@@ -16,6 +16,7 @@ from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
 _SAME_SIZE = 12  # Poisson batches of one size in a row: far less likely than one in a million
 _REPEATS = 40.0  # expected repetitions before their absence is believed
 _SURE = 8.0  # standard deviations
+_FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int) -> Tensor:
@@ -132,7 +133,8 @@ class SamplerCheck:
         if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
             return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
         # Of independent draws, entries²/(2 records) repeat an earlier one (while that is small).
-        expected = self.entries - self.records * -math.expm1(self.steps * _log1m(rate))
+        log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
+        expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= _REPEATS and repeats < expected / 4:
             return (
                 f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
@@ -142,20 +144,9 @@ class SamplerCheck:
 
     def facts(self) -> dict[str, int]:
         """Return what has been seen so far."""
-        return {
-            "steps": self.steps,
-            "entries": self.entries,
-            "same_size": self.same_size,
-            "last_size": self.last_size,
-            "warned": int(self.warned),
-        }
+        return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
         """Go on from what :meth:`facts` gave."""
-        self.steps, self.entries = facts["steps"], facts["entries"]
-        self.same_size, self.last_size = facts["same_size"], facts["last_size"]
-        self.warned = bool(facts["warned"])
-
-
-def _log1m(rate: float) -> float:
-    return math.log1p(-rate) if rate < 1 else -math.inf
+        for name in _FACTS:
+            setattr(self, name, facts[name])

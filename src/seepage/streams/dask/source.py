@@ -121,12 +121,9 @@ class DaskRows(RowSource):
             f"{len(self.names):,} features, {self.target!r}>"
         )
 
-    def classes(self) -> np.ndarray:
-        """Return the different labels, sorted."""
-        return self._classes
-
     @cached_property
-    def _classes(self) -> np.ndarray:
+    def classes(self) -> np.ndarray:
+        """The different labels, sorted."""
         return self._find_classes()
 
     def total(
