@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_gram_diagonal
@@ -239,7 +239,7 @@ class BlockAndRest:
 
 
 def _write_out(
-    chunk: Chunk, release: Release, unknowns: Unknowns, positions: np.ndarray, rest: bool
+    chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
     """Return a chunk's part of the block at these positions of the table, from products."""
     jacobian = release.jacobian(chunk)

@@ -2,7 +2,7 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`Release` gives it for
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease` gives it for
 any chunk of them, and :class:`Refits` is the same question for changes that are not small.
 """
 
@@ -300,7 +300,7 @@ class ReleaseJacobian(ABC):
             yield self.adjoint(unit, unknowns, rows)
 
 
-class Release(ABC):
+class MeasuredRelease(ABC):
     """What leaves, as records that come in chunks see it: plain data, which workers are sent.
 
     Attributes
@@ -313,7 +313,7 @@ class Release(ABC):
     template: ReleaseJacobian
 
     @property
-    def parts(self) -> list[Release]:
+    def parts(self) -> list[MeasuredRelease]:
         """The single releases that it is made of."""
         return [self]
 
@@ -338,7 +338,7 @@ class Release(ABC):
             "told for linear models of a table in memory."
         )
 
-    def merged(self, other: Release) -> Release | None:
+    def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None
 
