@@ -2,8 +2,9 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease` gives it for
-any chunk of them, and :class:`Refits` is the same question for changes that are not small.
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
+gives it for any chunk of them, and :class:`Refits` is the same question for changes that are not
+small.
 """
 
 from __future__ import annotations
