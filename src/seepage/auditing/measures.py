@@ -34,7 +34,7 @@ from seepage.auditing.findings import (
     count_into,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.unknowns import Unknowns
@@ -63,7 +63,7 @@ class RecordQuestions:
     the label last.
     """
 
-    release: Release  # the model and its noise
+    release: MeasuredRelease  # the model and its noise
     attributes: tuple[Attribute, ...]  # the caller's columns
     # How the features move with them; see :func:`seepage.auditing.trained_model.basis_of`
     basis: np.ndarray | None

@@ -7,25 +7,22 @@ is the door. Everything that knows the shape of a GLM belongs here, and nothing 
 any release.
 """
 
-from seepage.glm.estimators import (
-    GeneralizedLinearRegression,
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-from seepage.glm.losses.families import Family, get_family, register_family
-from seepage.glm.reweighting.reweight import Reweighting, reweight
+from __future__ import annotations
 
-__all__ = [
-    "Family",
-    "GeneralizedLinearRegression",
-    "LinearRegression",
-    "LogisticRegression",
-    "PoissonRegression",
-    "Reweighting",
-    "SoftmaxRegression",
-    "get_family",
-    "register_family",
-    "reweight",
-]
+from typing import TYPE_CHECKING
+
+from seepage.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seepage.glm.estimators import GeneralizedLinearRegression as GeneralizedLinearRegression
+    from seepage.glm.estimators import LinearRegression as LinearRegression
+    from seepage.glm.estimators import LogisticRegression as LogisticRegression
+    from seepage.glm.estimators import PoissonRegression as PoissonRegression
+    from seepage.glm.estimators import SoftmaxRegression as SoftmaxRegression
+    from seepage.glm.losses.families import Family as Family
+    from seepage.glm.losses.families import get_family as get_family
+    from seepage.glm.losses.families import register_family as register_family
+    from seepage.glm.reweighting.reweight import Reweighting as Reweighting
+    from seepage.glm.reweighting.reweight import reweight as reweight
+
+__getattr__, __dir__ = lazy_names(__name__, globals())

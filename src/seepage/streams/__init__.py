@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.streams.disk.source import ParquetRows, parquet
-    from seepage.tables.source import Chunk, RowSource
-
-__all__ = ["Chunk", "ParquetRows", "RowSource", "parquet"]
+    from seepage.streams.disk.source import ParquetRows as ParquetRows
+    from seepage.streams.disk.source import parquet as parquet
+    from seepage.tables.source import Chunk as Chunk
+    from seepage.tables.source import RowSource as RowSource
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

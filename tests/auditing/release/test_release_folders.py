@@ -14,7 +14,7 @@ from release_cases import patients, people
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.auditing.release.ledger import Ledger
+from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER
 from seepage.cli import app
@@ -136,7 +136,7 @@ def test_rare_columns_are_dropped_when_asked(run, tmp_path):
 
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert run("patients.parquet", "--target", "response", "--sigma", "0.1").exit_code == 0
-    ledger = Ledger.read(tmp_path / "seepage-ledger.json")
+    ledger = ReleaseLedger.read(tmp_path / "seepage-ledger.json")
     assert stat.S_IMODE((tmp_path / "seepage-ledger.json").stat().st_mode) == 0o600
     alone = Procedure(target="response").prepare(patients())
     assert alone.sigma == 0.1
@@ -157,16 +157,16 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
 
 def test_records_are_told_by_a_column_if_one_is_named(tmp_path):
     table = people()
-    ledger = Ledger()
+    ledger = ReleaseLedger()
     changed = table.set_column(0, "age", [[50.0] * 120])
     assert ledger.records(table, None) != ledger.records(changed, None)
     assert ledger.records(table, "number") == ledger.records(changed, "number")
-    assert Ledger().records(table, None) != ledger.records(table, None)  # another key
+    assert ReleaseLedger().records(table, None) != ledger.records(table, None)  # another key
     with pytest.raises(InputError, match="no column 'id'"):
         ledger.records(table, "id")
     (tmp_path / "ledger.json").write_text('{"format": "seepage-ledger/1"}')
     with pytest.raises(InputError, match="is no ledger"):
-        Ledger.read(tmp_path / "ledger.json")
+        ReleaseLedger.read(tmp_path / "ledger.json")
 
 
 def test_what_sp_release_returns_becomes_a_release(tmp_path):

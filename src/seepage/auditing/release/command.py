@@ -13,7 +13,7 @@ import typer
 from seepage.auditing.command import progress
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.release.folder import write_release
-from seepage.auditing.release.ledger import Ledger
+from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
 from seepage.auditing.release.procedure import Domain, Procedure
 from seepage.auditing.report import write_report
@@ -45,7 +45,7 @@ def run_release(
         if name not in raw.column_names:
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with only_writer(ledger):
-        before = Ledger.read(ledger)
+        before = ReleaseLedger.read(ledger)
         with progress() as tell:
             made = make_release(replace(procedure, ledger=before), raw, name=table.name, tell=tell)
         # The ledger first: a release that it does not know must never exist.

@@ -27,14 +27,14 @@ FORMAT = "seepage-ledger/1"
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class ReleaseLedger:
     """What earlier releases told about records, each known by a keyed hash."""
 
     key: bytes = field(default_factory=lambda: os.urandom(32))
     releases: tuple[dict[str, Any], ...] = ()  # what was released, and ``eta`` by record
 
     @classmethod
-    def read(cls, path: Path) -> Ledger:
+    def read(cls, path: Path) -> ReleaseLedger:
         """Return the ledger in a file; a new one where there is none."""
         if not path.exists():
             return cls()
@@ -82,9 +82,11 @@ class Ledger:
             total += np.asarray([known.get(record, 0.0) ** 2 for record in records])
         return total
 
-    def with_release(self, about: dict[str, Any], records: list[str], eta: np.ndarray) -> Ledger:
+    def with_release(
+        self, about: dict[str, Any], records: list[str], eta: np.ndarray
+    ) -> ReleaseLedger:
         """Return the ledger with one more release."""
         told: dict[str, float] = {}
         for record, value in zip(records, eta.tolist(), strict=True):
             told[record] = max(value, told.get(record, 0.0))
-        return Ledger(self.key, (*self.releases, about | {"eta": told}))
+        return ReleaseLedger(self.key, (*self.releases, about | {"eta": told}))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
@@ -201,7 +201,7 @@ class UpdateJacobian(ReleaseJacobian):
         return found
 
 
-class UpdateRelease(Release):
+class UpdateRelease(MeasuredRelease):
     """One noisy update of a client, whose records are all in memory.
 
     Parameters
