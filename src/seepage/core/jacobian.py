@@ -2,8 +2,9 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease` gives it for
-any chunk of them, and :class:`Refits` is the same question for changes that are not small.
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
+gives it for any chunk of them, and :class:`Refits` is the same question for changes that are not
+small.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from seepage.core.spectra import (
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time

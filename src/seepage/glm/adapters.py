@@ -43,9 +43,7 @@ from seepage.glm.losses.families import (
     gaussian,
     poisson,
 )
-from seepage.tables.source import Table, as_numpy, place_like
-
-Array = Any  # any array of the array API standard
+from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SUPPORTED = (
     "seepage.glm's LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression and "

@@ -39,9 +39,8 @@ from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_invers
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
 from seepage.glm.losses.families import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
-Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -23,8 +22,8 @@ from array_api_compat import array_namespace, device
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError, nearest
 from seepage.glm.losses.derivative_check import check_derivatives
+from seepage.tables.source import Array
 
-Array = Any  # any array of the array API standard
 Elementwise = Callable[[Array, Array], Array]
 
 
