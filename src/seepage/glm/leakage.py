@@ -37,7 +37,7 @@ from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 

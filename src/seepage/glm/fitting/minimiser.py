@@ -27,7 +27,7 @@ from seepage.glm.fitting.objective import (
     norm,
     penalised,
 )
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.tables.source import Array
 

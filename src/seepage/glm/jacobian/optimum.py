@@ -27,7 +27,7 @@ from seepage.glm.fitting.minimiser import (
     optimum_sums,
 )
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, penalised
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for
 from seepage.support.double_double import Double, product
 from seepage.tables.source import Array

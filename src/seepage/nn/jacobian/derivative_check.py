@@ -121,7 +121,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _ToldAndSeen:
     """What derivatives tell of the change of every record's gradient, and what differences see."""
 
     at: Callable[[float], tuple[Tensor, Tensor]]  # over a step of this size: told and seen, (B,)
@@ -144,11 +144,12 @@ class _Comparison:
             return wrong, told, seen
         double = seen.dtype == torch.float64
         second = self.step * (1 / 64 if double else 2)
-        again = self.at(second)
-        error = (again[1] - seen).abs()
-        wrong &= (
-            self._far(*again, second, 0.0) if double else self._far(told, seen, self.step, error)
-        )
+        told_then, seen_then = self.at(second)
+        error = (seen_then - seen).abs()
+        if double:
+            wrong &= self._far(told_then, seen_then, second, 0.0)
+        else:
+            wrong &= self._far(told, seen, self.step, error)
         if kinked:
             wrong &= error < seen / 2
         return wrong, told, seen
@@ -160,7 +161,7 @@ class _Comparison:
         return (told - seen).abs() > slack + 2 * error
 
 
-def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
+def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
     """Compare ``‖Jv‖``."""
     found = inner_products(network, batch, v[None])
     told = found.dd[0].sqrt()
@@ -168,10 +169,10 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> 
     def at(step: float) -> tuple[Tensor, Tensor]:
         return told, _change(network, batch, v, step).squared.sqrt()
 
-    return _Comparison(at, found.norms, h)
+    return _ToldAndSeen(at, found.norms, h)
 
 
-def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
+def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
     """Compare ``ĝ·Jv = v·Jᵀĝ``, with what is across to it from the difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
@@ -183,14 +184,14 @@ def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Co
         across = (change.squared - slope**2).clamp(min=0.0)
         return (across + along**2).sqrt(), (across + slope**2).sqrt()
 
-    return _Comparison(at, norms, h)
+    return _ToldAndSeen(at, norms, h)
 
 
 def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
     return finite_change(network.problem, network, batch, v, h, NoClip())
 
 
-def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
+def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
     """Compare ``u·Jv`` for the direction ``u`` of each record's own change, one by one."""
     problem = network.problem
 
@@ -203,7 +204,7 @@ def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _C
         told = [_told_along(network, batch, v, k, change[k], seen[k]) for k in range(len(batch))]
         return torch.stack(told), seen
 
-    return _Comparison(at, gradients(1, 0.0).norm(dim=1), h)
+    return _ToldAndSeen(at, gradients(1, 0.0).norm(dim=1), h)
 
 
 def _told_along(
