@@ -243,6 +243,85 @@ def audit(
 
 
 @app.command()
+def release(
+    table: Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")],
+    target: Target,
+    model: ModelKind = None,
+    l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
+    sigma: Annotated[
+        float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+    ] = None,
+    target_eta: Annotated[
+        float, typer.Option(help="The most a record may leak over all releases of the ledger.")
+    ] = 1.0,
+    drop: Drop = None,
+    categorical: Codes = None,
+    quantity: Quantities = None,
+    missing: Annotated[
+        str, typer.Option(help="Rows with missing values: refuse or drop.")
+    ] = "refuse",
+    no_header: NoHeader = False,
+    names: Names = None,
+    rare: Annotated[
+        str,
+        typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
+    ] = "refuse",
+    least_holders: Annotated[
+        int, typer.Option(help="Records that must have a value before its name may leave.")
+    ] = 10,
+    identity: Annotated[
+        str | None, typer.Option(help="The column that tells records in the ledger; not used else.")
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(help="column=low:high: the ends of a column, known to all; repeat for more."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
+    ] = Path("seepage-release"),
+    report: Annotated[Path, typer.Option(help="The folder of the private report.")] = Path(
+        "seepage-audit"
+    ),
+    ledger: Annotated[Path, typer.Option(help="The private file that remembers releases.")] = Path(
+        "seepage-ledger.json"
+    ),
+) -> None:
+    """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
+
+    Everything that leaves is listed with its protection; the most exposed records are left out and
+    replaced to see which published figures would change. The exit status is 0 when the release was
+    written, 2 for bad input, and 3 where seepage itself failed.
+    """
+    from seepage.auditing.release.command import read_domain, run_release
+    from seepage.auditing.release.procedure import Procedure
+
+    procedure = Procedure(
+        target=target,
+        model=model,
+        l2=l2,
+        sigma=sigma,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        quantities=quantity or (),
+        missing=missing,
+        rare=rare,
+        holders=least_holders,
+        identity=identity,
+        domain=read_domain(domain or ()),
+    )
+    run_release(
+        table,
+        procedure,
+        out=out,
+        report=report,
+        ledger=ledger,
+        header=not no_header,
+        names=names,
+    )
+
+
+@app.command()
 def calibrate(
     table: Table,
     target: Target,

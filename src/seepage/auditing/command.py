@@ -118,7 +118,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
     computed when a report asks for them.
     """
-    with _progress() as tell:
+    with progress() as tell:
         tell("reading")
         table = _open(question, client)
         plan = plan_columns(
@@ -356,7 +356,7 @@ def _given_model(question: Question) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def progress() -> Iterator[Tell]:
     """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda words: None

@@ -266,7 +266,7 @@ def find_remedies(
     """
     met = worst / target <= sigma * (1 + 1e-9)
     enough = round_up(worst / target)
-    noise = _noise_when_met(trial, sigma, target) if met else _noise(trial, sigma, enough, target)
+    noise = _noise(trial, sigma, enough, target, met)
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
         words = "Other penalties and weights were not tried: fitting a table this large is slow."
@@ -283,21 +283,20 @@ def find_remedies(
     return tuple(remedies)
 
 
-def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float) -> Advice:
+def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
+    if met:
+        words = (
+            f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
+            f"half of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)}"
+        )
+    else:
+        words = (
+            f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
+            f"η = {target:.3g}; {_cost(trial, enough)}"
+        )
     return Advice(
         "more noise",
-        f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than η = {target:.3g}; "
-        f"{_cost(trial, enough)} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
-        f"{_said(trial, trial.noiseless_error())} without noise).",
-    )
-
-
-def _noise_when_met(trial: HeldOutTrial, sigma: float, target: float) -> Advice:
-    return Advice(
-        "more noise",
-        f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: half "
-        f"of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)} "
-        f"({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
+        f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
     )
 

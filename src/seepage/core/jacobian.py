@@ -2,8 +2,9 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`Release` gives it for
-any chunk of them, and :class:`Refits` is the same question for changes that are not small.
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
+gives it for any chunk of them, and :class:`Refits` is the same question for changes that are not
+small.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from seepage.core.spectra import (
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
@@ -300,7 +299,7 @@ class ReleaseJacobian(ABC):
             yield self.adjoint(unit, unknowns, rows)
 
 
-class Release(ABC):
+class MeasuredRelease(ABC):
     """What leaves, as records that come in chunks see it: plain data, which workers are sent.
 
     Attributes
@@ -313,7 +312,7 @@ class Release(ABC):
     template: ReleaseJacobian
 
     @property
-    def parts(self) -> list[Release]:
+    def parts(self) -> list[MeasuredRelease]:
         """The single releases that it is made of."""
         return [self]
 
@@ -338,7 +337,7 @@ class Release(ABC):
             "told for linear models of a table in memory."
         )
 
-    def merged(self, other: Release) -> Release | None:
+    def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import SUMS_HELD, Refits, Release, ReleaseJacobian
+from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import ALARMING, Result
@@ -32,7 +32,15 @@ from seepage.core.risk_views import Guess, Membership, Prior, guess, membership,
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_length
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -43,7 +51,6 @@ else:
 
     PerRecord = TypeVar("PerRecord")
 
-Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
@@ -74,7 +81,7 @@ class Leakage(Generic[PerRecord]):
 
     def __init__(
         self,
-        release: Release,
+        release: MeasuredRelease,
         source: RowSource,
         noise: tuple[Noise, ...],
         attributes: Attributes,
@@ -595,7 +602,7 @@ class Leakage(Generic[PerRecord]):
 
 
 def _of_each_chunk(
-    chunk: Chunk, release: Release, ask: Callable[[ReleaseJacobian], Array]
+    chunk: Chunk, release: MeasuredRelease, ask: Callable[[ReleaseJacobian], Array]
 ) -> Array:
     return ask(release.jacobian(chunk))
 
@@ -645,7 +652,9 @@ def warned(result: Result) -> Result:
     return result
 
 
-def _information(chunk: Chunk, release: Release, unknowns: Unknowns, row: int) -> list[Array]:
+def _information(
+    chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, row: int
+) -> list[Array]:
     here = row - chunk.start
     if not 0 <= here < len(chunk):
         return []
@@ -684,7 +693,7 @@ class BlockAnswers(dict[Any, Any]):
 
 def _of_blocks(
     chunk: Chunk,
-    release: Release,
+    release: MeasuredRelease,
     unknowns: Unknowns,
     measure: str,
     alone: bool,
@@ -712,7 +721,7 @@ def _of_blocks(
 
 def _of_columns(
     chunk: Chunk,
-    release: Release,
+    release: MeasuredRelease,
     question: str,
     attributes: list[Unknowns],
     choose: Callable[[Chunk], dict[Any, np.ndarray]],

@@ -331,7 +331,7 @@ def _candidates(
         counts = np.array([np.sum(np.all(found == code, axis=1)) for code in codes])
         if counts.sum() != changes.records:
             raise InputError("Some labels are no whole class; a guess is among classes.")
-        names = leak.source.classes().tolist()
+        names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         return Alternatives(labels=labels), levels, counts / changes.records, "the label"
     unknowns, about = leak.unknowns(column, False)

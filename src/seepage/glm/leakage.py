@@ -15,15 +15,14 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release
+from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import as_source, read_penalty
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.minimiser import (
     REFUSE,
     OptimumSums,
@@ -33,15 +32,15 @@ from seepage.glm.fitting.minimiser import (
 )
 from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.inputs import as_source, read_penalty
 from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
-Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 
@@ -130,7 +129,7 @@ def leakage(
 
 
 @dataclass(frozen=True)
-class GLMRelease(Release):
+class GLMRelease(MeasuredRelease):
     """The parameters of a fitted GLM with noise."""
 
     # The model. Its target and weights are those of a table in memory, or of no row.
@@ -159,7 +158,7 @@ class GLMRelease(Release):
             return self.template.about(chunk.X, r, a, b, fit.target)
         return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
 
-    def merged(self, other: Release) -> GLMRelease | None:
+    def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None

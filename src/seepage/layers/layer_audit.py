@@ -59,7 +59,9 @@ class LayerAudit:
         The layers whose V-information is above zero beyond doubt (by the test, the number of layers
         allowed for, and by the interval, or with half of the highest estimate) and whose interval
         reaches that of the highest. That none is named does not say that none gives anything away:
-        with few groups no test can be sure.
+        with few groups no test can be sure. It is a rule about each layer by itself: what the
+        others tell without those that are named, the remedies say, and over a whole training
+        :func:`seepage.attacks.compare_remedies`.
     remedies
         The V-information of the whole update as it is, and after each remedy.
     mix
@@ -347,7 +349,7 @@ def _drops(
     named, notes = tuple(protect), []
     whole = set(layers) <= set(named)
     if whole and len(layers) == 1:
-        others = [(name,) for name in named if name not in layers]
+        others: list[tuple[str, ...]] = [(name,) for name in named if name not in layers]
         return others, [f"{layers[0]} is the only layer: without it nothing is left to send."]
     single: list[tuple[str, ...]] = []
     if len(named) <= _SINGLE:

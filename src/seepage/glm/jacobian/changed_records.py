@@ -38,11 +38,11 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
-from seepage.glm.losses.families import Categorical, Family
+from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
 
-_WIDE = 0.02  # the relative width from which on a pass over pairs is worth its price
+_WIDE = 0.04  # the relative width from which on a pass over pairs is worth its price
 _ITERATIONS = 60
 _SLACK = 1.0001
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs

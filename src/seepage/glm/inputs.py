@@ -12,8 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
-from seepage.glm.losses.families import class_positions
+from seepage.glm.losses import class_positions
 from seepage.tables.source import (
+    Array,
     MemorySource,
     RowSource,
     Table,
@@ -22,8 +23,6 @@ from seepage.tables.source import (
     read_table,
     read_vector,
 )
-
-Array = Any  # any array of the array API standard
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
@@ -128,7 +127,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
     return class_positions(labels, as_numpy(classes))
 
 
-def check_columns(model: Any, table: Table) -> None:
+def check_fitted_columns(model: Any, table: Table) -> None:
     """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
