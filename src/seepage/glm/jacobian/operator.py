@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
 
 Array = Any
 
-LOSSY = 1e6  # what squares may cancel down by before the entries themselves are taken
+# The share that a square may be of those of the terms it is left of; below, the entries themselves
+# are taken.
+CANCELLED = 4e-6
+FINE = 1e-8  # up to which one bound for all numbers of a view says enough of their errors
 NEGLIGIBLE = 1e-8  # beside the largest number of a view
 MERGED = 1e4  # the condition up to which two whiteners become one without a loss
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
@@ -330,16 +334,63 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
         most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
-        if self.map.deviations is None or bool(xp.all(a > _FLAT * xp.max(a))):
+        flat = xp.nonzero(a <= _FLAT * xp.max(a))[0]
+        if self.map.deviations is None or flat.shape[0] == 0:
             return most
         every = xp.reshape(self.map.deviations, (-1, self.outputs))
         every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
-        return xp.minimum(most, xp.abs(self.design(rows)) @ every)
+        where = xp.arange(self.rows, device=self.X.device)[rows][flat]
+        most[flat] = xp.minimum(most[flat], xp.abs(self.design(where)) @ every)
+        return most
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every record."""
+        at_most = self._at_most(squared, unknowns, 1)
+        if at_most <= FINE:
+            return array_namespace(squared).full((), at_most, dtype=squared.dtype)
         part, error = self._row_terms_sizes(unknowns)
         return self._accuracy(squared, part, error)
+
+    def _at_most(self, squared: Array, unknowns: Unknowns, rows: int) -> float:
+        """Return a bound on the relative errors of η of blocks of some rows, whichever they are.
+
+        It takes the largest of all errors beside the smallest of all numbers.
+        """
+        if self.outputs > 1 or not squared.shape[0]:
+            return math.inf
+        xp = array_namespace(squared)
+        least = xp.reshape(xp.min(squared), (1,))
+        if not float(least[0]) > 0:
+            return math.inf
+        most, reach, root = self._extremes, self.reach(unknowns), math.sqrt(rows)
+        part, error = reach * most.slope, reach * most.slope_error
+        if self.map.spread:
+            W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
+            own = most.curvature**2 * float(xp.sum(W * W))
+            own += most.label**2 if unknowns.label else 0.0
+            curved = most.slope * math.sqrt(float(xp.sum(chosen * chosen)))
+            error += EPS * self.map.spread * (curved + math.sqrt(own) * most.leverage)
+        ones = xp.ones_like(least)
+        return float(self._accuracy(least, root * part * ones, root * error * ones)[0])
+
+    @cached_property
+    def _extremes(self) -> _Extremes:
+        """The largest slopes, errors of slopes, curvatures, label slopes and leverages."""
+        xp = array_namespace(self.X)
+        r, a, b = self.derivatives(slice(0, self.rows))
+        largest = float(xp.max(a))
+        smallest = float(xp.min(a))
+        if smallest > _FLAT * largest:
+            leverage = 1 / math.sqrt(smallest)
+        else:
+            leverage = float(xp.max(self._leverages(a[:, 0, 0], slice(0, self.rows))))
+        return _Extremes(
+            slope=max(float(xp.max(r)), -float(xp.min(r))),
+            slope_error=float(xp.max(self.slope_errors)),
+            curvature=largest,
+            label=max(float(xp.max(b)), -float(xp.min(b))),
+            leverage=leverage,
+        )
 
     def _row_terms_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
         xp = array_namespace(self.X)
@@ -365,6 +416,9 @@ class GLMJacobian(ReleaseJacobian):
         """Return the relative error of η of a block, given the square of it."""
         xp = array_namespace(self.X)
         one = xp.asarray([1.0], dtype=xp.float64)
+        at_most = self._at_most(squared * one, unknowns, int(rows.shape[0]))
+        if at_most <= FINE:
+            return at_most
         part, error = self._row_terms_sizes(unknowns)
         total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
         return float(self._accuracy(squared * one, total * one, off * one)[0])
@@ -383,7 +437,7 @@ class GLMJacobian(ReleaseJacobian):
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
         ratio = cancellation(squared, part)
-        rounds = xp.where(ratio**2 > LOSSY, ratio, ratio**2) * (8 * self.rounding)
+        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
         off = xp.where(squared > 0, error / eta, xp.zeros_like(ratio))
         return xp.where(squared > 0, self.map.accuracy * ratio + off + rounds, xp.zeros_like(off))
@@ -393,24 +447,20 @@ class GLMJacobian(ReleaseJacobian):
 
         Both ``(m, q)``, for some rows.
         """
-        xp = array_namespace(self.X)
         part, error = self.term_sizes(unknowns, rows)
-        # Each column by itself: its error beside its own size is what an inverse sees.
-        columns = [
-            self._accuracy(squared[:, j], part[:, j], error[:, j], share=0.0)[:, None]
-            for j in range(squared.shape[1])
-        ]
-        return xp.concat(columns, axis=1)
+        # No share of the largest: an error beside a column's own size is what an inverse sees.
+        return self._accuracy(squared, part, error, share=0.0)
 
     def mended(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
         """Return answers about rows, those that are small differences computed without squares.
 
-        ``take`` makes the answers of whitened Jacobians, ``(m, P, q)``.
+        ``part`` are the squares of the terms that may cancel; ``take`` makes the answers of
+        whitened Jacobians, ``(m, P, q)``.
         """
         xp = array_namespace(self.X)
-        lossy = cancellation(squared, part) ** 2 > LOSSY if not self.paired else squared == squared
+        lossy = squared < CANCELLED * part
         if len(lossy.shape) == 2:
             lossy = xp.any(lossy, axis=1)
         which = xp.nonzero(lossy)[0]
@@ -432,8 +482,8 @@ class GLMJacobian(ReleaseJacobian):
     def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the answer about a block, from the entries where it is a small difference."""
         xp = array_namespace(self.X)
-        part = self.reach(unknowns) * math.sqrt(float(xp.sum(self.slope_sizes[rows] ** 2)))
-        if not self.paired and squared > 0 and (1 + 2 * part / math.sqrt(squared)) ** 2 <= LOSSY:
+        part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
+        if not self.paired and squared > 0 and squared >= CANCELLED * part:
             return squared
         total = self.zeros(self.size, self.size)
         width = self.size * self.unknown_count(unknowns)
@@ -482,15 +532,15 @@ class GLMJacobian(ReleaseJacobian):
             return quadratic + 2 * cross + xp.vecdot(r @ blocks, r)
 
         found = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
-        part = self.reach(unknowns) * self.slope_sizes
+        part = (self.reach(unknowns) * self.slope_sizes) ** 2
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, ``(n,)``."""
         if self.paired:
             return self._from_entries(unknowns, largest_square)
-        found = super().row_norms(unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
+        found, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
+        return self.mended(found, unknowns, part, largest_square)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
@@ -506,7 +556,7 @@ class GLMJacobian(ReleaseJacobian):
             return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
 
         found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
-        part = self.slope_sizes[:, None] * self._column_reach(unknowns)[None, :]
+        part = (self.slope_sizes**2)[:, None] * (self._column_reach(unknowns) ** 2)[None, :]
         return self.mended(
             found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
@@ -699,6 +749,16 @@ class GLMJacobian(ReleaseJacobian):
         return shown + self.whitener @ xp.reshape(total, (-1,))
 
 
+class _Extremes(NamedTuple):
+    """The largest of what the errors of records depend on."""
+
+    slope: float
+    slope_error: float
+    curvature: float
+    label: float
+    leverage: float
+
+
 class _InformationTerms:
     """The terms from which the information about single rows is put together.
 
@@ -875,7 +935,7 @@ class SingleOutputJacobian(GLMJacobian):
 
         found = by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
         found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
+        return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
     def _off_the_pole(self, found: Array, pole: Array, unknowns: Unknowns) -> Array:
         """Return norms, those next to the largest pole from the entries where that is cheap.
@@ -946,43 +1006,73 @@ class SingleOutputJacobian(GLMJacobian):
             slopes = self.seen(every)[:, 0, :] @ Aw
         else:
             slopes = self.design_times(every, A.T @ Aw)
-        found = self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
-        part = self.reach(unknowns) * self.slope_sizes
+        part = self.r * self.r * xp.sum(A_V * A_V)
+        found = part + c * self._release_lengths() + 2 * s * slopes
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        lengths, to_z = self._release_lengths(), None if self.map.precise else A.T @ A_V
-        diagonal = xp.sum(A_V * A_V, axis=0)
+        squares = xp.sum(A_V * A_V, axis=0)
+        to_z, flat = A_V * w_V[None, :], xp.stack([w_V * w_V, squares])
+        to_z = to_z if self.map.precise else A.T @ to_z
+        rho, s = self.r * self.r, 2 * self.a * self.r
+        weights = xp.stack([self.a**2 * self._release_lengths(), rho], axis=1)
 
         def cells(rows: slice) -> Array:
-            precise = to_z is None
-            z = self.seen(rows)[:, 0, :] @ A_V if precise else self.design_times(rows, to_z)
-            slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
-            slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * z
-            slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
-            return xp.where(slope > 0, slope, xp.zeros_like(slope))
+            # A pass over a chunk is what costs here.
+            seen = self.map.precise
+            out = self.seen(rows)[:, 0, :] @ to_z if seen else self.design_times(rows, to_z)
+            out *= s[rows, None]
+            out += weights[rows, :] @ flat
+            return out
 
         found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
-        part = (4 / LOSSY * self.r**2)[:, None] * diagonal[None, :]
-        if not bool(xp.any(found < part)):
+        lossy = self._least(found, squares) < CANCELLED * rho
+        if not bool(xp.any(lossy)):
             return found
         # Where the terms of the square cancel, the entries of J's column are squared instead.
-        part = self.slope_sizes[:, None] * xp.sqrt(diagonal)[None, :]
-        return self.mended(
-            found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
+        features, which = replace(unknowns, label=False), xp.nonzero(lossy)[0]
+        width = self.size * squares.shape[0]
+        for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
+            J = self.row_jacobians(features, which[piece])
+            found[which[piece], :] = xp.sum(J * J, axis=1)
+        return found
+
+    def _least(self, cells: Array, squares: Array) -> Array:
+        """Return the smallest of each record's cells, in units of the columns' reach, ``(n,)``."""
+        xp = array_namespace(self.X)
+        units = 1 / xp.where(squares > 0, squares, xp.ones_like(squares))
+        return by_rows(
+            lambda rows: xp.min(cells[rows, :] * units[None, :], axis=1),
+            self.rows,
+            self.features,
+            chunk=self.chunk,
         )
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η of every cell; of many, of each row's smallest."""
-        features = replace(unknowns, label=False)
-        if self.rows * squared.shape[1] <= _FEW_CELLS:
-            return super().cell_accuracy(squared, unknowns)
+        """Return the relative errors of η of every cell; of many, of each row's least exact."""
         xp = array_namespace(self.X)
-        least = NEGLIGIBLE**2 * xp.max(squared) + xp.min(squared, axis=1)
-        return self._accuracy(least, *self._row_terms_sizes(features))[:, None] + 0 * squared[:1, :]
+        features = replace(unknowns, label=False)
+        squares = self._column_reach(features) ** 2
+        reach, W = xp.sqrt(squares), xp.abs(unknowns.of(self.w))
+        safe = xp.where(squares > 0, reach, xp.ones_like(reach))
+        least = self._least(squared, squares)
+        # What is next to nothing beside the largest counts as a share of that.
+        floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(squares)
+        least = xp.where(least > floor, least, floor + xp.zeros_like(least))
+        error = self.slope_errors
+        if self.map.spread:
+            wide, own = xp.max(self._deviations(features) / safe), xp.max(W / safe)
+            lost = self.slope_sizes * wide
+            lost += self.a * own * self._leverages(self.a, slice(0, self.rows))
+            error = error + EPS * self.map.spread * lost
+        of_rows = self._accuracy(least, self.slope_sizes, error, share=0.0)
+        few = self.rows * squared.shape[1] <= _FEW_CELLS
+        if few and not float(xp.max(of_rows)) <= FINE:
+            return super().cell_accuracy(squared, unknowns)
+        return xp.broadcast_to(of_rows[:, None], squared.shape)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -1058,8 +1148,8 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         xp = array_namespace(self.X)
         found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
-        part = math.sqrt(float(xp.sum(self.r[rows] ** 2))) * self._reaches(attributes)
-        for k in xp.nonzero(cancellation(found, part) ** 2 > LOSSY)[0]:
+        part = xp.sum(self.r[rows] ** 2) * self._reaches(attributes) ** 2
+        for k in xp.nonzero(found < CANCELLED * part)[0]:
             found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
         return found
 
@@ -1068,39 +1158,34 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         slopes, errors = self.slope_sizes[rows], self.slope_errors[rows]
         size, off = (math.sqrt(float(xp.sum(s * s))) for s in (slopes, errors))
-        own = self.a[rows] * self._leverages(self.a, slice(0, self.rows))[rows]
-        own = xp.sqrt(xp.sum(own * own))
-        reach, wide = (
-            self._reaches(attributes),
-            xp.stack([xp.sum(self._deviations(u)) for u in attributes]),
-        )
-        W = xp.stack([xp.sqrt(xp.sum(u.of(self.w) ** 2)) for u in attributes])
-        lost = EPS * self.map.spread * (size * wide + own * W)
+        reach = self._reaches(attributes)
+        lost = 0.0
+        if self.map.spread:
+            own = self.a[rows] * self._leverages(self.a, slice(0, self.rows))[rows]
+            own = math.sqrt(float(xp.sum(own * own)))
+            wide = self._per_attribute(attributes, self._deviations)
+            W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+            lost = EPS * self.map.spread * (size * wide + own * W)
         # Each by itself: what is little beside another column may be much in its own unit.
-        return xp.concat(
-            [
-                self._accuracy(
-                    squared[k : k + 1],
-                    size * reach[k : k + 1],
-                    off * reach[k : k + 1] + lost[k : k + 1],
-                )
-                for k in range(len(attributes))
-            ]
-        )
+        return self._accuracy(squared, size * reach, off * reach + lost, share=0.0)
 
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""
+        return self._per_attribute(attributes, self._column_reach)
+
+    def _per_attribute(
+        self, attributes: list[Unknowns], sizes: Callable[[Unknowns], Array]
+    ) -> Array:
+        """Return the size of every attribute: ``sizes`` gives those of its directions, ``(t,)``."""
         xp = array_namespace(self.X)
-        squares = xp.sum(self.whitener[:, : self.features] ** 2, axis=0)
-        plain = [u.basis is None for u in attributes]
-        return xp.stack(
-            [
-                xp.sqrt(xp.sum(u.of(squares)))
-                if simple
-                else xp.asarray(self.reach(u), dtype=squares.dtype)
-                for u, simple in zip(attributes, plain, strict=True)
-            ]
-        )
+        out, single = self.zeros(len(attributes)), single_columns(attributes)
+        if single:
+            columns = xp.asarray(list(single.values()), device=self.X.device)
+            out[list(single)] = sizes(Unknowns(None, False))[columns]
+        for k, unknowns in enumerate(attributes):
+            if k not in single:
+                out[k] = xp.sqrt(xp.sum(sizes(unknowns) ** 2))
+        return out
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
@@ -1127,11 +1212,7 @@ class SingleOutputJacobian(GLMJacobian):
         delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), sums.along @ Q
         whitener = Q.T @ A
         out = self.zeros(len(attributes))
-        single = {
-            k: u.columns[0]
-            for k, u in enumerate(attributes)
-            if u.columns is not None and len(u.columns) == 1 and u.basis is None
-        }
+        single = single_columns(attributes)
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
             w = attributes[k].of(self.w)
             U = Q.T @ self.columns_of(attributes[k])[:, :, 0]
@@ -1157,8 +1238,7 @@ class SingleOutputJacobian(GLMJacobian):
         constant = xp.sum(xp.linalg.diagonal(sums.gram)) * w_V**2
         spread = sums.spread * xp.sum(A_V**2, axis=0)
         found = constant + 2 * w_V * (A_V.T @ sums.along) + spread
-        part = math.sqrt(float(sums.spread)) * self._column_reach(unknowns)
-        if bool(xp.any(cancellation(found, part) ** 2 > LOSSY)):
+        if bool(xp.any(found < CANCELLED * spread)):
             return super()._cell_sums(unknowns, rows)
         return found
 
@@ -1211,6 +1291,15 @@ class SingleOutputJacobian(GLMJacobian):
         w_V = unknowns.of(self.w)
         c = self.a * self.a * xp.sum(w_V * w_V)
         return (c + self.b * self.b if unknowns.label else c), self.a * self.r
+
+
+def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
+    """Return which of the attributes are one column each, and which one."""
+    return {
+        k: u.columns[0]
+        for k, u in enumerate(attributes)
+        if u.columns is not None and len(u.columns) == 1 and u.basis is None
+    }
 
 
 def cancellation(squared: Array, part: Array) -> Array:
