@@ -24,18 +24,23 @@ from seepage.errors import InputError
 from seepage.glm.adapters.describe import describe
 from seepage.glm.estimators.base import LinearModel
 from seepage.glm.estimators.inputs import as_source, read_penalty
-from seepage.glm.fitting.minimiser import (
-    REFUSE,
-    OptimumSums,
-    check_columns,
-    judge_stationarity,
-    optimum_sums,
-)
-from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
-from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
-from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
+from seepage.glm.jacobian.optimum import (
+    MINIMAL,
+    REFUSE,
+    Optimum,
+    OptimumSums,
+    Whitener,
+    judge_stationarity,
+    optimum,
+    optimum_sums,
+    plain_inverse,
+    polished,
+    whitened,
+    whitener_of,
+)
 from seepage.glm.losses.families import Categorical
 from seepage.support.double_double import Double
 from seepage.tables.source import Chunk, MemorySource, RowSource, Table

@@ -20,7 +20,7 @@ from seepage.glm import (
     SoftmaxRegression,
 )
 from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses.families import Categorical
 from seepage.tables.source import read_table
 

@@ -21,21 +21,23 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian
-from seepage.core.spectra import dense_largest
+from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
+from seepage.glm.jacobian.accuracy import block_error, cell_errors, entry_errors, row_errors
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
-from seepage.glm.jacobian.optimum import EPS
+from seepage.glm.jacobian.optimum import Whitener
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
-from seepage.glm.jacobian.whitening import Whitener
+from seepage.glm.jacobian.twice_precise import (
+    columns_precisely,
+    paired_jacobians,
+    seen_precisely,
+)
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
-from seepage.support.double_double import Double, product
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
@@ -117,6 +119,7 @@ class GLMJacobian(ReleaseJacobian):
         self.size = int(self.whitener.shape[1])
         self._slope_error = slope_error
         self._seen: Array | None = None
+        self._largest: Largest | None = None
 
     def design(self, rows: slice | Array) -> Array:
         """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
@@ -136,25 +139,21 @@ class GLMJacobian(ReleaseJacobian):
     def seen(self, rows: slice | Array) -> Array:
         """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
         if not self.map.precise:
-            AX = self.design_times(rows, self._by_output(self.whitener))
+            AX = self.design_times(rows, self.by_output(self.whitener))
             return array_namespace(AX).reshape(AX, (AX.shape[0], self.outputs, -1))
         if self._seen is not None:
             return self._seen[rows, ...]
         if self.rows * self.outputs * self.size <= _KEPT:
-            self._seen = by_rows(self._precisely, self.rows, self.size, chunk=self.chunk)
+            self._seen = by_rows(
+                lambda piece: seen_precisely(self, piece).high,
+                self.rows,
+                self.size,
+                chunk=self.chunk,
+            )
             return self._seen[rows, ...]
-        return self._precisely(rows)
+        return seen_precisely(self, rows).high
 
-    def _precisely(self, rows: slice | Array) -> Array:
-        return self._precise_seen(rows).high
-
-    def _precise_seen(self, rows: slice | Array) -> Double:
-        xp = array_namespace(self.X)
-        A = Double(self._by_output(self.whitener), self._by_output(self.map.low))
-        AX = product(Double.of(self.design(rows)), A)
-        return Double(*(xp.reshape(part, (part.shape[0], self.outputs, -1)) for part in AX))
-
-    def _by_output(self, A: Array) -> Array:
+    def by_output(self, A: Array) -> Array:
         """Return a (P, P) whitener as ``(D, K P)``: from the design to the release."""
         xp = array_namespace(A)
         blocks = xp.reshape(A, (self.size, -1, self.outputs))
@@ -193,33 +192,17 @@ class GLMJacobian(ReleaseJacobian):
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
-            return self._precise_columns(unknowns).high
-        return unknowns.of(self._features_of(self.whitener), axis=1)
+            return columns_precisely(self, unknowns).high
+        return unknowns.of(self.features_of(self.whitener), axis=1)
 
-    def _features_of(self, A: Array) -> Array:
+    def features_of(self, A: Array) -> Array:
+        """Return those columns of a (P, P) whitener that are data, ``(P, d, K)``."""
         xp = array_namespace(A)
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
-    def _precise_columns(self, unknowns: Unknowns) -> Double:
-        """Return ``A_V`` to twice the precision: directions may be small differences of columns."""
-        xp = array_namespace(self.X)
-        picked = replace(unknowns, basis=None)
-        high, low = (picked.of(self._features_of(A), axis=1) for A in (self.whitener, self.map.low))
-        if unknowns.basis is None:
-            return Double(high, low)
-        high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
-        t = high.shape[2]
-        basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
-        found = product(
-            Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis)
-        )
-        shape = (self.size, self.outputs, -1)
-        return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
-
     def reach(self, unknowns: Unknowns) -> float:
         """Return ``‖A_V‖_F``: how far the unknowns move the release, but for ``r``."""
-        A_V = self.columns_of(unknowns)
-        return math.sqrt(float(array_namespace(A_V).sum(A_V * A_V)))
+        return _length(self.columns_of(unknowns))
 
     @property
     def exact_row_jacobians(self) -> bool:
@@ -235,75 +218,7 @@ class GLMJacobian(ReleaseJacobian):
         """
         return self.outputs > 1 and self.map.precise
 
-    def _own_class(self, rows: slice | Array) -> Array:
-        return array_namespace(self.target).argmax(self.target[rows, :], axis=1)
-
-    def _beside_own(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
-        xp = array_namespace(self.X)
-        seen, own = self._precise_seen(rows), self._own_class(rows)
-        m = xp.arange(own.shape[0])
-        high, low = (part - part[m, own, :][:, None, :] for part in seen)
-        return high + low
-
-    def _columns_beside(self, unknowns: Unknowns, own: int) -> Array:
-        """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
-        high, low = (part - part[:, :, own : own + 1] for part in self._precise_columns(unknowns))
-        return high + low
-
-    def term_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of the terms that each column of a Jacobian is the sum of, ``(m, q)``.
-
-        And the errors that those of the slopes put into them.
-        """
-        xp = array_namespace(self.X)
-        r, B = self.slopes(unknowns, rows)
-        t = unknowns.features(self.features)
-        if self.paired:
-            own = self._own_class(rows)
-            beside = xp.stack(
-                [
-                    xp.sqrt(xp.sum(self._columns_beside(unknowns, y) ** 2, axis=0))
-                    for y in range(self.outputs)
-                ]
-            )  # (own, t, K)
-            direct = xp.sum(xp.abs(r)[:, None, :] * beside[own, :, :], axis=2)
-            lengths = xp.sqrt(xp.sum(self._beside_own(rows) ** 2, axis=2))
-            curve = xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
-            error = self.rounding * direct
-        else:
-            direct = self.slope_sizes[rows, None] * self._column_reach(unknowns)[None, :]
-            error = self.slope_errors[rows, None] * self._column_reach(unknowns)[None, :]
-            curve = xp.zeros_like(B[:, 0, :])
-            if self.outputs > 1:
-                lengths = xp.sqrt(xp.sum(self.seen(rows) ** 2, axis=(1, 2)))
-                curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
-        padding = xp.zeros_like(curve[:, t:])
-        lost = self.curvature_errors(unknowns, rows)
-        return (
-            curve + xp.concat([direct, padding], axis=1),
-            lost + xp.concat([error, padding], axis=1),
-        )
-
-    def curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
-
-        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
-        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
-        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
-        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
-        """
-        xp = array_namespace(self.X)
-        r, a, _ = self.derivatives(rows)
-        _, B = self.slopes(unknowns, rows)
-        chosen = self._deviations(unknowns)
-        leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
-        out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
-        slopes = xp.sqrt(xp.sum(r * r, axis=1))
-        out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
-        return EPS * self.map.spread * out
-
-    def _deviations(self, unknowns: Unknowns) -> Array:
+    def deviations(self, unknowns: Unknowns) -> Array:
         """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
         xp = array_namespace(self.X)
         if self.map.deviations is None:
@@ -315,21 +230,7 @@ class GLMJacobian(ReleaseJacobian):
             return chosen
         return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
 
-    def _row_curvature_errors(self, unknowns: Unknowns) -> Array:
-        """Return the same for whole rows of one output, ``(n,)``."""
-        xp = array_namespace(self.X)
-        r, a, b = self.derivatives(slice(0, self.rows))
-        r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
-        if not self.map.spread:
-            return xp.zeros_like(r)
-        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
-        out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
-        own = a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0)
-        return (
-            EPS * self.map.spread * (out + xp.sqrt(own) * self._leverages(a, slice(0, self.rows)))
-        )
-
-    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+    def leverages(self, a: Array, rows: slice | Array) -> Array:
         """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
@@ -348,82 +249,67 @@ class GLMJacobian(ReleaseJacobian):
         at_most = self._at_most(squared, unknowns, 1)
         if at_most <= FINE:
             return array_namespace(squared).full((), at_most, dtype=squared.dtype)
-        part, error = self._row_terms_sizes(unknowns)
-        return self._accuracy(squared, part, error)
-
-    def _at_most(self, squared: Array, unknowns: Unknowns, rows: int) -> float:
-        """Return a bound on the relative errors of η of blocks of some rows, whichever they are.
-
-        It takes the largest of all errors beside the smallest of all numbers.
-        """
-        if self.outputs > 1 or not squared.shape[0]:
-            return math.inf
-        xp = array_namespace(squared)
-        least = xp.reshape(xp.min(squared), (1,))
-        if not float(least[0]) > 0:
-            return math.inf
-        most, reach, root = self._extremes, self.reach(unknowns), math.sqrt(rows)
-        part, error = reach * most.slope, reach * most.slope_error
-        if self.map.spread:
-            W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
-            own = most.curvature**2 * float(xp.sum(W * W))
-            own += most.label**2 if unknowns.label else 0.0
-            curved = most.slope * math.sqrt(float(xp.sum(chosen * chosen)))
-            error += EPS * self.map.spread * (curved + math.sqrt(own) * most.leverage)
-        ones = xp.ones_like(least)
-        return float(self._accuracy(least, root * part * ones, root * error * ones)[0])
-
-    @cached_property
-    def _extremes(self) -> _Extremes:
-        """The largest slopes, errors of slopes, curvatures, label slopes and leverages."""
-        xp = array_namespace(self.X)
-        r, a, b = self.derivatives(slice(0, self.rows))
-        largest = float(xp.max(a))
-        smallest = float(xp.min(a))
-        if smallest > _FLAT * largest:
-            leverage = 1 / math.sqrt(smallest)
-        else:
-            leverage = float(xp.max(self._leverages(a[:, 0, 0], slice(0, self.rows))))
-        return _Extremes(
-            slope=max(float(xp.max(r)), -float(xp.min(r))),
-            slope_error=float(xp.max(self.slope_errors)),
-            curvature=largest,
-            label=max(float(xp.max(b)), -float(xp.min(b))),
-            leverage=leverage,
-        )
-
-    def _row_terms_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
-        xp = array_namespace(self.X)
-        if self.outputs == 1:
-            reach = self.reach(unknowns)
-            error = reach * self.slope_errors + self._row_curvature_errors(unknowns)
-            return reach * self.slope_sizes, error
-
-        def sizes(rows: slice) -> Array:
-            return xp.stack(
-                [xp.sqrt(xp.sum(s * s, axis=1)) for s in self.term_sizes(unknowns, rows)], axis=1
-            )
-
-        both = by_rows(sizes, self.rows, self.row_width(unknowns), chunk=self.chunk)
-        return both[:, 0], both[:, 1]
+        return row_errors(self, squared, unknowns)
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every cell."""
-        features = replace(unknowns, label=False)
-        return self._accuracy(squared, *self.term_sizes(features, slice(0, self.rows)))
+        return cell_errors(self, squared, unknowns)
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the relative error of η of a block, given the square of it."""
-        xp = array_namespace(self.X)
-        one = xp.asarray([1.0], dtype=xp.float64)
-        at_most = self._at_most(squared * one, unknowns, int(rows.shape[0]))
-        if at_most <= FINE:
-            return at_most
-        part, error = self._row_terms_sizes(unknowns)
-        total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
-        return float(self._accuracy(squared * one, total * one, off * one)[0])
+        one = array_namespace(self.X).asarray([squared], dtype=self.X.dtype)
+        at_most = self._at_most(one, unknowns, int(rows.shape[0]))
+        return at_most if at_most <= FINE else block_error(self, squared, unknowns, rows)
 
-    def _accuracy(
+    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of whitened Jacobians, given their squares.
+
+        Both ``(m, q)``, for some rows.
+        """
+        return entry_errors(self, squared, unknowns, rows)
+
+    def _at_most(self, squared: Array, unknowns: Unknowns, rows: int) -> float:
+        """Return a bound on the relative errors of η of any blocks of so many rows.
+
+        It takes the largest of all errors beside the smallest of all numbers: little work, and
+        enough to say where nothing is lost. See :mod:`seepage.glm.jacobian.accuracy`.
+        """
+        least = float(array_namespace(squared).min(squared)) if squared.shape[0] else 0.0
+        if self.paired or not least > 0:
+            return math.inf
+        most, reach = self.largest(), self.reach(unknowns)
+        part, error = reach * most.slope, reach * most.slope_error
+        own = most.curvature * _length(unknowns.of(self.coef)) + most.label * unknowns.label
+        if self.outputs > 1:
+            part += own * most.row * _length(self.whitener)
+        if self.map.spread:
+            curved = most.slope * _length(self.deviations(unknowns)) + own * most.leverage
+            error += self.map.curvature_error * curved
+        scale = math.sqrt(rows / least)
+        ratio = 1 + 2 * scale * part
+        return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio**2
+
+    def largest(self) -> Largest:
+        """Return the largest of all that the errors of records depend on."""
+        if self._largest is None:
+            xp = array_namespace(self.X)
+
+            def sizes(rows: slice) -> Array:
+                r, a, b = self.derivatives(rows)
+                curvature = xp.sum(xp.linalg.diagonal(a), axis=1)
+                squares = (xp.sum(r * r, axis=1), xp.sum(a * a, axis=(1, 2)))
+                squares += (xp.sum(b * b, axis=(1, 2)), xp.sum(self.near[rows, :] ** 2, axis=1))
+                leverage = self.leverages(curvature, rows)
+                return xp.stack([*map(xp.sqrt, squares), leverage], axis=1)
+
+            every = by_rows(sizes, self.rows, self.outputs**2 + self.features, chunk=self.chunk)
+            slope, curvature, label, row, leverage = map(float, xp.max(every, axis=0))
+            row = math.hypot(row, 1.0) if self.intercept else row
+            error = float(xp.max(self.slope_errors))
+            self._largest = Largest(slope, error, curvature, label, row, leverage)
+        return self._largest
+
+    def relative_errors(
         self, squared: Array, part: Array, error: Array, share: float = NEGLIGIBLE
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
@@ -436,20 +322,12 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(squared)
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
-        ratio = cancellation(squared, part)
-        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
-        off = xp.where(squared > 0, error / eta, xp.zeros_like(ratio))
-        return xp.where(squared > 0, self.map.accuracy * ratio + off + rounds, xp.zeros_like(off))
-
-    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of whitened Jacobians, given their squares.
-
-        Both ``(m, q)``, for some rows.
-        """
-        part, error = self.term_sizes(unknowns, rows)
-        # No share of the largest: an error beside a column's own size is what an inverse sees.
-        return self._accuracy(squared, part, error, share=0.0)
+        ratio = 1 + 2 * part / eta
+        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
+        found = self.map.accuracy * ratio + error / eta + rounds
+        # Of nothing but zeros nothing cancels.
+        return xp.where(squared > 0, found, xp.zeros_like(found))
 
     def mended(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
@@ -494,16 +372,10 @@ class GLMJacobian(ReleaseJacobian):
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        if self.paired:
+            return paired_jacobians(self, unknowns, rows)
         xp = array_namespace(self.X)
         r, B = self.slopes(unknowns, rows)
-        if self.paired:
-            J = xp.matrix_transpose(self._beside_own(rows)) @ B
-            own = self._own_class(rows)
-            for y in range(self.outputs):
-                mine = xp.nonzero(own == y)[0]
-                beside = self._columns_beside(unknowns, y) @ r[mine, :].T  # (P, t, m)
-                J[mine, :, : beside.shape[1]] += xp.permute_dims(beside, (2, 0, 1))
-            return J
         A_V = self.columns_of(unknowns)
         J = xp.matrix_transpose(self.seen(rows)) @ B
         t = A_V.shape[1]
@@ -511,7 +383,8 @@ class GLMJacobian(ReleaseJacobian):
         J[:, :, :t] += xp.permute_dims(xp.reshape(direct, (self.size, t, -1)), (2, 0, 1))
         return J
 
-    def _column_reach(self, unknowns: Unknowns) -> Array:
+    def column_reach(self, unknowns: Unknowns) -> Array:
+        """Return how far each unknown feature moves the release, but for ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
@@ -556,7 +429,7 @@ class GLMJacobian(ReleaseJacobian):
             return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
 
         found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
-        part = (self.slope_sizes**2)[:, None] * (self._column_reach(unknowns) ** 2)[None, :]
+        part = (self.slope_sizes**2)[:, None] * (self.column_reach(unknowns) ** 2)[None, :]
         return self.mended(
             found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
@@ -667,7 +540,7 @@ class GLMJacobian(ReleaseJacobian):
             r, a, b = derivatives(rows)
             return r, a, step * b
 
-        other.derivatives = stepped
+        other.derivatives, other._largest = stepped, None
         return other
 
     def refits(self) -> Refits:
@@ -749,13 +622,14 @@ class GLMJacobian(ReleaseJacobian):
         return shown + self.whitener @ xp.reshape(total, (-1,))
 
 
-class _Extremes(NamedTuple):
+class Largest(NamedTuple):
     """The largest of what the errors of records depend on."""
 
-    slope: float
+    slope: float  # ‖r‖
     slope_error: float
-    curvature: float
-    label: float
+    curvature: float  # ‖a‖
+    label: float  # ‖b‖
+    row: float  # ‖x̃‖
     leverage: float
 
 
@@ -909,6 +783,21 @@ class SingleOutputJacobian(GLMJacobian):
         """``|r|`` of every record, ``(n,)``."""
         return array_namespace(self.X).abs(self.r)
 
+    def largest(self) -> Largest:
+        """Return the largest of all that the errors of records depend on."""
+        if self._largest is None:
+            xp = array_namespace(self.X)
+            curvature, smallest = float(xp.max(self.a)), float(xp.min(self.a))
+            if smallest > _FLAT * curvature:
+                leverage = 1 / math.sqrt(smallest)
+            else:
+                leverage = float(xp.max(self.leverages(self.a, slice(0, self.rows))))
+            slope, label = (max(float(xp.max(v)), -float(xp.min(v))) for v in (self.r, self.b))
+            error = float(xp.max(self.slope_errors))
+            # Of one output, nothing is a sum over classes, and the length of a row not asked for.
+            self._largest = Largest(slope, error, curvature, label, math.inf, leverage)
+        return self._largest
+
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return the largest eigenvalue of the information about each row, by secular equations."""
         if self.unknown_count(unknowns) <= _SMALL:
@@ -1055,24 +944,27 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the relative errors of η of every cell; of many, of each row's least exact."""
         xp = array_namespace(self.X)
         features = replace(unknowns, label=False)
-        squares = self._column_reach(features) ** 2
+        squares = self.column_reach(features) ** 2
         reach, W = xp.sqrt(squares), xp.abs(unknowns.of(self.w))
         safe = xp.where(squares > 0, reach, xp.ones_like(reach))
         least = self._least(squared, squares)
         # What is next to nothing beside the largest counts as a share of that.
         floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(squares)
         least = xp.where(least > floor, least, floor + xp.zeros_like(least))
-        error = self.slope_errors
-        if self.map.spread:
-            wide, own = xp.max(self._deviations(features) / safe), xp.max(W / safe)
-            lost = self.slope_sizes * wide
-            lost += self.a * own * self._leverages(self.a, slice(0, self.rows))
-            error = error + EPS * self.map.spread * lost
-        of_rows = self._accuracy(least, self.slope_sizes, error, share=0.0)
-        few = self.rows * squared.shape[1] <= _FEW_CELLS
-        if few and not float(xp.max(of_rows)) <= FINE:
-            return super().cell_accuracy(squared, unknowns)
-        return xp.broadcast_to(of_rows[:, None], squared.shape)
+        wide, W = xp.max(self.deviations(features) / safe), xp.max(W / safe)
+
+        def found(own: Array) -> Array:
+            lost = self.map.curvature_error * (self.slope_sizes * wide + own * W)
+            error = self.slope_errors + lost
+            return self.relative_errors(least, self.slope_sizes, error, share=0.0)
+
+        # The leverage of a record is no more than 1/√a; it may be much less.
+        accuracy = found(xp.sqrt(self.a))
+        if not float(xp.max(accuracy)) <= FINE:
+            if self.rows * squared.shape[1] <= _FEW_CELLS:
+                return super().cell_accuracy(squared, unknowns)
+            accuracy = found(self.a * self.leverages(self.a, slice(0, self.rows)))
+        return xp.broadcast_to(accuracy[:, None], squared.shape)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -1156,22 +1048,25 @@ class SingleOutputJacobian(GLMJacobian):
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the relative errors of η of each attribute over the rows."""
         xp = array_namespace(self.X)
-        slopes, errors = self.slope_sizes[rows], self.slope_errors[rows]
-        size, off = (math.sqrt(float(xp.sum(s * s))) for s in (slopes, errors))
+        size, off = (_length(s[rows]) for s in (self.r, self.slope_errors))
         reach = self._reaches(attributes)
-        lost = 0.0
-        if self.map.spread:
-            own = self.a[rows] * self._leverages(self.a, slice(0, self.rows))[rows]
-            own = math.sqrt(float(xp.sum(own * own)))
-            wide = self._per_attribute(attributes, self._deviations)
-            W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
-            lost = EPS * self.map.spread * (size * wide + own * W)
-        # Each by itself: what is little beside another column may be much in its own unit.
-        return self._accuracy(squared, size * reach, off * reach + lost, share=0.0)
+
+        def found(own: float) -> Array:
+            lost = self.map.curvature_error * (size * wide + own * W)
+            # Each by itself: what is little beside another column may be much in its own unit.
+            return self.relative_errors(squared, size * reach, off * reach + lost, share=0.0)
+
+        wide = self._per_attribute(attributes, self.deviations)
+        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+        # The leverage of a record is no more than 1/√a; it may be much less.
+        accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
+        if float(xp.max(accuracy)) <= FINE or not self.map.spread:
+            return accuracy
+        return found(_length(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
 
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""
-        return self._per_attribute(attributes, self._column_reach)
+        return self._per_attribute(attributes, self.column_reach)
 
     def _per_attribute(
         self, attributes: list[Unknowns], sizes: Callable[[Unknowns], Array]
@@ -1302,16 +1197,8 @@ def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
     }
 
 
-def cancellation(squared: Array, part: Array) -> Array:
-    """Return how many times larger than η the terms are, at most, whose sum it is the norm of."""
-    xp = array_namespace(squared)
-    eta = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
-    # Of nothing but zeros nothing cancels.
-    safe = xp.where(eta > 0, eta, xp.ones_like(eta))
-    ratio = 1 + 2 * part / safe
-    return xp.where(
-        eta > 0, ratio, xp.where(part > 0, xp.full_like(ratio, 1e8), xp.ones_like(ratio))
-    )
+def _length(values: Array) -> float:
+    return math.sqrt(float(array_namespace(values).sum(values * values)))
 
 
 def largest_square(J: Array) -> Array:
