@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Array = Any
 
-_LOOSE = 1e-9  # a stated error beyond which it is worth a closer look
+_LOOSE = 1e-8  # a stated error beyond which it is worth a closer look
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 

@@ -27,7 +27,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
+from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
 from seepage.glm.jacobian.accuracy import block_error, cell_errors, entry_errors, row_errors
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.optimum import Whitener
@@ -90,6 +90,8 @@ class GLMJacobian(ReleaseJacobian):
     fit
         The model and its objective, where all its rows are here: it can then be refitted with a
         record changed.
+    rounding
+        That of the numbers that are computed with.
     """
 
     fit: FittedGLM | None = None
@@ -117,6 +119,7 @@ class GLMJacobian(ReleaseJacobian):
         self.rows, self.features = int(X.shape[0]), int(X.shape[1])
         self.outputs = int(coef.shape[1])
         self.size = int(self.whitener.shape[1])
+        self.rounding = float(array_namespace(X).finfo(X.dtype).eps)
         self._slope_error = slope_error
         self._seen: Array | None = None
         self._largest: Largest | None = None
@@ -184,11 +187,6 @@ class GLMJacobian(ReleaseJacobian):
             return self._slope_error
         return self.rounding * self.slope_sizes
 
-    @property
-    def rounding(self) -> float:
-        """The rounding of the numbers that are computed with."""
-        return float(array_namespace(self.X).finfo(self.X.dtype).eps)
-
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
@@ -202,7 +200,7 @@ class GLMJacobian(ReleaseJacobian):
 
     def reach(self, unknowns: Unknowns) -> float:
         """Return ``‖A_V‖_F``: how far the unknowns move the release, but for ``r``."""
-        return _length(self.columns_of(unknowns))
+        return norm(self.columns_of(unknowns))
 
     @property
     def exact_row_jacobians(self) -> bool:
@@ -223,11 +221,10 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         if self.map.deviations is None:
             return self.zeros(unknowns.features(self.features))
-        every = xp.reshape(self.map.deviations, (-1, self.outputs))[: self.features, :]
-        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
-        chosen = replace(unknowns, basis=None).of(every)
+        every = xp.astype(self.map.deviations[: self.features], self.X.dtype, copy=False)
         if unknowns.basis is None:
-            return chosen
+            return unknowns.of(every)
+        chosen = replace(unknowns, basis=None).of(every)
         return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
@@ -238,8 +235,7 @@ class GLMJacobian(ReleaseJacobian):
         flat = xp.nonzero(a <= _FLAT * xp.max(a))[0]
         if self.map.deviations is None or flat.shape[0] == 0:
             return most
-        every = xp.reshape(self.map.deviations, (-1, self.outputs))
-        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
+        every = xp.astype(self.map.deviations, self.X.dtype, copy=False)
         where = xp.arange(self.rows, device=self.X.device)[rows][flat]
         most[flat] = xp.minimum(most[flat], xp.abs(self.design(where)) @ every)
         return most
@@ -277,14 +273,17 @@ class GLMJacobian(ReleaseJacobian):
         least = float(array_namespace(squared).min(squared)) if squared.shape[0] else 0.0
         if self.paired or not least > 0:
             return math.inf
-        most, reach = self.largest(), self.reach(unknowns)
+        most = self.largest()
+        if unknowns.columns is None and unknowns.basis is None:
+            reach, wide = self.map.size, self.map.deviation
+        else:
+            reach, wide = self.reach(unknowns), norm(self.deviations(unknowns))
         part, error = reach * most.slope, reach * most.slope_error
-        own = most.curvature * _length(unknowns.of(self.coef)) + most.label * unknowns.label
+        own = most.curvature * norm(unknowns.of(self.coef)) + most.label * unknowns.label
         if self.outputs > 1:
-            part += own * most.row * _length(self.whitener)
+            part += own * most.row * self.map.size
         if self.map.spread:
-            curved = most.slope * _length(self.deviations(unknowns)) + own * most.leverage
-            error += self.map.curvature_error * curved
+            error += self.map.curvature_error * (most.slope * wide + own * most.leverage)
         scale = math.sqrt(rows / least)
         ratio = 1 + 2 * scale * part
         return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio**2
@@ -851,7 +850,8 @@ class SingleOutputJacobian(GLMJacobian):
             xp = array_namespace(self.X)
 
             def squares(rows: slice) -> Array:
-                AX = self.seen(rows)[:, 0, :]
+                precise, A = self.map.precise, self.whitener
+                AX = self.seen(rows)[:, 0, :] if precise else self.design_times(rows, A.T)
                 return xp.vecdot(AX, AX)
 
             self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
@@ -890,13 +890,13 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self.rank_two(unknowns)
-        every, Aw = slice(0, self.rows), A_V @ w_V
+        every, Aw = slice(0, self.rows), 2 * (A_V @ w_V)
         if self.map.precise:
             slopes = self.seen(every)[:, 0, :] @ Aw
         else:
             slopes = self.design_times(every, A.T @ Aw)
         part = self.r * self.r * xp.sum(A_V * A_V)
-        found = part + c * self._release_lengths() + 2 * s * slopes
+        found = part + c * self._release_lengths() + s * slopes
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
@@ -1048,7 +1048,7 @@ class SingleOutputJacobian(GLMJacobian):
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the relative errors of η of each attribute over the rows."""
         xp = array_namespace(self.X)
-        size, off = (_length(s[rows]) for s in (self.r, self.slope_errors))
+        size, off = (norm(s[rows]) for s in (self.r, self.slope_errors))
         reach = self._reaches(attributes)
 
         def found(own: float) -> Array:
@@ -1062,7 +1062,7 @@ class SingleOutputJacobian(GLMJacobian):
         accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
         if float(xp.max(accuracy)) <= FINE or not self.map.spread:
             return accuracy
-        return found(_length(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
+        return found(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
 
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""
@@ -1195,10 +1195,6 @@ def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
         for k, u in enumerate(attributes)
         if u.columns is not None and len(u.columns) == 1 and u.basis is None
     }
-
-
-def _length(values: Array) -> float:
-    return math.sqrt(float(array_namespace(values).sum(values * values)))
 
 
 def largest_square(J: Array) -> Array:

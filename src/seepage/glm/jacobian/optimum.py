@@ -18,6 +18,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -357,7 +358,8 @@ class Whitener:
         small numbers of the release count.
     spread, deviations
         The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
-        the column of a feature by ``ε spread`` times its ``√(H⁻¹)_jj``, (d K,).
+        the column of a feature by ``ε spread`` times its ``√(H⁻¹)_jj``, the root of the sum of the
+        squares over the outputs, (d,) and the intercept's.
     """
 
     matrix: Array
@@ -372,6 +374,16 @@ class Whitener:
     def precise(self) -> bool:
         """Whether ``A`` is known to twice the precision."""
         return self.low is not None
+
+    @cached_property
+    def size(self) -> float:
+        """``‖A‖_F``."""
+        return norm(self.matrix)
+
+    @cached_property
+    def deviation(self) -> float:
+        """The root of the sum of the squares of the deviations."""
+        return 0.0 if self.deviations is None else norm(self.deviations)
 
     @property
     def curvature_error(self) -> float:
@@ -431,7 +443,7 @@ def whitened(
         accuracy,
         amplified=min(amplified, UNLIKE),
         spread=spread,
-        deviations=deviations,
+        deviations=_over_outputs(deviations, outputs),
     )
 
 
@@ -439,6 +451,13 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
     """Return ``Φ^½ H⁻¹`` of a definite matrix by ordinary arithmetic, (P, P)."""
     inverse, accuracy = plain_inverse(H, ridge=0.0)
     return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
+
+
+def _over_outputs(deviations: Array, outputs: int) -> Array:
+    if outputs == 1:
+        return deviations
+    xp = array_namespace(deviations)
+    return xp.sqrt(xp.sum(xp.reshape(deviations, (-1, outputs)) ** 2, axis=1))
 
 
 def _condition(root: np.ndarray) -> float:
