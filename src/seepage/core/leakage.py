@@ -474,8 +474,12 @@ class Leakage(Generic[PerRecord]):
         if not self.source.in_memory or values.dtype == self.table.values.dtype:
             return values, accuracy
         xp, kind = array_namespace(values), self.table.values.dtype
-        rounding = float(xp.finfo(kind).eps)
-        return xp.astype(values, kind), None if accuracy is None else accuracy + rounding
+        limits, size = xp.finfo(kind), xp.abs(values)
+        beyond = (size > limits.max) | (size < limits.smallest_normal)
+        if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):
+            return values, accuracy  # which the type of the table has no room for
+        stated = None if accuracy is None else accuracy + float(limits.eps)
+        return xp.astype(values, kind), stated
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------

@@ -295,10 +295,10 @@ class GLMJacobian(ReleaseJacobian):
 
             def sizes(rows: slice) -> Array:
                 r, a, b = self.derivatives(rows)
-                curvature = xp.sum(xp.linalg.diagonal(a), axis=1)
-                squares = (xp.sum(r * r, axis=1), xp.sum(a * a, axis=(1, 2)))
-                squares += (xp.sum(b * b, axis=(1, 2)), xp.sum(self.near[rows, :] ** 2, axis=1))
-                leverage = self.leverages(curvature, rows)
+                X = self.near[rows, :]
+                squares = [xp.sum(r * r, axis=1), xp.sum(a * a, axis=(1, 2))]
+                squares += [xp.sum(b * b, axis=(1, 2)), xp.sum(X * X, axis=1)]
+                leverage = self.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)
                 return xp.stack([*map(xp.sqrt, squares), leverage], axis=1)
 
             every = by_rows(sizes, self.rows, self.outputs**2 + self.features, chunk=self.chunk)
