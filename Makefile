@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs clean
+.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -54,7 +54,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
-	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise plis layers layer_statistics gradient_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
 	@$(BIN)/seepage reproduce all --out seepage-reproduction
@@ -62,6 +62,9 @@ reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and 
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+release-check: $(STAMPS)/release ## Build the package and try it in a clean environment of every Python at hand
+	@.ci/release-check
 
 clean: ## Remove what was built
 	@rm -rf $(VENV) site build dist seepage-demo seepage-reproduction

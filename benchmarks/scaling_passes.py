@@ -54,7 +54,7 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
         data = parquet(folder, target="y")
         model = sp.glm.LogisticRegression(l2=1e-2).fit(data)
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
-        loss = PenalisedLoss(bernoulli, data.classes(), 0.0, False, columns)
+        loss = PenalisedLoss(bernoulli, data.classes, 0.0, False, columns)
         objective = StreamedObjective(data, loss)
         found: list[NewtonSums] = []
         work: dict[str, Callable[[], object]] = {

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage
+from coarse import point_below
 from seepage.cli import app
 from seepage.data.registry import DATA_SETS
 
@@ -210,7 +211,7 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
     assert "share of wrong predictions" in plain.stdout
     asked = ("--sigma", repr(found["sigma"]), "--json", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *asked).exit_code == 0
-    less = ("--sigma", repr(found["sigma"] * 0.999), "--json", "--max-eta", "0.5")
+    less = ("--sigma", repr(point_below(found["sigma"])), "--json", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *less).exit_code == 1
 
 
@@ -297,6 +298,72 @@ def test_a_reader_that_stops_listening_is_not_taken_for_a_failed_gate():
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)  # noqa: S603
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ZeroDivisionError("of patient Jane Doe"), "seepage itself failed (ZeroDivisionError"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_a_failure_has_its_own_status_and_quotes_nothing(run, people, monkeypatch, failure, said):
+    def fails(*arguments, **options):
+        raise failure
+
+    monkeypatch.setattr("seepage.auditing.command.audit_table", fails)
+    result = run("audit", people, *AUDIT, "--json")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("failure: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Jane" not in result.stderr
+
+
+def test_a_lost_cluster_is_a_failure_in_one_sentence(run, people, monkeypatch):
+    errors = pytest.importorskip("distributed.comm.core")
+
+    def lost(*arguments, **options):
+        raise errors.CommClosedError("in <TLS  local=tls://10.0.0.1:1 remote=tls://10.0.0.2:2>")
+
+    monkeypatch.setattr("seepage.auditing.command.audit_table", lost)
+    result = run("audit", people, *AUDIT, "--json")
+    assert result.exit_code == 3
+    assert "The cluster was lost or failed (CommClosedError)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "noise", [("--sigma", "1e-300"), ("--target-eta", "1e300"), ("--sigma", "1e300")]
+)
+def test_noise_that_cannot_be_reckoned_with_is_refused(run, people, noise):
+    result = run("audit", people, "--target", "ill", *noise, "--json")
+    assert result.exit_code == 2
+    assert "must lie between" in result.stderr
+
+
+def test_the_input_is_never_written_over(run, people, tmp_path):
+    out = tmp_path / "out"
+    assert run("audit", people, *AUDIT, "--out", str(out)).exit_code == 0
+    table = out / "leakage.parquet"
+    before = table.read_bytes()
+    result = run("audit", str(table), "--target", "eta", "--out", str(out))
+    assert result.exit_code == 2
+    assert "one lies within the other" in result.stderr
+    assert table.read_bytes() == before
+    again = run("audit", people, *AUDIT, "--out", str(out))
+    assert again.exit_code == 0, again.output
+
+
+def test_escape_sequences_in_file_names_are_shown_escaped(run, people, tmp_path):
+    result = run("audit", str(tmp_path / "\x1b[31mred.csv"), "--target", "ill")
+    assert result.exit_code == 2
+    assert "\x1b" not in result.output
+    assert "\\x1b[31mred.csv" in result.stderr
+    out = tmp_path / "\x1b[31mreport"
+    result = run("audit", people, *AUDIT, "--out", str(out))
+    assert result.exit_code == 0
+    assert "\x1b" not in result.output
+    assert "\\x1b[31mreport" in result.stdout
 
 
 def test_values_are_shown_only_when_asked_and_with_a_warning(run, people, tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import ClickException
 from typer.core import TyperGroup
 
 from seepage.errors import InputError
@@ -62,15 +64,23 @@ ModelFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 
+INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
+
+
 class _PlainErrors(TyperGroup):
-    """Answers bad input with one line and exit status 2 instead of a traceback."""
+    """Answers bad input, and failures, with one line and a status of their own: no traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except InputError as error:
-            typer.echo("error: " + " ".join(str(error).split()), err=True)
-            raise typer.Exit(2) from error
+            _say("error", str(error))
+            raise typer.Exit(INPUT) from error
+        except (typer.Exit, typer.Abort, ClickException):
+            raise
+        except MemoryError as error:
+            _say("failure", "There is not enough memory for this; audit fewer rows or columns.")
+            raise typer.Exit(FAILURE) from error
         except KeyboardInterrupt as interruption:
             # Status 1 says that a limit was exceeded, so an interruption must not.
             typer.echo("interrupted", err=True)
@@ -80,6 +90,33 @@ class _PlainErrors(TyperGroup):
             # goes nowhere, or Python would complain about it once more at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from closed
+        except Exception as error:
+            _say("failure", _failed(error))
+            raise typer.Exit(FAILURE) from error
+
+
+def _say(kind: str, sentence: str) -> None:
+    from seepage.tables.names import escaped
+
+    typer.echo(f"{kind}: " + " ".join(escaped(word) for word in sentence.split()), err=True)
+
+
+def _failed(error: Exception) -> str:
+    """Say what failed and where, but not what the data were: messages of others may quote them."""
+    if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
+        return (
+            f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Look "
+            "at its logs, or audit without it."
+        )
+    ours = Path(__file__).parent
+    places = [
+        f for f in traceback.extract_tb(error.__traceback__) if ours in Path(f.filename).parents
+    ]
+    where = f" at {Path(places[-1].filename).name}:{places[-1].lineno}" if places else ""
+    return (
+        f"seepage itself failed ({type(error).__name__}{where}); nothing was written. Please "
+        "report it, without the data."
+    )
 
 
 app = typer.Typer(
@@ -170,7 +207,8 @@ def audit(
 ) -> None:
     """Tell what releasing a linear model of a table leaks about its records; write a report.
 
-    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
+    where seepage itself failed.
     """
     from seepage.auditing.command import Limits, Question, run_audit
 
@@ -202,6 +240,85 @@ def audit(
     passed = run_audit(question, limits, out=folder, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
+
+
+@app.command()
+def release(
+    table: Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")],
+    target: Target,
+    model: ModelKind = None,
+    l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
+    sigma: Annotated[
+        float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+    ] = None,
+    target_eta: Annotated[
+        float, typer.Option(help="The most a record may leak over all releases of the ledger.")
+    ] = 1.0,
+    drop: Drop = None,
+    categorical: Codes = None,
+    quantity: Quantities = None,
+    missing: Annotated[
+        str, typer.Option(help="Rows with missing values: refuse or drop.")
+    ] = "refuse",
+    no_header: NoHeader = False,
+    names: Names = None,
+    rare: Annotated[
+        str,
+        typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
+    ] = "refuse",
+    least_holders: Annotated[
+        int, typer.Option(help="Records that must have a value before its name may leave.")
+    ] = 10,
+    identity: Annotated[
+        str | None, typer.Option(help="The column that tells records in the ledger; not used else.")
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(help="column=low:high: the ends of a column, known to all; repeat for more."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
+    ] = Path("seepage-release"),
+    report: Annotated[Path, typer.Option(help="The folder of the private report.")] = Path(
+        "seepage-audit"
+    ),
+    ledger: Annotated[Path, typer.Option(help="The private file that remembers releases.")] = Path(
+        "seepage-ledger.json"
+    ),
+) -> None:
+    """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
+
+    Everything that leaves is listed with its protection; the most exposed records are left out and
+    replaced to see which published figures would change. The exit status is 0 when the release was
+    written, 2 for bad input, and 3 where seepage itself failed.
+    """
+    from seepage.auditing.release.command import read_domain, run_release
+    from seepage.auditing.release.procedure import Procedure
+
+    procedure = Procedure(
+        target=target,
+        model=model,
+        l2=l2,
+        sigma=sigma,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        quantities=quantity or (),
+        missing=missing,
+        rare=rare,
+        holders=least_holders,
+        identity=identity,
+        domain=read_domain(domain or ()),
+    )
+    run_release(
+        table,
+        procedure,
+        out=out,
+        report=report,
+        ledger=ledger,
+        header=not no_header,
+        names=names,
+    )
 
 
 @app.command()
@@ -240,6 +357,60 @@ def calibrate(
         model_file=model_file,
     )
     run_calibration(question, as_json=as_json)
+
+
+@app.command()
+def layers(
+    recording: Annotated[
+        Path, typer.Argument(help="Recorded updates: .npz or .safetensors of an UpdateRecorder.")
+    ],
+    property: Annotated[
+        Path,
+        typer.Option(
+            help="What is known of the clients: a table with a column node (and perhaps round), "
+            "or a JSON object of nodes."
+        ),
+    ],
+    column: Annotated[
+        str | None, typer.Option(help="The column of that table, where it has several.")
+    ] = None,
+    family: Annotated[
+        str,
+        typer.Option(help="The adversary: random_forest, logistic, gradient_boosting or mlp."),
+    ] = "random_forest",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the report (default seepage-layers; none with --json)."),
+    ] = None,
+    max_bits: Annotated[
+        float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show each client's property in the report.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Tell what recorded updates of federated learning give away about clients; write a report.
+
+    Which layer tells the property, since which round, and whose updates stand out. The exit status
+    is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    """
+    from seepage.auditing.layers_command import RecordingQuestion, run_layers
+
+    question = RecordingQuestion(
+        recording=recording,
+        property=property,
+        column=column,
+        family=family,
+        max_bits=max_bits,
+        show_values=show_values,
+        seed=seed,
+    )
+    folder = out or (None if as_json else Path("seepage-layers"))
+    passed = run_layers(question, out=folder, as_json=as_json)
+    if not passed:
+        raise typer.Exit(1)
 
 
 def _reproduction(module: str) -> Any:

@@ -23,9 +23,18 @@ class InaccurateWarning(UserWarning):
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:
-    """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing."""
-    close = difflib.get_close_matches(str(name), [str(c) for c in candidates], n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing.
+
+    Of several equally close ones it is that with the longest piece in common.
+    """
+    given = str(name)
+    close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.5)
+
+    def likeness(other: str) -> tuple[float, int]:
+        match = difflib.SequenceMatcher(None, other, given)
+        return match.ratio(), match.find_longest_match().size
+
+    return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
 
 
 def not_whole(file: str, kind: str) -> InputError:
@@ -34,3 +43,8 @@ def not_whole(file: str, kind: str) -> InputError:
         f"{file} is not a whole {kind} file: it may have been cut off or damaged; write or copy it "
         "again."
     )
+
+
+def not_utf8(file: str) -> InputError:
+    """Return the refusal of a table whose text is in another encoding."""
+    return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from coarse import point_above
 from seepage.auditing.demo import SIGMA, measure
 from seepage.cli import app
 
@@ -46,7 +47,8 @@ def test_its_numbers_are_those_of_the_library(audit):
 
 def test_the_advice_holds(audit):
     """With the noise it names, no record leaks more than the target."""
-    assert audit.eta.max() * SIGMA / audit.calibrated_sigma == pytest.approx(audit.target_eta)
+    least = audit.eta.max() * SIGMA / audit.target_eta
+    assert audit.calibrated_sigma == point_above(least)
 
 
 def test_a_record_leaks_at_least_as_much_as_its_parts(audit):

@@ -193,7 +193,8 @@ def tar_bytes(*members: str) -> bytes:
 
 
 def invent(monkeypatch, *downloads: RemoteFile, files: tuple[str, ...]) -> None:
-    entry = DataSet("invented", "", "home", files, downloads, 0, "", "")
+    about = {"name": "invented", "title": "", "licence": "", "source": ""}
+    entry = DataSet(**about, folder="home", files=files, downloads=downloads)
     monkeypatch.setitem(registry.DATA_SETS, "invented", entry)
 
 

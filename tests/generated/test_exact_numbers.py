@@ -60,7 +60,9 @@ def test_one_unknown_has_the_inverse_of_its_information_for_a_bound(column: str)
 
 def test_noise_calibrated_on_one_unknown_meets_its_target() -> None:
     leak, _ = one_dummy()
-    noise = sp.calibrate(leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]))
+    noise = sp.calibrate(
+        leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]), grid=None
+    )
     cells = np.asarray(leak.cells(columns=["age"]).mse_bound())
     # The bound on one unknown grows as the square of the noise.
     reached = cells.min() * (noise.sigma / 0.5) ** 2
@@ -154,7 +156,7 @@ NOT_SQUARE = {
 def test_noise_calibrated_on_other_bounds_meets_its_target(name: str) -> None:
     bound = NOT_SQUARE[name]
     leak = small_leak(0.01)
-    noise = sp.calibrate(leak, mse=0.5, view=bound(leak))
+    noise = sp.calibrate(leak, mse=0.5, view=bound(leak), grid=None)
     reached = np.asarray(bound(small_leak(noise.sigma)))
     assert reached.min() == pytest.approx(0.5, rel=1e-3)
 
@@ -162,7 +164,7 @@ def test_noise_calibrated_on_other_bounds_meets_its_target(name: str) -> None:
 def test_a_target_beyond_the_prior_is_refused() -> None:
     leak = small_leak(0.01)
     with pytest.raises(sp.InputError, match="no noise"):
-        sp.calibrate(leak, mse=2.0, view=sp.bounds.van_trees_rows(leak, PRIOR, rows=[0]))
+        sp.calibrate(leak, mse=2.0, view=sp.bounds.van_trees_rows(leak, PRIOR, rows=[0]), grid=None)
 
 
 # 6: softmax of columns in unlike units -----------------------------------------------------------

@@ -79,16 +79,10 @@ def stratified_difference(
 ) -> tuple[float, ConfidenceInterval]:
     """Return ``Σ_s p_s (a_s − b_s)``, like compared with like, and its interval.
 
-    Both sides were attacked through the same releases: the variance over the releases is that of
-    the difference, and the records of the two are independent. The interval is normal; where
-    neither side has any variance it is as wide as Wilson's two.
-
-    Parameters
-    ----------
-    strata
-        For each the share ``p_s``, and the hits of the two sides, (T, n₁) and (T, n₂).
-    level
-        The confidence level.
+    Each stratum is its share ``p_s`` and the hits of the two sides, (T, n₁) and (T, n₂). Both sides
+    were attacked through the same releases: the variance over the releases is that of the
+    difference, and the records of the two are independent. The interval is normal; where neither
+    side has any variance it is as wide as Wilson's two.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -115,19 +109,10 @@ def area_under_curve(
 ) -> tuple[float, ConfidenceInterval]:
     """Return the area and its interval: that of these scores' origin, on further records or groups.
 
-    The interval is taken on the scale of log-odds, so that it stays within 0 and 1; where all pairs
-    are in order, or none, it is Wilson's for as many records (or groups) as the smaller side has.
-
-    Parameters
-    ----------
-    scores
-        Higher where the property is thought more likely, ``(n,)``.
-    truth
-        Whether the property is there, ``(n,)``.
-    level
-        Of confidence.
-    groups
-        What each score belongs to, ``(n,)``; scores of one group may depend on each other.
+    Scores, ``(n,)``, are higher where the property is thought more likely; those of one group may
+    depend on each other. The interval is taken on the scale of log-odds, so that it stays within 0
+    and 1; where all pairs are in order, or none, it is Wilson's for as many records (or groups) as
+    the smaller side has.
 
     Examples
     --------

@@ -17,7 +17,7 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import Advice, Audit
-from seepage.auditing.measures import measure
+from seepage.auditing.measures import measure, record_leakage, worst_record
 from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
 from seepage.auditing.trained_model import (
     EncodedTable,
@@ -28,10 +28,12 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
+from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
@@ -39,7 +41,10 @@ SEPARABLE_L2 = 1e-2
 DEFAULT_ETA = 1.0
 FEWEST_ROWS = 10
 
+_SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+_MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
+_LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
@@ -61,42 +66,24 @@ def audit_table(
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
-    """Audit the release of a linear model of an encoded table.
+    """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
-    Parameters
-    ----------
-    table
-        The table as numbers, in memory or read in chunks.
-    name
-        What the table is called.
-    model
-        ``linear``, ``logistic``, ``poisson`` or ``softmax``; by the target where not given.
-    l2
-        The penalty λ; 0.001 where not given, and 0.01 where the classes can be told apart without
-        an error.
-    sigma, target_eta
-        The noise; the leakage that no record should exceed (1 where not given). Without ``sigma``
-        the noise is the one that meets the target.
-    sensitive
-        Columns (the target may be one) for which the error on every record is reported; those of
-        ``table`` where not given.
-    fitted
-        A fitted model to audit, one of ours, instead of fitting one.
-    show_values
-        Whether the audit carries the caller's own values, which a table in memory has.
-    remedies
-        Whether to try out what would help, which takes several more fits.
-    seed
-        Of the held-out rows and of the noise in the privacy–utility curve.
-    tell
-        Called with what is being done.
+    Where not given, the kind of model follows from the target (see :func:`choose_model`), the
+    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise is
+    the least with which no record leaks more than ``target_eta`` (1 where not given). ``sensitive``
+    are columns (the target may be one) for which the error on every record is reported; those of
+    ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
+    ``show_values`` has the audit carry the caller's own values, which a table in memory has;
+    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
+    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
+    being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
         )
-    check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     if tell is not None:
         tell("fitting")
     if sensitive is not None:
@@ -126,7 +113,7 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
-    check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
@@ -148,11 +135,14 @@ def audit_model(
     advice: tuple[Advice, ...] = ()
     bounds = None
     if remedies:
+        if sigma is None:
+            steps.extend(_sigma_without(trained, noise, target))
         say("remedies")
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-    target_kind = _kind_for(settings.model, table.target_kind)
+    # A count may be given to a linear model as a number.
+    target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
@@ -177,7 +167,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
-        versions=_versions(),
+        versions=find_versions(),
     )
 
 
@@ -208,11 +198,6 @@ def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None
     return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
 
 
-def _kind_for(model: str, target_kind: str) -> str:
-    """Return what the label is to the model: a count may be given to a linear one as a number."""
-    return {"linear": "numeric", "poisson": "count"}.get(model, target_kind)
-
-
 def _check_sensitive(table: EncodedTable) -> None:
     """Refuse sensitive columns that the model does not use."""
     known = [a.name for a in table.attributes] + [table.target]
@@ -224,17 +209,23 @@ def _check_sensitive(table: EncodedTable) -> None:
             )
 
 
-def check_noise(sigma: float | None, target_eta: float | None) -> None:
-    """Refuse a noise or a target that is no positive number."""
+def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
+    """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
-        if number is not None and not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name} must be a finite number above zero, not {number:g}.")
+        if number is None:
+            continue
+        check_positive(number, name)
+        if not _SMALLEST <= number <= 1 / _SMALLEST:
+            raise InputError(
+                f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
+                "its square could not be told from zero or infinity."
+            )
 
 
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the noise that meets it, and the noise to speak of.
+    """Return the target, the noise of the coarse grid that meets it, and the noise to speak of.
 
     ``worst`` is the largest leakage at a noise of one.
     """
@@ -244,7 +235,7 @@ def _choose_noise(
             "is no leakage to measure; check the target and the columns."
         )
     target = DEFAULT_ETA if target_eta is None else target_eta
-    calibrated = worst / target
+    calibrated = round_up(worst / target)
     return target, calibrated, calibrated if sigma is None else sigma
 
 
@@ -252,15 +243,42 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
     """Return why the noise is what it is, in words."""
     if sigma is not None:
         return f"The noise σ = {noise:.4g} was given."
+    coarse = (
+        "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
+        "a power of ten); a σ declared beforehand, with --sigma, depends on nothing."
+    )
     if target_eta is not None:
         return (
-            f"The noise σ = {noise:.4g} is the least with which no record leaks more than the "
-            f"η = {target_eta:.4g} that was asked for."
+            f"With the noise σ = {noise:.4g} no record leaks more than the η = {target_eta:.4g} "
+            f"that was asked for. {coarse}"
         )
     return (
-        f"No noise was given, so σ = {noise:.4g} was chosen: with it the most leaked record has "
+        f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
         "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
-        "standard deviation of its column (for a class or category: a whole level)."
+        f"standard deviation of its column (for a class or category: a whole level). {coarse}"
+    )
+
+
+def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
+    """Say for how many of the most exposed records the coarse σ would be another without them."""
+    source = trained.source
+    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
+        return ()
+    order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
+    others = 0
+    for row in order:
+        rest = source.at(np.delete(np.arange(len(source)), row))
+        without = replace(trained, table=replace(trained.table, source=rest))
+        try:
+            others += round_up(worst_record(without.refitted(trained.settings)) / target) != sigma
+        except InputError:  # without the record there is no such model
+            others += 1
+    if not others:
+        return ()
+    return (
+        f"Disclosed: without {others} of the {len(order)} most exposed records, one at a time, σ "
+        "would be another point of the grid, so who knows all other records learns that one is "
+        "there. Declare σ beforehand with --sigma.",
     )
 
 
@@ -300,7 +318,7 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {

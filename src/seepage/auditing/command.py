@@ -19,9 +19,12 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, judge, most_exposed
+from seepage.core.coarse_grid import round_up
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.tables.names import shown
+from seepage.support.folders import check_folder
+from seepage.support.number_check import check_positive
+from seepage.tables.names import escaped, shown
 
 if TYPE_CHECKING:
     from seepage.streams.disk.files import Batches
@@ -37,42 +40,33 @@ _ROUNDING = 1e-9  # noise calibrated to a limit meets it
 class Question:
     """A table, what to fit on it, and the noise: what both commands are asked about.
 
-    Parameters
-    ----------
-    table, header, names
-        The file or folder; of a CSV file, whether it has a header, and names separated by commas.
-    target, drop, categorical, quantities, sensitive, group, missing
-        What its columns are for; see :func:`seepage.auditing.intake.table.plan_columns`.
-    model, l2, model_file, scale
-        What is fitted, or the file of a model that was; whether columns are standardised.
-    sigma, target_eta
-        The noise, or the most that a record may leak.
-    show_values
-        Whether the report shows the records' own values.
-    dask, workers
-        A cluster that audits Parquet files: the address of a running one, or how many processes to
-        start here.
+    What its columns are for is said in :func:`seepage.auditing.intake.table.plan_columns`.
     """
 
-    table: Path
+    table: Path  # a file, or a folder of Parquet
     target: str
     model: str | None = None
     l2: float | None = None
     sigma: float | None = None
-    target_eta: float | None = None
+    target_eta: float | None = None  # the most that a record may leak
     sensitive: Sequence[str] = ()
     group: Sequence[str] = ()
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     quantities: Sequence[str] = ()
     missing: str = "refuse"
-    scale: bool = True
-    header: bool = True
-    names: str | None = None
-    model_file: Path | None = None
-    show_values: bool = False
-    dask: str | None = None
-    workers: int | None = None
+    scale: bool = True  # whether columns are standardised
+    header: bool = True  # whether a CSV file has one
+    names: str | None = None  # of the columns of a CSV file, separated by commas
+    model_file: Path | None = None  # of a model that was fitted elsewhere
+    show_values: bool = False  # whether the report shows the records' own values
+    dask: str | None = None  # the address of a cluster that audits Parquet files
+    workers: int | None = None  # or how many processes to start here for that
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that are read, and must not be written to."""
+        return (self.table,) if self.model_file is None else (self.table, self.model_file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +87,11 @@ class Limits:
         """
         etas = []
         if self.max_eta is not None:
-            etas.append(_positive(self.max_eta, "--max-eta"))
+            check_positive(self.max_eta, "--max-eta")
+            etas.append(self.max_eta)
         if self.min_mse is not None:
-            etas.append(_positive(self.min_mse, "--min-mse") ** -0.5)
+            check_positive(self.min_mse, "--min-mse")
+            etas.append(self.min_mse**-0.5)
         ratio = self.max_group_ratio
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
@@ -122,7 +118,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
     computed when a report asks for them.
     """
-    with _progress() as tell:
+    with progress() as tell:
         tell("reading")
         table = _open(question, client)
         plan = plan_columns(
@@ -201,13 +197,15 @@ def _batches(path: Path, client: Any) -> Batches | None:
 def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
     """Audit, write the report, tell; return whether every gate was passed."""
     wanted = limits.check(bool(question.group))
+    if out is not None:
+        check_folder(out, "report", question.inputs)  # before minutes of work
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, client=client)
         audit = replace(audit, gates=limits.gates(audit))
-        page = write_report(audit, out) if out is not None else None
+        page = None if out is None else write_report(audit, out, keep=question.inputs)
         if as_json:
             typer.echo(to_json(audit), nl=False)
         else:
@@ -230,7 +228,7 @@ def _max_eta(audit: Audit, limit: float) -> Gate:
     else:
         text = (
             f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
-            f"σ = {audit.sigma * measured / limit:.4g} would be enough."
+            f"σ = {round_up(audit.sigma * measured / limit):g} would be enough."
         )
     return Gate("--max-eta", limit, measured, not over, text)
 
@@ -248,7 +246,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
         text = (
             f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
             f" {limit:g} (as low as {measured:.4g}); "
-            f"σ = {audit.sigma * math.sqrt(limit / measured):.4g} would be enough."
+            f"σ = {round_up(audit.sigma * math.sqrt(limit / measured)):g} would be enough."
         )
     return Gate("--min-mse", limit, measured, not over, text)
 
@@ -269,12 +267,6 @@ def _records(audit: Audit, count: int) -> str:
     if count == 1:
         return f"1 record (row {rows}) leaks"
     return f"{count:,} records (rows {rows}{more}) leak"
-
-
-def _positive(limit: float, name: str) -> float:
-    if not (math.isfinite(limit) and limit > 0):
-        raise InputError(f"{name} must be a finite number above zero, not {limit:g}.")
-    return limit
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
@@ -339,7 +331,7 @@ def tell_people(audit: Audit, page: Path | None) -> None:
     for gate in audit.gates:
         say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
     if page is not None:
-        say(f"\nReport: {page}")
+        say(f"\nReport: {escaped(str(page))}")
     say(NOTICE)
 
 
@@ -347,7 +339,7 @@ def _cluster(question: Question) -> AbstractContextManager[Any]:
     """Give a client of the cluster that was asked for, or ``None``."""
     if question.dask is None and question.workers is None:
         return nullcontext()
-    from seepage.streams.dask.connection import on_cluster
+    from seepage.streams.dask.spread_files import on_cluster
 
     return on_cluster(question.dask, question.workers)
 
@@ -364,7 +356,7 @@ def _given_model(question: Question) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def progress() -> Iterator[Tell]:
     """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda words: None

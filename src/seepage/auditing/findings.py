@@ -130,27 +130,12 @@ class RecordLeakage:
     """The leakage of all records, answered from arrays in memory.
 
     Those of a table that is read in chunks are answered by
-    :class:`seepage.auditing.measures.RecordsInChunks`.
-
-    Parameters
-    ----------
-    row
-        The number of every audited record in the table (0 for the first data row).
-    numbers
-        Under each name of :data:`NUMBERS`, one number for each record.
-    errors
-        For every sensitive attribute, the least error of an attack on it for each record.
-
-    Attributes
-    ----------
-    count
-        How many records there are.
-    sensitive
-        The attributes for which the error on every record is known.
+    :class:`seepage.auditing.measures.RecordsInChunks`. Arguments are those of
+    :class:`SomeRecords`, about all of them.
     """
 
-    count: int
-    sensitive: tuple[str, ...]
+    count: int  # how many records there are
+    sensitive: tuple[str, ...]  # attributes for which the error on every record is known
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import check_groups
 from seepage.auditing.trained_model import (
     ROW,
+    TARGET_OF,
     Attribute,
     EncodedTable,
     FitSettings,
@@ -30,18 +31,12 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.tables.columns import category_spread
 from seepage.tables.source import as_numpy, check_column, read_table
 
-_TARGET_KINDS = {
-    "linear": "numeric",
-    "poisson": "count",
-    "logistic": "binary",
-    "softmax": "multiclass",
-}
 _PROBED = 3  # rows at which the map is looked at
 _TOLERANCE = 1e-6
 _MOST_LEVELS = 1000
@@ -147,7 +142,7 @@ def audit(
         source=RecordsInMemory(features, names, labels, weights, beside),
         attributes=_raw_attributes(frame, named, transform, categorical, quantities),
         target=name,
-        target_kind=_TARGET_KINDS[settings.model],
+        target_kind=TARGET_OF[settings.model],
         labels=LabelFacts.of(labels, settings.classifies),
         groups=tuple(column for column in beside if column != ROW),
         sensitive=tuple(dict.fromkeys(sensitive)),
@@ -264,21 +259,15 @@ def _raw_attributes(
 ) -> tuple[Attribute, ...]:
     """Return every raw column that the model uses, with the directions it moves the features in.
 
-    Parameters
-    ----------
-    frame
-        The raw table.
-    named
-        Whether ``transform`` takes a frame like it (else: an array).
-    transform
-        The preprocessing, fitted.
-    categorical, quantities
-        Columns of numbers that are codes of categories, and of two numbers that are quantities.
+    ``named`` says whether ``transform``, the fitted preprocessing, takes a frame (else: an array).
     """
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     probe = frame[: min(_PROBED, len(frame))]
-    apply = _applied(transform, named)
+
+    def apply(rows: nw.DataFrame[Any]) -> np.ndarray:
+        return _dense(transform(rows.to_native() if named else rows.to_numpy()))
+
     start = apply(probe)
     attributes = []
     for name in frame.columns:
@@ -289,20 +278,15 @@ def _raw_attributes(
                 "gaps before the fit, or drop those rows."
             )
         if name in categorical or not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
-            found = _category(name, column, probe, apply)
+            found = _levels(name, "categorical", column, probe, apply)
         elif name not in quantities and len(column.unique()) == 2:
-            found = _two_values(name, column, probe, apply)
+            # A yes and a no, however they are written: they move by whole levels.
+            found = _levels(name, "boolean", column, probe, apply)
         else:
             found = _number(name, column, probe, apply, start)
         if found is not None:
             attributes.append(found)
     return tuple(attributes)
-
-
-def _applied(transform: Transform, named: bool) -> Callable[[nw.DataFrame[Any]], np.ndarray]:
-    if named:
-        return lambda rows: _dense(transform(rows.to_native()))
-    return lambda rows: _dense(transform(rows.to_numpy()))
 
 
 def _number(
@@ -325,22 +309,10 @@ def _number(
     return _attribute(name, "numeric", np.stack([*once, *twice]).T[:, None, :], spread)
 
 
-def _two_values(
-    name: str, column: nw.Series[Any], probe: nw.DataFrame[Any], apply: Any
+def _levels(
+    name: str, kind: str, column: nw.Series[Any], probe: nw.DataFrame[Any], apply: Any
 ) -> Attribute | None:
-    """Return a column of a yes and a no, however they are written: it moves by whole levels."""
-    levels = sorted(column.unique().to_list())
-    placed = [
-        apply(probe.with_columns(nw.lit(level).cast(column.dtype).alias(name))) for level in levels
-    ]
-    share = float(np.mean(column.to_numpy() == levels[1]))
-    moves = (placed[1] - placed[0]).T[:, None, :]
-    return _attribute(name, "boolean", moves, category_spread(np.array([share, 1 - share])))
-
-
-def _category(
-    name: str, column: nw.Series[Any], probe: nw.DataFrame[Any], apply: Any
-) -> Attribute | None:
+    """Return a column that moves by whole levels: from the first to each of the others."""
     levels = sorted(column.unique().to_list(), key=lambda level: (str(type(level)), level))
     if len(levels) > _MOST_LEVELS:
         raise InputError(
@@ -353,7 +325,7 @@ def _category(
         return None
     changes = np.stack([after - placed[0] for after in placed[1:]])  # (levels − 1, rows, D)
     shares = np.unique(column.to_numpy().astype(str), return_counts=True)[1] / len(column)
-    return _attribute(name, "categorical", changes.transpose(2, 0, 1), category_spread(shares))
+    return _attribute(name, kind, changes.transpose(2, 0, 1), category_spread(shares))
 
 
 def _attribute(name: str, kind: str, moves: np.ndarray, spread: float) -> Attribute | None:

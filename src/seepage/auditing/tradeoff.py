@@ -20,6 +20,7 @@ import numpy as np
 from seepage.auditing.findings import Advice, TradeoffCurve
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
+from seepage.core.coarse_grid import round_up
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
@@ -263,9 +264,9 @@ def find_remedies(
     Fitting the model again, several times, is tried with tables in memory only. ``worst`` is the
     largest leakage of a record at σ = 1; ``target`` the one that is wanted.
     """
-    enough = worst / target
-    met = enough <= sigma * (1 + 1e-9)
-    noise = _noise_when_met(trial, sigma, target) if met else _noise(trial, sigma, enough, target)
+    met = worst / target <= sigma * (1 + 1e-9)
+    enough = round_up(worst / target)
+    noise = _noise(trial, sigma, enough, target, met)
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
         words = "Other penalties and weights were not tried: fitting a table this large is slow."
@@ -282,21 +283,20 @@ def find_remedies(
     return tuple(remedies)
 
 
-def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float) -> Advice:
+def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
+    if met:
+        words = (
+            f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
+            f"half of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)}"
+        )
+    else:
+        words = (
+            f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
+            f"η = {target:.3g}; {_cost(trial, enough)}"
+        )
     return Advice(
         "more noise",
-        f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than η = {target:.3g}; "
-        f"{_cost(trial, enough)} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
-        f"{_said(trial, trial.noiseless_error())} without noise).",
-    )
-
-
-def _noise_when_met(trial: HeldOutTrial, sigma: float, target: float) -> Advice:
-    return Advice(
-        "more noise",
-        f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: half "
-        f"of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)} "
-        f"({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
+        f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
     )
 
@@ -308,7 +308,7 @@ def _lighter_noise(
     tried = []
     for factor in (10, 100, 1000) if trained.work <= _HEAVY else (10,):
         stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
-        needed = worst_record(trained.refitted(stronger)) / target
+        needed = round_up(worst_record(trained.refitted(stronger)) / target)
         after = try_out(trained, stronger, seed)
         tried.append((after.error(needed), needed, after))
     _, needed, after = min(tried, key=lambda option: option[0])
@@ -324,7 +324,10 @@ def _lighter_noise(
 def _penalty(
     trained: TrainedModel, trial: HeldOutTrial, sigma: float, target: float, seed: int
 ) -> Advice:
-    """Search the least λ with which the noise that is there is enough, by bisection of log λ."""
+    """Search the least λ with which the noise that is there is enough, by bisection of log λ.
+
+    It depends on the data, as the noise would, and is rounded up to the same coarse grid.
+    """
     wanted = target * sigma  # worst leakage at σ = 1
     low, high = max(trained.settings.l2, 1e-8), _LARGEST_PENALTY
 
@@ -347,6 +350,7 @@ def _penalty(
             high = middle
         if high / low < _CLOSE:
             break
+    high = round_up(high)
     after = try_out(trained, trained.settings.with_penalty(high), seed)
     return Advice(
         "more regularisation",
@@ -388,7 +392,7 @@ def _reweighting(
         noise=Gaussian(1 / step),
         sample_weight=source.sample_weight,
     )
-    needed = float(np.max(np.asarray(fair.whole_procedure()))) / target
+    needed = round_up(float(np.max(np.asarray(fair.whole_procedure()))) / target)
     rounds = len(fair.trajectory) - 1
     how = f"Fitted again with weights that even out the leakage ({counted(rounds, 'round')}), "
     counting = "the choice of the weights counted in"
@@ -475,9 +479,10 @@ class _PartOfSource(RowSource):
         held_out = len(self._chosen)
         return held_out if self._held_out else len(self._source) - held_out
 
+    @property
     def classes(self) -> np.ndarray:
-        """Return the labels of all rows."""
-        return self._source.classes()
+        """The labels of all rows."""
+        return self._source.classes
 
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()

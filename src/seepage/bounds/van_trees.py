@@ -21,9 +21,9 @@ import numpy as np
 from seepage.bounds.cramer_rao import square
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.support.chunks import progress
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy
+from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +161,7 @@ def _read_limits(domain: Any, names: tuple[str, ...]) -> list[np.ndarray]:
 
 def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
     for name in domain:
-        if name not in names:
-            raise InputError(f"There is no column {name!r}{nearest(name, names)}.")
+        check_column(name, names)
     missing = [name for name in names if name not in domain]
     if missing:
         raise InputError(

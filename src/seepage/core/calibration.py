@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
+from seepage.core.coarse_grid import GRID, round_up
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Noise
+from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.record_stream import Measure, RecordStream
 from seepage.core.result import Result
@@ -27,8 +29,15 @@ def calibrate(
     mse: float | None = None,
     over: str | float = "max",
     view: Result | RecordStream | None = None,
+    grid: Sequence[float] | None = GRID,
 ) -> Noise:
     """Return the noise, of the same shape, with which the leakage meets a target.
+
+    How much noise it takes depends on the data, and above all on the most exposed record. Told to
+    many digits it gives that record away (of ``d`` numbers with noise ``σ(D)`` the spread alone has
+    the Fisher information ``2d (∂ log σ)²``), so it is rounded up to a coarse grid. Small changes
+    of a record then leave it as it is, but a finite change may move it to the next point: sound
+    against everybody is only noise that was declared before the data were seen.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``),
     so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_wanted``. Bounds that do
@@ -51,13 +60,19 @@ def calibrate(
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
         records' FIL when not given.
+    grid
+        The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. What is rounded is
+        σ itself, or for noise with a vector or a covariance the factor by which it is scaled.
+        ``None`` keeps the exact value, which is as private as the records.
 
     Examples
     --------
     >>> import numpy as np, seepage as sp
     >>> X, y = np.eye(4), np.arange(4.0)
     >>> leak = sp.leakage(sp.glm.LinearRegression(l2=1.0).fit(X, y), X, y, noise=sp.Gaussian(1.0))
-    >>> noise = sp.calibrate(leak, eta=0.01)
+    >>> sp.calibrate(leak, eta=0.01)
+    Gaussian(70)
+    >>> noise = sp.calibrate(leak, eta=0.01, grid=None)
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
     >>> float(np.max(sp.leakage(model, X, y, noise=noise).records()).round(12))
     0.01
@@ -73,15 +88,27 @@ def calibrate(
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from this very leak.")
     if isinstance(result, Result) and result.rescaled is not None:
-        return leak.noise[0].scaled(_factor(result, target, mse is not None, over))
-    if mse is not None and over == "mean":
+        factor = _factor(result, target, mse is not None, over)
+    elif mse is not None and over == "mean":
         # The mean of 1/η² grows as σ².
-        return leak.noise[0].scaled(math.sqrt(mse / _mean(result, -2.0)))
-    now = _summary(result, over)
-    if now == 0:
-        raise InputError("Nothing leaks in this view, so no noise is needed to meet the target.")
-    wanted = eta if eta is not None else target**-0.5
-    return leak.noise[0].scaled(now / wanted)
+        factor = math.sqrt(mse / _mean(result, -2.0))
+    else:
+        now = _summary(result, over)
+        if now == 0:
+            raise InputError(
+                "Nothing leaks in this view, so no noise is needed to meet the target."
+            )
+        factor = now / (eta if eta is not None else target**-0.5)
+    return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)
+
+
+def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
+    """Return the least noise of this shape on the grid that is at least so many times as large."""
+    if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
+        return Gaussian(round_up(factor * noise.sigma, grid))
+    if isinstance(noise, Laplace) and np.ndim(noise.scale) == 0:
+        return Laplace(round_up(factor * noise.scale, grid))
+    return noise.scaled(round_up(factor, grid))
 
 
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:

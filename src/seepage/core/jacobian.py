@@ -2,9 +2,10 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`Release` gives it for
-any chunk of them, and :class:`Refits` is the same question for changes that are not small. Of the
-information the largest eigenvalue and the inverse are taken, of many matrices at once.
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
+gives it for any chunk of them, and :class:`Refits` is the same question for changes that are not
+small. Of the information the largest eigenvalue and the inverse are taken, of many matrices at
+once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.finite_changes import FiniteChanges
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
@@ -298,7 +298,7 @@ class ReleaseJacobian(ABC):
             yield self.adjoint(unit, unknowns, rows)
 
 
-class Release(ABC):
+class MeasuredRelease(ABC):
     """What leaves, as records that come in chunks see it: plain data, which workers are sent.
 
     Attributes
@@ -311,7 +311,7 @@ class Release(ABC):
     template: ReleaseJacobian
 
     @property
-    def parts(self) -> list[Release]:
+    def parts(self) -> list[MeasuredRelease]:
         """The single releases that it is made of."""
         return [self]
 
@@ -329,7 +329,14 @@ class Release(ABC):
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of a chunk, exact for each of them."""
 
-    def merged(self, other: Release) -> Release | None:
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far the release moves when a record leaves or is another."""
+        raise InputError(
+            "How far this release moves when a record leaves or changes is not known; risks are "
+            "told for linear models of a table in memory."
+        )
+
+    def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None
 
@@ -373,19 +380,12 @@ class Refits(Protocol):
 def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
-    Parameters
-    ----------
-    apply
-        Multiplies one vector per matrix: ``(m, k)`` to ``(m, k)``.
-    like
-        An array of shape ``(m, k)`` that says how large the batch is and where it lives.
-
-    Notes
-    -----
-    Up to :data:`DENSE_LIMIT` the matrices are written out and decomposed. Beyond, Lanczos' method
-    runs for all of them at once, with full reorthogonalisation, until the residual of the leading
-    Ritz pair is below ``1e-10`` of its value (the value itself is then off by far less) or, in the
-    worst case, until the whole space is spanned and the answer exact.
+    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
+    that shape, which says where the batch lives. Up to :data:`DENSE_LIMIT` the matrices are written
+    out and decomposed. Beyond, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
+    (the value itself is then off by far less) or, in the worst case, until the whole space is
+    spanned and the answer exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -483,13 +483,9 @@ def inverse_diagonal(matrices: Array) -> Array:
 def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
 
-    Parameters
-    ----------
-    J
-        ``(m, P, k)``; its columns are scaled alike on the way, and ``JᵀJ`` is never formed.
-    accuracy
-        The relative error of the columns of each matrix, ``(m,)``. Where it leaves open whether
-        the columns are independent at all, the diagonal is infinite.
+    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
+    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
+    are independent at all, the diagonal is infinite.
     """
     xp = array_namespace(J)
     _, P, k = J.shape

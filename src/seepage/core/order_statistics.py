@@ -125,16 +125,10 @@ def select(
     wanted: Sequence[tuple[int, int]],
     look: Callable[[tuple[Interval, ...]], Inside],
 ) -> list[float]:
-    """Return the numbers that have the wanted ranks in their columns.
+    """Return the numbers that have the wanted ranks (from 0, the smallest) in their columns.
 
-    Parameters
-    ----------
-    bins
-        Those of all rows.
-    wanted
-        Columns and ranks (from 0, the smallest).
-    look
-        A pass over the rows: the sum of what :func:`look_into` finds in the chunks.
+    ``bins`` are those of all rows, and ``look`` is a pass over them: the sum of what
+    :func:`look_into` finds in the chunks.
     """
     settled: dict[tuple[int, int], int] = {}
     open_ = {(column, rank): bins.interval(column, rank) for column, rank in wanted}

@@ -13,9 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.source import as_numpy, build_frame
-
-Array = Any
+from seepage.tables.source import Array, as_numpy, build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 
@@ -35,6 +33,11 @@ _SYMBOLS = {
     "plis": "PLIS",
     "mse": "mean squared error",
     "std": "standard error",
+    "membership": "membership μ",
+    "advantage": "advantage",
+    "right": "probability of being right",
+    "gain": "gain in probability",
+    "tpr": "true positive rate",
 }
 _UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups": "groups"}
 
@@ -53,7 +56,8 @@ class Result(NDArrayOperatorsMixin):
     view
         What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``subset``, ``dataset``.
     measure
-        What they are: ``fil``, ``dfil``, or, for a bound, ``mse`` or ``std``.
+        What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
+        ``membership``, ``advantage``, ``right``, ``gain`` or ``tpr``.
     kind
         ``exact``, ``estimate``, ``bound`` or ``attack``.
     about
@@ -162,7 +166,7 @@ class Result(NDArrayOperatorsMixin):
         has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
         leaks.
         """
-        if self.measure in ("plis", "jacsens"):
+        if self.measure not in ("fil", "dfil", "mse", "std"):
             raise InputError(
                 f"{_SYMBOLS[self.measure]} bounds no adversary's error; take the FIL or dFIL."
             )

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError, nearest
-from seepage.tables.source import Chunk, RowSource
-
-Array = Any
+from seepage.tables.source import Array, Chunk, RowSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +72,7 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or columns that belong together under one name.
 
-    Parameters
-    ----------
-    source
-        The table whose columns are meant.
-    declared
-        Columns that belong together, such as the one-hot columns of a category, under a name,
-        besides those that the source knows of.
+    Such as the one-hot columns of a category: those that the source knows of, and those declared.
     """
 
     def __init__(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeAlias
 
 from seepage.data.download import download as download_file
 from seepage.data.download import unpack
 from seepage.data.registry import DataSet, data_set
 from seepage.errors import InputError
+
+Folder: TypeAlias = "str | os.PathLike[str] | None"  # where the sets' folders lie
 
 
 def cache_folder() -> Path:
@@ -19,7 +22,7 @@ def cache_folder() -> Path:
     return base / "seepage" / "data"
 
 
-def searched_folders(folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
+def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
     """Return the folders searched, in order; what is downloaded goes into the first.
 
     A folder that is named is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before
@@ -32,7 +35,7 @@ def searched_folders(folder: str | os.PathLike[str] | None = None) -> tuple[Path
     return (*named, cache_folder())
 
 
-def find(data_set: DataSet, folder: str | os.PathLike[str] | None = None) -> Path | None:
+def find(data_set: DataSet, folder: Folder = None) -> Path | None:
     """Return the first folder that holds every file the set's loader reads, or ``None``."""
     for root in searched_folders(folder):
         home = root / data_set.folder
@@ -41,9 +44,7 @@ def find(data_set: DataSet, folder: str | os.PathLike[str] | None = None) -> Pat
     return None
 
 
-def locate(
-    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool = True
-) -> Path:
+def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
     """Return the folder that holds the set's files: a local one first, else after fetching it.
 
     Parameters
@@ -55,25 +56,20 @@ def locate(
     download
         Whether a set that is not there may be fetched from its publisher.
     """
-    wanted = data_set(name)
-    _refuse_bundled(wanted)
-    found = find(wanted, folder)
-    if found is not None:
-        return found
-    if not download:
+    wanted = _with_files(name)
+    if not download and find(wanted, folder) is None:
         places = " or ".join(str(root / wanted.folder) for root in searched_folders(folder))
         how = wanted.by_hand or f"run `seepage data fetch {name}`"
         raise InputError(f"The data set {name} is not in {places}; {how}.")
     return fetch(name, folder)
 
 
-def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
+def fetch(name: str, folder: Folder = None) -> Path:
     """Download what is missing of a set into the first folder searched; return the set's folder.
 
     Files that are there already are left alone; loaders check their structure when they read.
     """
-    wanted = data_set(name)
-    _refuse_bundled(wanted)
+    wanted = _with_files(name)
     found = find(wanted, folder)
     if found is not None:
         return found
@@ -97,9 +93,11 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     return home
 
 
-def _refuse_bundled(wanted: DataSet) -> None:
+def _with_files(name: str) -> DataSet:
+    wanted = data_set(name)
     if wanted.bundled:
         raise InputError(
             f"The data set {wanted.name} comes with scikit-learn and has no files of its own; "
             f"call seepage.data.load_bundled({wanted.name!r})."
         )
+    return wanted

@@ -97,18 +97,9 @@ def read_csv(
 ) -> Records:
     """Return the columns of ``path``, all of them numbers but for those named in ``text``.
 
-    Parameters
-    ----------
-    path, name
-        The file, and the data set it belongs to.
-    leading
-        The columns the header must begin with.
-    further
-        How the name of any further column begins; ``None`` allows no further column.
-    text
-        Columns that hold text.
-    allow_missing
-        Whether a field may be empty: NaN in a column of numbers, ``""`` in one of text.
+    The header must begin with the columns ``leading``; the names of others begin with ``further``
+    (``None`` allows no others). With ``allow_missing`` a field may be empty: NaN in a column of
+    numbers, ``""`` in one of text.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -142,17 +133,7 @@ def read_csv(
 
 
 def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDArray[np.uint8]:
-    """Return colour images, ``(n, height, width, 3)``, resized where they have another size.
-
-    Parameters
-    ----------
-    paths
-        The files.
-    size
-        Height and width.
-    name
-        The data set they belong to.
-    """
+    """Return colour images, ``(n, height, width, 3)``, resized where they have another size."""
     from PIL import Image, UnidentifiedImageError
 
     from seepage.support.chunks import progress  # brings array libraries that bytes do without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seepage.errors import InputError, nearest
 
@@ -23,182 +24,132 @@ class RemoteFile:
     archive: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A data set: ``files`` are what its loader reads, ``downloads`` what the publisher serves."""
 
     name: str
     title: str
-    folder: str
-    files: tuple[str, ...]
-    downloads: tuple[RemoteFile, ...]
-    size: int
     licence: str
     source: str
-    by_hand: str = ""
-    bundled: bool = False
-
-
-# LeCun's own server no longer serves these files reliably; both mirrors carry the same bytes.
-_MNIST = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-_ADULT = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-_IWPC = (
-    "https://raw.githubusercontent.com/samuel-yeom/ml-privacy-csf18/"
-    "5b176c3025b02ce5853448dbe6365ce7f0eecbf4/data/iwpc-scaled.csv"
-)
-
-
-def _mnist_file(name: str, size: int, sha256: str) -> RemoteFile:
-    return RemoteFile(name, tuple(base + name for base in _MNIST), size, sha256)
+    folder: str = ""
+    files: tuple[str, ...] = ()
+    downloads: tuple[RemoteFile, ...] = ()
+    size: int = 0  # in bytes
+    by_hand: str = ""  # how to get what nobody serves
+    bundled: bool = False  # with scikit-learn
 
 
 def _bundled(name: str, title: str) -> DataSet:
-    return DataSet(
-        name=name,
-        title=title,
-        folder="",
-        files=(),
-        downloads=(),
-        size=0,
-        licence="BSD-3-Clause",
-        source="https://scikit-learn.org/stable/datasets/toy_dataset.html",
-        bundled=True,
-    )
+    source = "https://scikit-learn.org/stable/datasets/toy_dataset.html"
+    return DataSet(name=name, title=title, licence="BSD-3-Clause", source=source, bundled=True)
 
+
+def _served(
+    published: str, *addresses: str, files: tuple[str, ...] | None = None, archive: bool = False
+) -> dict[str, Any]:
+    """Return what is known of files by lines of SHA-256, size and name.
+
+    An address that ends in a slash serves each under its name. Loaders read them as they are,
+    unless ``files`` says what they read.
+    """
+    downloads = []
+    for line in published.split("\n"):
+        sha256, size, name = line.split()
+        urls = tuple(a + name if a.endswith("/") else a for a in addresses)
+        downloads.append(RemoteFile(name, urls, int(size), sha256, archive))
+    return {
+        "files": tuple(file.name for file in downloads) if files is None else files,
+        "downloads": tuple(downloads),
+        "size": sum(file.size for file in downloads),
+    }
+
+
+_MNIST = """\
+440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609 9912422 train-images-idx3-ubyte.gz
+3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c 28881 train-labels-idx1-ubyte.gz
+8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6 1648877 t10k-images-idx3-ubyte.gz
+f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6 4542 t10k-labels-idx1-ubyte.gz"""
+_CIFAR10 = """\
+c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd 170052171 cifar-10-binary.tar.gz"""
+_ADULT = """\
+5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d 3974305 adult.data
+a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05 2003153 adult.test
+c248284c0b5de30c9e1958d6cdd168a34a654758b620e68f46aefa83fc0a576a 5229 adult.names"""
+_IWPC = "fc81402548298d703a92c63d84c8d2e2da266af7ccda35025d35f431934977f3 217273 iwpc-scaled.csv"
+_X_RAYS = """\
+e1792d3f03751cb101e99f19a63b3c1941436c988665f47853417b05be250cd8 4170669 pneumoniamnist.npz"""
 
 _ALL = (
     DataSet(
         name="mnist",
         title="handwritten digits, 60,000 / 10,000 grey images of 28×28",
-        folder="mnist",
-        files=(
-            "train-images-idx3-ubyte.gz",
-            "train-labels-idx1-ubyte.gz",
-            "t10k-images-idx3-ubyte.gz",
-            "t10k-labels-idx1-ubyte.gz",
-        ),
-        downloads=(
-            _mnist_file(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            _mnist_file(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            _mnist_file(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            _mnist_file(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
-        size=11_594_722,
         licence="CC BY-SA 3.0",
         source="http://yann.lecun.com/exdb/mnist/",
+        folder="mnist",
+        # LeCun's own server no longer serves them reliably; both mirrors have the same bytes.
+        **_served(
+            _MNIST,
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
     ),
     DataSet(
         name="cifar10",
         title="ten kinds of objects, 50,000 / 10,000 colour images of 32×32",
-        folder="cifar10",
-        files=(
-            *(f"cifar-10-batches-bin/data_batch_{k}.bin" for k in range(1, 6)),
-            "cifar-10-batches-bin/test_batch.bin",
-        ),
-        downloads=(
-            RemoteFile(
-                "cifar-10-binary.tar.gz",
-                (
-                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                    "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
-                ),
-                170_052_171,
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                archive=True,
-            ),
-        ),
-        size=170_052_171,
         licence="none stated",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar10",
+        **_served(
+            _CIFAR10,
+            "https://www.cs.toronto.edu/~kriz/",
+            "https://cave.cs.toronto.edu/kriz/",
+            files=(
+                *(f"cifar-10-batches-bin/data_batch_{k}.bin" for k in range(1, 6)),
+                "cifar-10-batches-bin/test_batch.bin",
+            ),
+            archive=True,
+        ),
     ),
     DataSet(
         name="adult",
         title="UCI Adult: income above $50,000 from the 1994 census, 32,561 / 16,281 people",
-        folder="adult",
-        files=("adult.data", "adult.test"),
-        downloads=(
-            RemoteFile(
-                "adult.data",
-                (_ADULT + "adult.data",),
-                3_974_305,
-                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            ),
-            RemoteFile(
-                "adult.test",
-                (_ADULT + "adult.test",),
-                2_003_153,
-                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-            ),
-            RemoteFile(
-                "adult.names",
-                (_ADULT + "adult.names",),
-                5_229,
-                "c248284c0b5de30c9e1958d6cdd168a34a654758b620e68f46aefa83fc0a576a",
-            ),
-        ),
-        size=5_982_687,
         licence="CC BY 4.0",
         source="https://archive.ics.uci.edu/dataset/2/adult",
+        folder="adult",
+        **_served(
+            _ADULT,
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",
+            files=("adult.data", "adult.test"),
+        ),
     ),
     DataSet(
         name="iwpc",
         title="stable warfarin dose of 4,819 patients, as prepared by Yeom et al. (2018)",
-        folder="iwpc",
-        files=("iwpc-scaled.csv",),
-        downloads=(
-            RemoteFile(
-                "iwpc-scaled.csv",
-                (_IWPC,),
-                217_273,
-                "fc81402548298d703a92c63d84c8d2e2da266af7ccda35025d35f431934977f3",
-            ),
-        ),
-        size=217_273,
         licence="MIT",
         source="https://github.com/samuel-yeom/ml-privacy-csf18",
+        folder="iwpc",
+        **_served(
+            _IWPC,
+            "https://raw.githubusercontent.com/samuel-yeom/ml-privacy-csf18/"
+            "5b176c3025b02ce5853448dbe6365ce7f0eecbf4/data/",
+        ),
     ),
     DataSet(
         name="pneumoniamnist",
         title="MedMNIST chest X-rays, 4,708 / 524 / 624 grey images of 28×28",
-        folder="medmnist",
-        files=("pneumoniamnist.npz",),
-        downloads=(
-            RemoteFile(
-                "pneumoniamnist.npz",
-                ("https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",),
-                4_170_669,
-                "e1792d3f03751cb101e99f19a63b3c1941436c988665f47853417b05be250cd8",
-            ),
-        ),
-        size=4_170_669,
         licence="CC BY 4.0",
         source="https://medmnist.com/",
+        folder="medmnist",
+        **_served(
+            _X_RAYS, "https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1"
+        ),
     ),
     DataSet(
         name="lfw",
         title="Labeled Faces in the Wild, 13,233 colour images of 62×47 with attributes",
         folder="lfw",
         files=("lfw_62x47.npz", "lfw_attributes.csv"),
-        downloads=(),
         size=120_449_127,
         licence="none stated; for research",
         source="http://vis-www.cs.umass.edu/lfw/",
@@ -216,7 +167,6 @@ _ALL = (
         title="CelebA, 202,599 aligned faces of 218×178 with forty attributes",
         folder="celeba",
         files=("list_attr_celeba.txt", "img_align_celeba/000001.jpg"),
-        downloads=(),
         size=1_470_000_000,
         licence="for research, not for sale",
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
@@ -231,7 +181,6 @@ _ALL = (
         title="PubFig83, 8,300 or more cropped faces of 83 people with 73 attribute scores",
         folder="pubfig",
         files=("pubfig_attributes.txt",),
-        downloads=(),
         size=100_000_000,
         licence="for research, not for sale",
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",

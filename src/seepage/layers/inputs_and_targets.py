@@ -68,16 +68,8 @@ def is_finite(x: Any) -> bool:
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
     """Raise where class numbers lie outside the classes that the network's output has.
 
-    Parameters
-    ----------
-    loss
-        As the caller gave it; of losses that are not about classes, nothing is known.
-    output
-        What the network returned for some records.
-    target
-        Targets, of these records or of more.
-    where
-        Where they come from: "Batch 3".
+    Of losses that are not about classes, nothing is known. ``where`` says where the targets come
+    from: "Batch 3".
     """
     each = per_record(loss)
     axis = class_axis(each)

@@ -59,7 +59,9 @@ class LayerAudit:
         The layers whose V-information is above zero beyond doubt (by the test, the number of layers
         allowed for, and by the interval, or with half of the highest estimate) and whose interval
         reaches that of the highest. That none is named does not say that none gives anything away:
-        with few groups no test can be sure.
+        with few groups no test can be sure. It is a rule about each layer by itself: what the
+        others tell without those that are named, the remedies say, and over a whole training
+        :func:`seepage.attacks.compare_remedies`.
     remedies
         The V-information of the whole update as it is, and after each remedy.
     mix
@@ -230,7 +232,8 @@ def audit_updates(
     """Audit what clients have sent, without their records: from a recording alone.
 
     How a client came to its update (one step or many, momentum, Adam, weight decay) does not
-    matter to V-information, and what it sent besides parameters is measured too. The remedies are
+    matter to V-information, and what it sent besides parameters is measured too: buffers, and
+    metrics (how many records it has, its loss) as the entry ``"client metrics"``. The remedies are
     those of :func:`audit`. Measures that need the records are refused, each by its reason.
 
     Updates are as they were recorded: nobody has seen to it that clients with and without the
@@ -284,16 +287,18 @@ def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
 ) -> tuple[PerLayer, tuple[str, ...], tuple[LayerRemedy, ...], tuple[str, ...]]:
     """Return the V-information, the layers to protect, and what remedies leave; with notes."""
-    information = v_information(recorded, property, **options)
+    sent = recorded.with_metrics()
+    information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
 
     def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
-        found = v_information(gradients[JOINED], property, **options, width=1 << 30)
+        joined = gradients.with_metrics()[JOINED]
+        found = v_information(joined, property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
         return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
-    drops, notes = _drops(protect, len(recorded.layers))
+    drops, notes = _drops(protect, len(sent.layers))
     remedies = [
         whole("as it is", recorded),
         *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),

@@ -16,14 +16,8 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
 
     A layer is a module that has parameters of its own, known by its name in
     ``net.named_modules()``; a parameter of the network itself is a layer under its own name.
-    Weights that several modules share belong to the first.
-
-    Parameters
-    ----------
-    net
-        The network.
-    layers
-        Names of modules to look at instead, each with everything below it (``"encoder.block1"``).
+    Weights that several modules share belong to the first. Instead, modules may be named, each with
+    everything below it (``"encoder.block1"``).
 
     Examples
     --------

@@ -102,7 +102,8 @@ class DifferentialPrivacy(PrivacyStatement):
     def total_variation(self) -> float:
         """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``."""
         epsilon, delta = self._replacing()
-        return min(1.0, math.tanh(epsilon / 2) + 2 * delta * _inverse_of_one_plus_exp(epsilon))
+        small = math.exp(-epsilon)
+        return min(1.0, math.tanh(epsilon / 2) + 2 * delta * (small / (1 + small)))
 
     def _replacing(self) -> tuple[float, float]:
         if self.neighbours == "replace":
@@ -299,11 +300,6 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     if not curve:
         raise InputError("The event has no finite Rényi divergence: it does not protect anything.")
     return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
-
-
-def _inverse_of_one_plus_exp(epsilon: float) -> float:
-    small = math.exp(-epsilon)
-    return small / (1 + small)
 
 
 def _check_neighbours(neighbours: str) -> None:

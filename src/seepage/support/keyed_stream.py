@@ -37,12 +37,7 @@ def grid_of(deviation: float) -> float:
 
 
 class KeyedStream:
-    """A source of random numbers that are a function of its key.
-
-    Parameters
-    ----------
-    key
-        32 bytes. Whoever knows them can draw the same numbers.
+    """A source of random numbers that are a function of its key, 32 bytes to be kept secret.
 
     Examples
     --------

@@ -259,18 +259,11 @@ def profile_column(
     counts_up: bool = False,
     column: Column | None = None,
 ) -> ColumnProfile:
-    """Return what a column is.
+    """Return what a column is, given its sums and its type.
 
-    Parameters
-    ----------
-    sums, stored
-        What it holds, and its type.
-    as_codes
-        Whether numbers are codes of categories.
-    counts_up
-        Whether its values are the numbers of the rows.
-    column
-        The column itself where it is in memory: its values are all counted, however many they are.
+    ``as_codes`` takes numbers for codes of categories; ``counts_up`` says that its values are the
+    numbers of the rows. Of the column itself, where it is in memory, all values are counted,
+    however many they are.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:

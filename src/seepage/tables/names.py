@@ -22,6 +22,11 @@ def printable(name: str) -> str:
     return _UNSAFE.sub(" ", name).strip()
 
 
+def escaped(text: str) -> str:
+    r"""Return a text whose control codes and direction marks are written out, as ``\x1b``."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def unique(names: Iterable[str]) -> list[str]:
     """Return the names in their order, repeated ones as ``name (2)``, ``name (3)``, …."""
     wanted = list(names)

@@ -88,9 +88,10 @@ class RowSource(ABC):
     def __len__(self) -> int:
         """Return the number of rows."""
 
+    @property
     @abstractmethod
     def classes(self) -> np.ndarray:
-        """Return the different labels, sorted."""
+        """The different labels, sorted."""
 
     @abstractmethod
     def each(
@@ -176,8 +177,9 @@ class MemorySource(RowSource):
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
     def classes(self) -> np.ndarray:
-        """Return the different labels, sorted."""
+        """The different labels, sorted."""
         return np.unique(as_numpy(self.y))
 
     def each(

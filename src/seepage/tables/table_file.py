@@ -17,10 +17,7 @@ from seepage.support.files import write_private
 def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
     """Write tables of one schema as they come, to a file that only its owner can read.
 
-    Raises
-    ------
-    InputError
-        Where the disk is full or the folder cannot be written to; nothing is left behind then.
+    Where the disk is full or the folder cannot be written to, nothing is left behind.
     """
     try:
         write_private(path, partial(write_each, tables))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import stat
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from factory import changed, make_audit, make_gated, make_hostile
 from jinja2 import UndefinedError
 
+from coarse import point_above
 from seepage.auditing.report import page, summarise, to_json, write_report, writing
 from seepage.auditing.report.writing import record_table, write_card
 from seepage.errors import InputError
@@ -29,6 +31,7 @@ FILES = {
     "figures/attributes.svg",
     "figures/groups-1.svg",
     "figures/curve.svg",
+    "manifest.json",
 }
 
 
@@ -98,8 +101,11 @@ def test_figures_are_well_formed_and_have_a_title(written):
 
 def test_figures_of_an_earlier_audit_go_and_other_files_stay(tmp_path):
     write_report(make_audit(), tmp_path)
-    (tmp_path / "figures" / "mine.svg").write_text("<svg/>")
     write_report(make_audit(groupings=()), tmp_path)
+    assert listing(tmp_path) == FILES - {"figures/groups-1.svg"}
+    (tmp_path / "figures" / "mine.svg").write_text("<svg/>")
+    with pytest.raises(InputError, match=r"'figures/mine\.svg'"):
+        write_report(make_audit(), tmp_path)
     assert listing(tmp_path) == (FILES - {"figures/groups-1.svg"}) | {"figures/mine.svg"}
 
 
@@ -109,8 +115,8 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         real(text, file)
 
-    real = writing._write_text
-    monkeypatch.setattr(writing, "_write_text", interrupted)
+    real = writing.write_text
+    monkeypatch.setattr(writing, "write_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(make_audit(), tmp_path)
     assert listing(tmp_path) == set()
@@ -180,10 +186,32 @@ def test_the_card_names_no_record_and_no_value():
     assert "logistic regression of “readmitted”" in card
 
 
+def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
+    audit = make_audit()
+    card = write_card(audit)
+    assert f"η of a record: at most {point_above(audit.eta.max()):g}," in card
+    assert f"at most {point_above(np.median(audit.eta)):g}." in card
+    assert "fitted to 500 records or more" in card
+    assert "569" not in card
+    grouping = audit.groupings[0]
+    small = replace(grouping.groups[0], label="only-two", count=2, mean_eta=1e6)
+    audit = make_audit(groupings=(replace(grouping, groups=(*grouping.groups, small)),))
+    assert "only-two" not in write_card(audit)
+    alone = replace(grouping, groups=(small, grouping.groups[0]))
+    assert "**Groups.**" not in write_card(make_audit(groupings=(alone,)))
+
+
 def test_the_card_escapes_names():
     card = write_card(make_hostile("<img src=x>[a](b)|`c`"))
     assert "<img" not in card
     assert "&lt;img src=x&gt;\\[a\\](b)\\|\\`c\\`" in card
+
+
+@pytest.mark.parametrize("name", ["www.evil.example/x", "http://evil.example", "a@evil.example"])
+def test_no_name_becomes_a_link_in_the_card(name):
+    card = write_card(make_hostile(name))
+    assert "evil" in card
+    assert not re.search(r"www\.|(?<!\\)://|\w@|evil\.example", card)
 
 
 def test_a_million_records_keep_the_most_leaked_in_the_page():

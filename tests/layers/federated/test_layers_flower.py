@@ -109,6 +109,26 @@ def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
     assert stat.S_IMODE((tmp_path / "updates.npz").stat().st_mode) == 0o600
 
 
+def test_metrics_that_clients_send_are_recorded(apps, tmp_path):
+    on_server = UpdateRecorder(apps.server.network(), tmp_path / "updates.safetensors")
+    own = UpdateRecorder(apps.server.network())
+    client = ClientApp(mods=[recording_mod(own)])
+
+    @client.train()
+    def train(message, context):
+        reply = apps.clients.train(message, context)
+        reply.content["metrics"]["loss"] = [0.5, 0.25]
+        return reply
+
+    start(apps, on_server, client=client)
+    for seen in (load_gradients(tmp_path / "updates.safetensors")[0], own.gradients()):
+        assert {k: v.tolist() for k, v in seen.metrics.items()} == {
+            "num-examples": [64.0] * 6,
+            "loss[0]": [0.5] * 6,
+            "loss[1]": [0.25] * 6,
+        }
+
+
 def test_a_recording_goes_on_where_it_stopped(apps, tmp_path):
     for _ in range(2):
         start(apps, UpdateRecorder(apps.server.network(), tmp_path / "updates.npz"), rounds=2)

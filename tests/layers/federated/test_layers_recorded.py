@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,14 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.layers import audit, record_gradients, record_updates, sensitivity, simulate
+from seepage.layers import (
+    LayerGradients,
+    audit,
+    record_gradients,
+    record_updates,
+    sensitivity,
+    simulate,
+)
 from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
 
 
@@ -152,3 +161,87 @@ def test_recordings_know_whose_they_are(tmp_path):
     assert record_gradients(net, "cross_entropy", [(x, y)]).nodes is None
     with pytest.raises(InputError, match="2 gradients, but nodes has the shape"):
         record_gradients(net, "cross_entropy", [(x, y)] * 2, nodes=[7])
+
+
+@pytest.mark.parametrize("name", ["seen.npz", "seen.safetensors"])
+def test_everything_recorded_comes_back_from_a_file(tmp_path, name):
+    draw = np.random.default_rng(0)
+    whole = replace(
+        LayerGradients.of({"fc1": draw.standard_normal((4, 3)), "fc2": np.ones((4, 9))}, width=5),
+        nodes=np.array(["0+1", "2+3", "0+1", "2+3"]),
+        rounds=np.array([1, 1, 2, 2]),
+        metrics={"z": np.array([1.0, 2.0, np.nan, 4.0]), "a": np.zeros(4)},
+    )
+    save_gradients(whole, tmp_path / name, age=np.arange(4))
+    found, columns = load_gradients(tmp_path / name)
+    whole.check_same_projection(found)
+    for layer in whole:
+        np.testing.assert_array_equal(found[layer], whole[layer])
+    assert found.nodes.tolist() == whole.nodes.tolist()
+    assert found.rounds.tolist() == whole.rounds.tolist()
+    assert list(found.metrics) == ["z", "a"]
+    np.testing.assert_array_equal(found.metrics["z"], whole.metrics["z"])
+    assert columns["age"].tolist() == [0, 1, 2, 3]
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_metrics_are_an_entry_that_clipping_does_not_reach():
+    seen = replace(
+        LayerGradients.of({"fc": np.full((3, 4), 5.0)}),
+        metrics={"loss": np.array([7.0, 8.0, np.nan])},
+    )
+    clipped = seen.clipped(1.0).with_metrics()
+    assert clipped.layers == ("fc", "client metrics")
+    np.testing.assert_allclose(np.linalg.norm(clipped["fc"], axis=1), 1.0)
+    assert clipped["client metrics"].tolist() == [[7, 1], [8, 1], [0, 0]]
+    assert seen.rows([0]).metrics["loss"].tolist() == [7.0]
+    assert seen.without("client metrics").with_metrics().layers == ("fc",)
+    with pytest.raises(InputError, match="stands for what is sent along"):
+        replace(seen, blocks={"client metrics": seen["fc"]})
+
+
+def test_a_metric_that_some_did_not_send_is_missing_there():
+    one = LayerGradients.of({"fc": np.ones((2, 3))})
+    both = joined([replace(one, metrics={"loss": np.array([1.0, 2.0])}), one])
+    np.testing.assert_array_equal(both.metrics["loss"], [1.0, 2.0, np.nan, np.nan])
+
+
+def test_no_damaged_recording_is_read_in_silence(tmp_path):
+    path, rng = tmp_path / "seen.npz", np.random.default_rng(1)
+    save_gradients(LayerGradients.of({"a": rng.normal(size=(6, 5))}), path, client=np.arange(6))
+    whole = path.read_bytes()
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found, columns = load_gradients(path)
+        except InputError as error:
+            assert "does not hold recorded gradients" in str(error)  # noqa: PT017
+        else:  # a byte that no reader looks at, as a date: what is read is what was written
+            path.write_bytes(whole)
+            same, others = load_gradients(path)
+            assert found["a"].tobytes() == same["a"].tobytes()
+            assert columns["client"].tobytes() == others["client"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"norms": np.ones((5, 1))}, "one row for each of 5"),
+        ({"norms": np.full((6, 1), np.nan)}, "norms"),
+        ({"variance 0": np.ones(4)}, "another width"),
+        ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
+        ({"column client": np.arange(4)}, "column 'client'"),
+    ],
+)
+def test_a_recording_whose_parts_do_not_belong_together_is_refused(tmp_path, change, complaint):
+    path = tmp_path / "seen.npz"
+    save_gradients(LayerGradients.of({"a": np.ones((6, 5))}), path, client=np.arange(6))
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files if name != "sha256"} | change
+    # As a version before checksums would have written it.
+    arrays["layers"] = np.frombuffer(b'[["a", 5]]', dtype=np.uint8)
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match=complaint):
+        load_gradients(path)

@@ -45,6 +45,8 @@ DIFFERENT = {
     "a masked and a whole label": ({"view": Label()}, {"view": Label(_mask(1, size=3))}, "view"),
     "factors": ({}, {"amplification": "none"}, "amplification"),
     "clip_derivative": ({}, {"clip_derivative": "conservative"}, "clip_derivative"),
+    "methods": ({}, {"method": "finite"}, "method"),
+    "scales": ({"method": "finite", "scale": 0.1}, {"method": "finite", "scale": 0.2}, "scale"),
     "clips": ({}, {"clip": "smooth"}, "clip"),
     "thresholds": ({}, {"max_grad_norm": 0.25}, "clip"),
     "rates": ({}, {"sample_rate": 0.25}, "sample_rate"),
@@ -145,7 +147,7 @@ def test_states_of_earlier_versions_are_refused():
     state = _run().state_dict()
     facts = json.loads(state["facts"])
     del facts["measurement"]
-    with pytest.raises(InputError, match="format 1, not 3"):
+    with pytest.raises(InputError, match="format 1, not 4"):
         _run().load_state_dict(state | {"facts": json.dumps(facts | {"version": 1})})
 
 

@@ -141,10 +141,10 @@ def test_noise_is_calibrated():
     leak = snn.leakage(net, loss, x, y, noise_multiplier=1.0, **options)
     for measure in ("fil", "dfil"):
         view = leak.records(measure, columns=[0, 1])
-        noise = sp.calibrate(leak, eta=0.2, view=view)
+        noise = sp.calibrate(leak, eta=0.2, view=view, grid=None)
         again = snn.leakage(net, loss, x, y, noise_multiplier=noise.sigma / 0.5, **options)
         assert np.max(again.records(measure, columns=[0, 1])) == pytest.approx(0.2)
-    noise = sp.calibrate(leak, eta=0.2)
+    noise = sp.calibrate(leak, eta=0.2, grid=None)
     again = snn.leakage(net, loss, x, y, noise_multiplier=noise.sigma / 0.5, **options)
     assert np.max(again.records("fil")) == pytest.approx(0.2)
 

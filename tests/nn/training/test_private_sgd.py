@@ -19,6 +19,7 @@ from seepage.nn.problem.clipping import HardClip
 from seepage.nn.training import private_sgd
 from seepage.nn.training.checkpoints import read_checkpoint, write_checkpoint
 from seepage.nn.training.private_sgd import PrivateSGD
+from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 
 
@@ -82,11 +83,32 @@ def test_a_killed_process_goes_on_to_the_same_numbers(whole, tmp_path):
     dead = subprocess.run([*command, "37"], env=environment, check=False)  # noqa: S603
     assert dead.returncode == -signal.SIGKILL
     assert read_checkpoint(path)[1]["step"] == 36  # the last multiple of three
-    (tmp_path / ".run.safetensors.leftover").write_bytes(b"half a checkpoint")
+    (tmp_path / ".run.safetensors.k1ll3d_0.seepage-part").write_bytes(b"half a checkpoint")
     done = subprocess.run(command, env=environment, check=False)  # noqa: S603
     assert done.returncode == 0
     assert _state(path) == _state(whole[1])
     assert [p.name for p in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+def test_a_checkpoint_removes_no_files_of_others(tmp_path):
+    run = ("env", ".env.local", ".env.production", ".env.k1ll3d_0.seepage-part")
+    for name in run:
+        (tmp_path / name).write_text("mine")
+    write_checkpoint(tmp_path / "env", {"a": torch.ones(3)}, {"step": 1})
+    remove_half_written(tmp_path / "env")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".env.local", ".env.production", "env"]
+
+
+def test_no_damaged_checkpoint_is_read_in_silence(tmp_path):
+    path = tmp_path / "run.safetensors"
+    write_checkpoint(path, {"a": torch.arange(40.0), "b": torch.ones(2, 3)}, {"step": 7})
+    whole, draw = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[draw.integers(len(whole))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="is damaged"):
+            read_checkpoint(path)
 
 
 def test_a_finished_run_is_not_run_again(whole):

@@ -19,6 +19,13 @@ PROGRAM = "".join(text for kind, text in FENCES if kind == "python")
 # torch cannot leave its group and join it again, so what is added comes before the last lines.
 LEAVE = "if dist.is_initialized():\n    dist.destroy_process_group()\n"
 BODY = PROGRAM.removesuffix(LEAVE)
+# A thread of gloo that lets go of a tensor while the interpreter shuts down aborts the process
+# (pytorch/pytorch#179291), so in the test the interpreter does not shut down.
+END = """
+import sys
+sys.stdout.flush()
+os._exit(0)
+"""
 SHOWN = "".join(text for kind, text in FENCES if kind == "text")
 
 # What the page's program knows at its end, stored by every process for the comparison.
@@ -64,7 +71,7 @@ except sp.errors.InputError as error:
 def folder(tmp_path_factory):
     """Run the program by torchrun; whatever it leaves is in the folder."""
     folder = tmp_path_factory.mktemp("torchrun")
-    (folder / "train.py").write_text(BODY + STORE + MORE + LEAVE, encoding="utf-8")
+    (folder / "train.py").write_text(BODY + STORE + MORE + LEAVE + END, encoding="utf-8")
     where = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
     environment = os.environ | {"PYTHONPATH": where, "OMP_NUM_THREADS": "1"}
     command = [

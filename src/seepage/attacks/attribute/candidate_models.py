@@ -84,18 +84,9 @@ class RankTwo(NamedTuple):
 class CandidateModels:
     """The refits for every level of every row under attack, as differences from the known fit.
 
-    Parameters
-    ----------
-    objective
-        What the model minimises on the known table, of a family with one margin.
-    theta
-        Its minimiser, (P,), the intercept last.
-    attribute
-        The attribute that is replaced.
-    levels
-        The level each row of the known table has, (n,).
-    rows
-        The rows under attack, (m,).
+    ``objective`` is that of the known table, of a family with one margin, ``theta`` its minimiser,
+    (P,), the intercept last; ``levels``, (n,), are those that the rows of the known table have, and
+    ``rows``, (m,), those under attack.
     """
 
     def __init__(
@@ -178,12 +169,8 @@ class CandidateModels:
 class NewtonModels(CandidateModels):
     """Candidate models by warm Newton steps, all computed once and held: K times the rows.
 
-    Attributes
-    ----------
-    further
-        How many candidates took further steps, with gradients over all rows.
-    refitted
-        How many candidates had to be refitted from scratch.
+    ``further`` counts the candidates that took further steps, with gradients over all rows, and
+    ``refitted`` those that had to be refitted from scratch.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -314,17 +301,8 @@ class ThirdDerivatives:
     """What the third derivatives at the minimiser make of steps away from it.
 
     ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is what Newton's method leaves of the gradient after a step
-    Δ. For many steps and few columns the sum over the rows is taken once and for all, as a P×P×P
-    tensor; otherwise two matrix products with the rows give the same.
-
-    Parameters
-    ----------
-    objective, family
-        The objective on the known table, and its family.
-    margins
-        The margins at the minimiser, (n,).
-    steps
-        How many steps it will be applied to.
+    Δ. For many ``steps`` and few columns the sum over the rows is taken once and for all, as a
+    P×P×P tensor; otherwise two matrix products with the rows give the same.
     """
 
     def __init__(

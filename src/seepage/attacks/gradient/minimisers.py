@@ -19,16 +19,11 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of all steps: where the step size falls to a 
 
 
 class QuasiNewton:
-    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking.
+    """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
 
-    One evaluation of all problems is one trial step for each: where it lowers the cost enough it is
-    taken, and a new direction follows; where it does not, the next trial is shorter. No problem
-    waits for the line search of another.
-
-    Parameters
-    ----------
-    start
-        Where to begin, (G, R, d): R tries for each of G releases.
+    They are R tries for each of G releases. One evaluation of all problems is one trial step for
+    each: where it lowers the cost enough it is taken, and a new direction follows; where it does
+    not, the next trial is shorter. No problem waits for the line search of another.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -118,19 +113,9 @@ class QuasiNewton:
 class Descent:
     """Adam (Kingma and Ba 2015) with the step decay and the box of Geiping et al. 2020.
 
-    Parameters
-    ----------
-    start
-        Where to begin, (G, R, d): R tries for each of G releases.
-    step_size
-        The first step size; a tenth of it after 3/8, 5/8 and 7/8 of all steps each.
-    steps
-        How many steps there will be at most.
-    bounds
-        Between which the unknowns lie.
-    signed
-        Whether Adam sees only the signs of the slopes, so that all releases move alike, however
-        steep their costs are.
+    From (G, R, d) starts, R tries for each of G releases, with the step size a tenth of itself
+    after 3/8, 5/8 and 7/8 of all ``steps`` each. ``signed`` shows Adam only the signs of the
+    slopes, so that all releases move alike, however steep their costs are.
     """
 
     def __init__(

@@ -59,17 +59,10 @@ class Solved(NamedTuple):
 
 
 class MarginAttack:
-    """Solves for the unknown row of a model with one margin.
+    """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
-    Parameters
-    ----------
-    fit, X
-        The model on all records, in NumPy.
-    noise
-        The release's noise, for the weights of the equations. Where ``None`` it is taken to be
-        equal on all parameters and next to nothing.
-    label_known
-        Whether the adversary knows the row's label.
+    The release's noise weighs the equations; where ``None`` it is taken to be equal on all
+    parameters and next to nothing.
     """
 
     outputs = 1
@@ -353,18 +346,8 @@ def nearest_length(
     """Return the length and sign, of many records at once, at which ``gap(length, sign)`` is zero.
 
     Of several roots the one whose length is nearest the usual one, in ratio; where there is none
-    between a fiftieth of it and fifty times it, where the gap is smallest.
-
-    Parameters
-    ----------
-    gap
-        A continuous function of one length and sign per record.
-    shape
-        The shape of the array of records.
-    usual
-        The usual length.
-    signs
-        Which sides of the direction to look on.
+    between a fiftieth of it and fifty times it, where the gap is smallest. The gap is continuous;
+    ``signs`` are the sides of the direction to look on.
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))

@@ -36,15 +36,7 @@ class SolvedClasses(NamedTuple):
 
 
 class SoftmaxAttack:
-    """Solves for the unknown row of a softmax model.
-
-    Parameters
-    ----------
-    fit, X
-        The model on all records, in NumPy.
-    label_known
-        Whether the adversary knows the row's label.
-    """
+    """Solves for the unknown row of a softmax model, fitted on all records, in NumPy."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         assert isinstance(fit.family, Categorical)  # noqa: S101 - told to the type checker
@@ -96,7 +88,10 @@ class SoftmaxAttack:
         gram += np.einsum("tdj,tdk->tjk", inner, inner)[:, None]
         values, vectors = np.linalg.eigh(gram)
         v, size = vectors[..., -1], np.sqrt(np.maximum(values[..., -1], 1e-300))
-        label = self._label(v, rows)
+        if self.label_known:
+            label = np.broadcast_to(self.classes[rows], v.shape[:2])
+        else:  # the entries sum to zero and one is negative, so that one is the largest in size
+            label = np.argmax(np.abs(v), axis=2)
         own = np.take_along_axis(v, label[..., None], axis=2)[..., 0]
         v = np.where(own[..., None] > 0, -v, v)
         # Wᵀ of the unit vector along B v, with which margins grow as the length does.
@@ -104,12 +99,6 @@ class SoftmaxAttack:
         margins -= np.einsum("tdk,tdj,tmj->tmk", W[:, :d], inner, v)
         length = self._length(margins / size[..., None], label, -np.abs(own) * size, rows)
         return SolvedClasses(S, G, v, length / size, label)
-
-    def _label(self, v: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        if self.label_known:
-            return np.broadcast_to(self.classes[rows], v.shape[:2])
-        # The entries sum to zero and one is negative, so that one is the largest in size.
-        return np.asarray(np.argmax(np.abs(v), axis=2))
 
     def _length(
         self, slope: np.ndarray, label: np.ndarray, pull: np.ndarray, rows: np.ndarray

@@ -76,12 +76,7 @@ class ReconstructionErrors:
 class ErrorTally:
     """Adds up errors over chunks of trials, so that no reconstruction need be kept.
 
-    Parameters
-    ----------
-    rows
-        What the records under attack are called.
-    size
-        The number of unknowns in a record.
+    ``rows`` is what the records under attack are called, ``size`` how many unknowns each has.
     """
 
     def __init__(self, rows: np.ndarray, size: int) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.errors import InputError, not_whole
+from seepage.errors import InputError, not_utf8, not_whole
 from seepage.tables.columns import Column, decoded, is_text
 from seepage.tables.names import counted, listed, printable, unique
 
@@ -72,25 +72,9 @@ def read_file(
 
     White space around text is stripped, text that stands for a missing value becomes one, and
     columns get names that are printable, not empty and all different. What had to be changed is
-    told by :func:`steps_of`.
-
-    Parameters
-    ----------
-    path
-        The file: ``.csv``, ``.txt`` or ``.data`` (separated by commas), ``.tsv`` (by tabs),
-        ``.parquet``, ``.arrow`` or ``.feather``, ``.jsonl``, ``.ndjson`` or ``.json`` (one object
-        per line).
-    header
-        Whether the first line of a CSV file holds the names of its columns.
-    names
-        The names of the columns of a CSV file; they replace those of a header.
-    missing
-        What stands for a missing value in columns of text.
-
-    Raises
-    ------
-    InputError
-        In one sentence, without any cell of the file in it.
+    told by :func:`steps_of`. ``header`` and ``names`` are for CSV files: whether the first line
+    holds the names of the columns, and what to call them instead. A file that cannot be read is
+    refused in one sentence, without any cell of it.
     """
     path = Path(path)
     kind = _kind(path)
@@ -371,9 +355,7 @@ def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
         table.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:  # in cells, and in names
         if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
-            raise InputError(
-                f"{path.name} holds text that is not UTF-8; write it again as UTF-8."
-            ) from error
+            raise not_utf8(path.name) from error
         raise not_whole(path.name, kind) from error
 
 

@@ -46,13 +46,7 @@ Array = np.ndarray[Any, Any]
 
 
 def load_model(path: Path) -> Any:
-    """Return the model in a file as one of the estimators of :mod:`seepage.glm`, as if fitted.
-
-    Raises
-    ------
-    InputError
-        For a file of another kind, too large, damaged, or one whose numbers do not fit together.
-    """
+    """Return the model in a file as one of the estimators of :mod:`seepage.glm`, as if fitted."""
     path = Path(path)
     readers = {".json": _read_json, ".safetensors": _read_safetensors}
     reader = readers.get(path.suffix.lower())

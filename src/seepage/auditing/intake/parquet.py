@@ -21,18 +21,19 @@ from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches
 from seepage.streams.disk.source import ParquetRows, sum_pieces
-from seepage.tables.columns import Piece, TableEncoding, complete_rows, plain_type, rows_in
+from seepage.tables.columns import (
+    Piece,
+    TableEncoding,
+    complete_rows,
+    plain_type,
+    refuse_repeated,
+    rows_in,
+)
 from seepage.tables.source import RowSource
 
 
 class TableInChunks(TableToAudit):
-    """Parquet data as a table to audit, known by scans of its columns.
-
-    Parameters
-    ----------
-    batches
-        The rows that are used.
-    """
+    """Parquet data as a table to audit, known by scans of its columns."""
 
     def __init__(self, batches: AuditedRows) -> None:
         self._batches = batches
@@ -44,6 +45,7 @@ class TableInChunks(TableToAudit):
         """Return the table of data as they are."""
         if not batches.rows:
             raise InputError("The Parquet data have no rows.")
+        refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -64,24 +66,10 @@ class TableInChunks(TableToAudit):
 class AuditedRows(Batches):
     """What :func:`seepage.auditing.intake.files.read_file` does to a table, batch by batch.
 
-    Columns get good names, text is cleaned, and rows that lack a value may be left out. The numbers
-    of the rows in the whole table can be read as the column :data:`ROW`.
-
-    Parameters
-    ----------
-    batches
-        The data as they are.
-    first
-        The number of the first of these rows in the whole table.
-    needed
-        Columns that must have a value.
-    labels
-        How a column of labels is read.
-
-    Attributes
-    ----------
-    names, steps
-        The names of the columns, and what had to be changed, one sentence each.
+    Columns get good names, text is cleaned, and rows that lack a value in one of the columns
+    ``needed`` are left out. The numbers of the rows in the whole table, of which ``first`` is that
+    of the first row here, can be read as the column :data:`ROW`; ``labels`` says how columns of
+    labels are read, and ``steps`` what had to be changed.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ from seepage.auditing.trained_model import (
     LabelFacts,
     RecordsInMemory,
 )
+from seepage.core.coarse_grid import round_to_multiple, round_up
 from seepage.errors import InputError, nearest
 from seepage.tables.columns import (
     FEW,
@@ -64,6 +65,8 @@ from seepage.tables.source import RowSource
 MOST_CLASSES = 100
 MOST_GROUPS = 100
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
+_UNITS = (1.0, 3.0)  # the grid of the units of columns
+HOLDERS = 10  # records that should share a value before its name leaves
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -111,23 +114,13 @@ class LabelCoding:
 
 
 class TableToAudit(ABC):
-    """A table to audit, in memory or read in chunks.
+    """A table to audit, in memory or read in chunks."""
 
-    Attributes
-    ----------
-    names, rows, schema
-        Its columns, the number of its rows, and the types of the columns.
-    steps
-        What had to be changed to read it, one sentence each.
-    raw
-        The table itself, where it is in memory.
-    """
-
-    names: Sequence[str]
-    rows: int
-    schema: pa.Schema
-    steps: Sequence[str]
-    raw: pa.Table | None = None
+    names: Sequence[str]  # its columns
+    rows: int  # how many
+    schema: pa.Schema  # the types of the columns
+    steps: Sequence[str]  # what had to be changed to read it, one sentence each
+    raw: pa.Table | None = None  # the table itself, where it is in memory
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -160,12 +153,7 @@ class TableToAudit(ABC):
 class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
-    Parameters
-    ----------
-    table
-        The table.
-    row_index
-        The numbers of its rows in the caller's table; all of them where not given.
+    ``row_index`` has the numbers of its rows in the caller's table; all where not given.
     """
 
     raw: pa.Table
@@ -241,33 +229,15 @@ def plan_columns(
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
-    Parameters
-    ----------
-    table
-        The table.
-    target
-        The column to predict.
-    drop
-        Columns to leave out.
-    sensitive
-        Features to report cell by cell.
-    groups
-        Columns to compare groups by; one that is dropped still serves for that.
-    categorical
-        Columns of numbers that are codes of categories (the target too, for classes).
-    quantities
-        Columns of two numbers that are quantities all the same, such as doses: others are taken
-        for a yes and a no, and measured in whole levels.
-    missing
-        ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the
-        median or the most frequent value.
+    A column of ``groups`` that is dropped still serves to compare groups by. ``categorical``
+    columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
+    are columns of two numbers that are quantities all the same, such as doses: others are taken for
+    a yes and a no, and measured in whole levels. ``missing`` is to ``"refuse"`` a table with gaps,
+    ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
 
-    Raises
-    ------
-    InputError
-        For a name that is not a column, dates, nested or infinite values, too many categories, a
-        target that is an identifier, has one value only or too many classes; gaps, unless
-        ``missing`` says what to do; and when no feature is left.
+    Refused are names that are no columns, dates, nested or infinite values, too many categories, a
+    target that is an identifier or has one value only or too many classes; gaps, unless ``missing``
+    says what to do; and tables without a feature left.
     """
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
@@ -276,7 +246,9 @@ def plan_columns(
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
-        profiles[name] = _as_quantity(name, profiles[name])
+        if profiles[name].kind == "categorical":
+            raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
+        profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: _group_count(table, n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
@@ -316,13 +288,6 @@ def plan_columns(
         missing=missing,
         steps=tuple(steps),
     )
-
-
-def _as_quantity(name: str, profile: ColumnProfile) -> ColumnProfile:
-    """Return what a column is that holds quantities, however few."""
-    if profile.kind == "categorical":
-        raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
-    return replace(profile, kind="numeric")
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
@@ -473,25 +438,19 @@ def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> 
 
 
 def encode(
-    table: TableToAudit, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
+    table: TableToAudit,
+    plan: ColumnPlan,
+    *,
+    scale: bool = True,
+    drop_first: bool = True,
+    public: Mapping[str, tuple[float, float]] | None = None,
 ) -> EncodedTable:
-    """Encode a table as planned.
+    """Encode a table as planned by :func:`plan_columns`.
 
-    Parameters
-    ----------
-    table, plan
-        The table, and what :func:`plan_columns` made of it.
-    scale
-        Whether to centre numeric columns and divide them by their standard deviations.
-    drop_first
-        Whether to leave out the first level of every category: with an intercept, all levels
-        together would be one column too many.
-
-    Raises
-    ------
-    InputError
-        When no two rows are left, the target or a sensitive column is left with one value, or the
-        encoded table would take more than 8 GB of memory.
+    ``scale`` centres numeric columns and divides them by their standard deviations. With
+    ``public`` both may be published: they come from the declared domain of a column, or lie on a
+    coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
+    levels together would be one column too many.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -501,10 +460,13 @@ def encode(
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
     parts = _usable_parts(parts, plan, steps)
+    if public is not None:
+        parts = [_publicly_scaled(part, sums[part.name], public) for part in parts]
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
-    steps.extend(_told_steps(parts, scale, drop_first))
+    steps.extend(_told_steps(parts, scale, drop_first, public is not None))
+    steps.extend(_told_rare(parts, sums))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
@@ -517,6 +479,7 @@ def encode(
         sensitive=plan.sensitive,
         steps=tuple(steps),
         raw=used.raw,
+        coding=coding,
     )
 
 
@@ -554,6 +517,28 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
     return ColumnEncoding.of_numbers(name, sums, fill)
+
+
+def _publicly_scaled(
+    part: ColumnEncoding, sums: ColumnSums, domain: Mapping[str, tuple[float, float]]
+) -> ColumnEncoding:
+    """Return the encoding with a centre and a unit that may be published.
+
+    Of a declared domain they are the middle and a quarter; else the unit is rounded up to a grid
+    coarser than others, for there are many of them, and the centre to whole units.
+    """
+    if part.kind != "numeric":
+        return part
+    if part.name in domain:
+        low, high = domain[part.name]
+        if sums.least < low or sums.most > high:
+            raise InputError(
+                f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
+                f"{high:g}; declare a wider one, or correct them."
+            )
+        return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
+    unit = round_up(part.spread, _UNITS)
+    return replace(part, mean=round_to_multiple(part.mean, unit), spread=unit)
 
 
 def _code_labels(
@@ -616,12 +601,15 @@ def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     return tuple(found)
 
 
-def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) -> list[str]:
+def _told_steps(
+    parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool, public: bool
+) -> list[str]:
     """Return how the columns were encoded, one sentence each."""
     steps = []
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:
         done = "centred and divided by their standard deviations" if scale else "used as they are"
+        done += ", both declared or on a coarse grid" if public and scale else ""
         steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
@@ -637,9 +625,28 @@ def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) 
             f"{counted(len(levels), 'category', 'categories')} written as {made} of 0 and 1"
             f"{first}: {listed(list(levels))}."
         )
-    if scale and numeric:
+    if scale and numeric and not public:
         steps.append("The means and standard deviations used are taken to be public.")
     return steps
+
+
+def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
+    """Say whose names would leave: values of a category that few records have."""
+    told = []
+    for part in parts:
+        sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []
+        rare = sum(size < HOLDERS for size in sizes)
+        if rare:
+            told.append(
+                f"{shown(part.name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single "
+                "record)"
+            )
+    if not told:
+        return []
+    return [
+        f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
+        f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
+    ]
 
 
 def _check_size(n: int, coding: TableEncoding) -> None:

@@ -7,6 +7,7 @@ headline and a few sentences that need no background.
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -72,7 +73,9 @@ def sentence(text: object) -> str:
 
 def markdown(text: object) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
-    return "".join(_MARKDOWN.get(c, c) for c in short(text))
+    escaped = "".join(_MARKDOWN.get(c, c) for c in short(text))
+    # Renderers make links of bare addresses, such as www.example.org, but not across an entity.
+    return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
 
 @dataclass(frozen=True)

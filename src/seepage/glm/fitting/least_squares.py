@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace, device
 
 from seepage.glm.fitting.coordinates import Coordinates, conditioned
 from seepage.glm.fitting.objective import Objective, check_columns, cholesky_factor, stacked_r
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this smallest
 # squared pivot of the scaled matrix the condition is known to be bad and QR takes over.
@@ -26,14 +25,8 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
 
     Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
     QR of the rows where those are ill-conditioned; and in memory, with more columns than rows (and
-    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
-
-    Parameters
-    ----------
-    objective
-        An objective of the Gaussian family.
-    names
-        The columns, to name those without which there would be a unique minimiser.
+    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``. The names are those of
+    the columns, to name the ones without which there would be a unique minimiser.
     """
     if not isinstance(objective, Objective):
         return _solve(objective, names)

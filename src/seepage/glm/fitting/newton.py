@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -27,12 +27,10 @@ from seepage.glm.fitting.objective import (
     norm,
 )
 from seepage.glm.losses.families import Categorical
-from seepage.tables.source import as_numpy
+from seepage.tables.source import Array, as_numpy
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 _MOST_STEPS = 200
 # A Newton step this small, beside the coefficients and weighed by the curvature, is followed by one
@@ -72,21 +70,10 @@ def minimise(
     until rounding stops them from shrinking; very many parameters are first brought near by L-BFGS.
     Data that are read in chunks are read once for every step, and not again after a tiny one.
 
-    Parameters
-    ----------
-    objective
-        What to minimise.
-    start
-        Parameters to start from, of the shape ``objective.shape``: those of a similar problem
-        save most of the steps. Zero where none are given.
-    names
-        The columns, to refuse by name those that depend on one another; unchecked without names.
-
-    Raises
-    ------
-    InputError
-        When the objective has no minimiser (the data are separable and nothing is penalised), or
-        rounding keeps the method from it.
+    It starts from zero, or from the parameters given: those of a similar problem save most of the
+    steps. With the names of the columns, those that depend on one another are refused by name (else
+    unchecked). Refused as well are data without a minimiser (separable, and nothing is penalised),
+    and those where rounding keeps the method from it.
     """
     coordinates = Coordinates()
     if isinstance(objective, Objective):

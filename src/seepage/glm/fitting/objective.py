@@ -24,12 +24,10 @@ from array_api_compat import array_namespace, device, is_numpy_array
 from seepage.errors import InputError
 from seepage.glm.losses.families import Categorical, Family
 from seepage.support.chunks import row_slices
-from seepage.tables.source import Table, place_like
+from seepage.tables.source import Array, Table, place_like
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 _CHUNK_ELEMENTS = 1 << 20
 _CHUNK_ROWS = 4096
@@ -401,29 +399,15 @@ def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
 
 
 def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool) -> Array:
-    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective.
+    """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective, (P, P).
 
-    For softmax it is singular along the gauge directions (one and the same vector added to the
-    parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it definite.
-
-    Parameters
-    ----------
-    X
-        The table, (n, d).
-    curvature
-        ``Aᵢ``, the curvature of every record's loss times its weight: (n,) for one output; for
-        softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``.
-    ridge
-        ``nλ``, the coefficient of ``½‖w‖²`` in the objective; one for each column, (d,), where
-        their penalties differ.
-    intercept
-        Whether ``x`` is extended by a last entry 1, whose parameters are not penalised.
-
-    Returns
-    -------
-    Array
-        (P, P), P = D or DK, with D = d, or d + 1 with an intercept; the feature is the slow index,
-        the class the fast one.
+    ``Aᵢ`` is the curvature of every record's loss times its weight: (n,) for one output; for
+    softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``. ``ridge = nλ`` is the coefficient of ``½‖w‖²``; one
+    for each column, (d,), where their penalties differ. With an intercept ``x`` is extended by a
+    last entry 1, whose parameters are not penalised. The feature is the slow index, the class the
+    fast one. For softmax H is singular along the gauge directions (one and the same vector added to
+    the parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it
+    definite.
     """
     if len(curvature.shape) == 1:
         return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
@@ -559,16 +543,9 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
 def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
-    Parameters
-    ----------
-    objective
-        What is to be minimised; with a penalty it has one minimiser, and nothing is checked.
-    H
-        Its Hessian at any parameters (not gauge-fixed), which is singular where the columns are.
-    counted
-        How many records have a positive weight.
-    names
-        The columns.
+    With a penalty there is one minimiser all the same, and nothing is checked. ``H`` is the Hessian
+    at any parameters (not gauge-fixed), which is singular where the columns are; ``counted`` says
+    how many records have a positive weight.
     """
     if objective.ridge > 0:
         return

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
 from seepage.glm.jacobian.twice_precise import paired_sizes
 from seepage.support.chunks import by_rows
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
-
-Array = Any
 
 
 def row_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Array:

@@ -26,17 +26,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
 from seepage.support.chunks import by_rows
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import SingleOutputJacobian
-
-Array = Any
 
 _LOOSE = 1e-8  # a stated error beyond which it is worth a closer look
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own

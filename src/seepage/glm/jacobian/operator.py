@@ -38,11 +38,10 @@ from seepage.glm.jacobian.twice_precise import (
     seen_precisely,
 )
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
-
-Array = Any
 
 # The share that a square may be of those of the terms it is left of; below, the entries themselves
 # are taken.
@@ -59,41 +58,17 @@ _SMALL = 12  # up to this many unknowns a row, its information is written out as
 
 
 class GLMJacobian(ReleaseJacobian):
-    """The whitened Jacobian of a GLM with K outputs about the rows of its table.
+    """The whitened Jacobian of a GLM with K outputs about the rows of its table, ``(n, d)``.
 
-    Parameters
-    ----------
-    X
-        The table, ``(n, d)``.
-    coef
-        The weights of the data columns, ``(d, K)``.
-    intercept
-        Whether the model has an intercept (released too, but multiplied by no data).
-    derivatives
-        Returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` of a slice of rows, with the
-        sample weights folded in.
-    whitener
-        ``A = Φ^½ H⁻¹``, ``(P, P)``; the parameters are ordered with the feature as the slow and
-        the output as the fast index, the intercept last.
-    near
-        The table as ``A`` takes it: with columns that are far from zero shifted. The same table
-        where there are none.
-    slope_error
-        The error of every record's slope, ``(n,)``; its rounding where not given.
-    target
-        The labels as numbers, ``(n,)`` or ``(n, K)``.
-    label_size
-        ``L``, the number of unknowns in one label.
-
-    Attributes
-    ----------
-    fit
-        The model and its objective, where all its rows are here: it can then be refitted with a
-        record changed.
-    rounding
-        That of the numbers that are computed with.
+    ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` of a slice of rows, L
+    the ``label_size``, with the sample weights folded in. The whitener is ``A = Φ^½ H⁻¹``, ``(P,
+    P)``; the parameters are ordered with the feature as the slow and the output as the fast index,
+    the intercept (released too, but multiplied by no data) last. ``near`` is the table as ``A``
+    takes it: with columns that are far from zero shifted, and the same table where there are none.
+    ``slope_error (n,)`` is the error of every record's slope; its rounding where not given.
     """
 
+    # The model and its objective, where all its rows are here: it can then be refitted
     fit: FittedGLM | None = None
     states_accuracy = True
 
@@ -711,14 +686,7 @@ class SingleOutputJacobian(GLMJacobian):
     information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
     Whatever block of rows is asked about, the release sees it through three sums over the rows,
     ``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is
-    larger than P×P.
-
-    Parameters
-    ----------
-    X, coef, intercept, whitener, target, near, slope_error
-        As there, with ``coef`` of shape ``(d,)``.
-    r, a, b
-        Slopes, curvatures and label slopes of all rows, ``(n,)``, sample weights folded in.
+    larger than P×P. ``coef`` is of shape ``(d,)`` here.
     """
 
     def __init__(

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -48,9 +47,7 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses.families import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.support.double_double import Double
-from seepage.tables.source import as_numpy
-
-Array = Any
+from seepage.tables.source import Array, as_numpy
 
 MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
 _MOST_STEPS = 30
@@ -79,31 +76,16 @@ _WIDENED = 1 << 22  # numbers of a table in single precision that are held in do
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    Parameters
-    ----------
-    fit
-        The model at the minimiser, in the caller's columns.
-    X
-        The table less its centre, (n, d): the caller's own where no column is far from zero.
-    centre
-        What was subtracted, (d,), or ``None``.
-    margins
-        Those of the minimiser, to twice the precision where that was called for.
-    inverse
-        ``H⁻¹`` of the shifted columns, (P, P), to twice the precision where that was called for.
-    condition
-        κ, that of ``H`` scaled to a unit diagonal.
-    accuracy
-        The relative error of ``H⁻¹x̃``.
+    Margins and inverse are to twice the precision where that was called for.
     """
 
-    fit: FittedGLM
-    X: Array
-    centre: Array | None
+    fit: FittedGLM  # the model at the minimiser, in the caller's columns
+    X: Array  # the table less its centre, (n, d): the caller's own where no column is far from zero
+    centre: Array | None  # what was subtracted, (d,)
     margins: Array | Double
-    inverse: Array | Double
-    condition: float
-    accuracy: float
+    inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
+    condition: float  # κ, that of ``H`` scaled to a unit diagonal
+    accuracy: float  # the relative error of ``H⁻¹x̃``
 
     @property
     def derivatives(self) -> tuple[Array, Array, Array, Array]:
@@ -137,13 +119,9 @@ class Optimum:
 def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
 
-    Raises
-    ------
-    NotTheMinimiserError
-        Where it is not near, unless ``on_mismatch`` is ``"warn"``: then the coefficients are taken
-        as they are.
-    InputError
-        Where there is no unique minimiser, or none to working precision.
+    Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
+    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
+    data with no unique minimiser, or none to working precision.
     """
     fit, X, centre = shifted(fit, X)
     objective = Objective.of(fit, X)
@@ -342,33 +320,22 @@ class Whitener:
     ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H = TᵀH_cT``, so that
     ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the columns that are data where they are.
 
-    Parameters
-    ----------
-    matrix
-        ``A``, in the type of the table.
-    low
-        What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would
-        drown in the rounding of ``A``.
-    accuracy
-        The relative error of ``A x̃``.
-    condition
-        That of the curvature.
-    amplified
-        How many times as large the errors of products may be, because the noise or the units make
-        small numbers of the release count.
-    spread, deviations
-        The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
-        the column of a feature by ``ε spread`` times its ``√(H⁻¹)_jj``, the root of the sum of the
-        squares over the outputs, (d,) and the intercept's.
+    The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and the
+    column of a feature by ``ε spread`` times its deviation ``√(H⁻¹)_jj``, over several outputs the
+    root of the sum of its squares.
     """
 
-    matrix: Array
+    matrix: Array  # ``A``, in the type of the table
+    # What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would drown
+    # in the rounding of ``A``
     low: Array | None
-    accuracy: float
-    condition: float = 1.0
+    accuracy: float  # the relative error of ``A x̃``
+    condition: float = 1.0  # that of the curvature
+    # How many times as large the errors of products may be, because the noise or the units make
+    # small numbers of the release count
     amplified: float = 1.0
     spread: float = 0.0
-    deviations: Array | None = None
+    deviations: Array | None = None  # of the features and the intercept, (D,)
 
     @property
     def precise(self) -> bool:
@@ -480,23 +447,8 @@ def check_stationarity(
     curvature, ``√(sᵀHs / wᵀHw)``, which counts what moves the margins and does not depend on the
     units of the columns (an intercept is projected out of wᵀHw: a shift is no size). Below 1e-5
     nothing is said; up to 1e-2 there is a :class:`NotConvergedWarning`; above it the model is
-    refused.
-
-    Parameters
-    ----------
-    fit
-        The model, in float64.
-    X
-        The table it was fitted on, (n, d); its sums are taken in the type of ``fit``.
-    on_mismatch
-        ``"raise"``, or ``"warn"`` to go on with coefficients that do not minimise the objective.
-    hessian
-        The Hessian at the coefficients (gauge-fixed for softmax), where it is known already.
-
-    Raises
-    ------
-    NotTheMinimiserError
-        With the norm of the gradient and the relative step.
+    refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
+    the coefficients (gauge-fixed for softmax) may be given where it is known already.
     """
     sums = optimum_sums(fit, X)
     H = Objective.of(fit, X).definite(sums.penalised_hessian(fit)) if hessian is None else hessian
@@ -504,7 +456,10 @@ def check_stationarity(
 
 
 def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
-    """Do the same with the sums over the records, and the Hessian, at hand."""
+    """Return the step that :func:`check_stationarity` is about from sums over the records.
+
+    For those who have these, and the Hessian, at hand.
+    """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
     gradient = sums.penalised_gradient(fit)

@@ -36,15 +36,7 @@ _SINGULAR = 1e-11
 
 
 class RowRefits:
-    """Refits of one model with a record replaced, all other records kept.
-
-    Parameters
-    ----------
-    fit
-        The model on the table as it is, in NumPy's float64.
-    X
-        The table, (n, d), float64.
-    """
+    """Refits of one model with a record replaced, all other records kept, in NumPy's float64."""
 
     rounding = 1e-14
 
@@ -77,21 +69,10 @@ class RowRefits:
         return np.asarray(found.reshape(len(found), -1) - self.theta.reshape(-1))
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the refits for some replacements of a row.
+        """Return the refits for some replacements of a row, (K, P) or (K, P, classes).
 
-        Parameters
-        ----------
-        row
-            The row that is replaced.
-        features
-            Its features instead, (K, d).
-        labels
-            Its labels instead, (K,), or (K, classes) for softmax; the label it has where not given.
-
-        Returns
-        -------
-        numpy.ndarray
-            (K, P) or (K, P, classes), the intercept last; NaN where no minimiser exists.
+        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the label it has
+        where not given. The intercept comes last; NaN where no minimiser exists.
         """
         Z = np.atleast_2d(np.asarray(features, dtype=float))
         T = self._labels(row, labels, len(Z))

@@ -29,7 +29,7 @@ Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
@@ -38,9 +38,7 @@ from scipy.optimize import brentq
 
 from seepage.core.jacobian import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.source import as_numpy
-
-Array = Any
+from seepage.tables.source import Array, as_numpy
 
 _LOW_RANK = 0.25  # of the size; above, an update of a higher rank is written out
 _CLOSEST = 256  # roundings from the largest pole at which it is first looked
@@ -70,14 +68,9 @@ class _Secular(NamedTuple):
 def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s: Array) -> Array:
     """Return the largest eigenvalue of ``ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)`` of every row.
 
-    Parameters
-    ----------
-    rho, c, s
-        One number per matrix, ``(m,)``; ``rho`` and ``c`` are not negative.
-    delta, q
-        Shared by all matrices, ``(k,)``; ``delta`` is not negative and sorted in rising order.
-    p
-        One vector per matrix, ``(m, k)``.
+    ``ρ``, ``c`` and ``s`` are numbers, ``(m,)``, of which ``ρ`` and ``c`` are not negative; ``p``
+    is ``(m, k)``; ``δ`` and ``q``, ``(k,)``, are shared by all matrices, ``δ`` not negative and
+    sorted in rising order.
     """
     if p.shape[1] == 1:
         p = p[:, 0]
@@ -326,13 +319,6 @@ def largest_after_update(delta: Array, U: Array, S: Array) -> float:
     where the largest eigenvalue ``μ(λ)`` of ``LᵀS L`` is below one. It falls in λ, so ``1/μ = 1``
     has one root, and each look at it costs P k² operations rather than P³. Where the update has so
     large a negative part that the root lies below the largest pole, the matrix is written out.
-
-    Parameters
-    ----------
-    delta
-        The diagonal, ``(P,)``.
-    U, S
-        The update: ``(P, k)`` and a symmetric ``(k, k)``.
     """
     xp = array_namespace(delta)
     P, k = U.shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -19,11 +19,10 @@ from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
 from seepage.glm.losses.families import Categorical
 from seepage.support.double_double import Double, product
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
-
-Array = Any
 
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30

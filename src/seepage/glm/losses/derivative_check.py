@@ -33,11 +33,6 @@ def check_derivatives(family: Family) -> None:
     probe margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
     torch is installed, else with extrapolated central differences of the next lower derivative to
     1e-6. The curvature must not be negative.
-
-    Raises
-    ------
-    InputError
-        Naming the derivative that is wrong, where, and by how much.
     """
     margins, labels = probe_points(family)
     if find_spec("torch") is not None:

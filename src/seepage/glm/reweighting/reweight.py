@@ -13,9 +13,9 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import read_weights
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
+from seepage.glm.inputs import read_weights
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
 from seepage.glm.reweighting.whole_procedure import procedure_leakage
@@ -291,12 +291,15 @@ def reweight(
     for last in steps:
         trajectory.append(_round(len(trajectory), last, rule, float(score(fitted, *tested))))
     fitted._start = None
+    means = None
+    if groups is not None:
+        means = dict(zip(groups.tolist(), rule.means(last.eta).tolist(), strict=True))
     return Reweighting(
         model=fitted,
         weights=last.weights,
         eta=last.eta,
         trajectory=tuple(trajectory),
-        groups=_group_means(rule, groups, last.eta),
+        groups=means,
         noise=noise,
         about=about,
         _setting=ReweightedData(X, y, table, unknowns, dict(attributes or {}), rule, last),
@@ -306,11 +309,3 @@ def reweight(
 def _round(number: int, step: ReweightRound, rule: ReweightRule, score: float) -> Round:
     eta = step.eta[rule.start > 0]
     return Round(number, float(eta.mean()), float(eta.std()), float(eta.max()), step.change, score)
-
-
-def _group_means(
-    rule: ReweightRule, groups: np.ndarray | None, eta: np.ndarray
-) -> dict[Any, float] | None:
-    if groups is None:
-        return None
-    return dict(zip(groups.tolist(), rule.means(eta).tolist(), strict=True))

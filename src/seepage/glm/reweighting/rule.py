@@ -102,14 +102,8 @@ class ReweightRule:
     ) -> Iterator[ReweightRound]:
         """Yield the first step, with the weights ω⁰, and then one for every round.
 
-        Parameters
-        ----------
-        leakage_with
-            Refits with the weights it is given and returns the leakage of every record.
-        rounds
-            How many at most.
-        tolerance
-            The change of the weights below which there is no further round.
+        ``leakage_with`` refits with the weights it is given and returns the leakage of every
+        record. There is no further round where the weights would change by less than ``tolerance``.
         """
         factors, step, before = np.ones(len(self.target)), 1.0, math.inf
         for _ in progress(range(rounds + 1), "rounds"):

@@ -63,18 +63,9 @@ def procedure_leakage(
 ) -> np.ndarray:
     """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given records, the choice of the weights included.
 
-    Parameters
-    ----------
-    fit, X
-        The last fit and the table, (n, d).
-    rule, last
-        The rule of the weights and the step it has settled at.
-    unknowns, noise
-        What the leakage that drives the weights is about, and the noise it was measured at.
-    rows
-        Positions of the records asked about.
-    release_noise
-        The noise of the release, whose information is Φ.
+    ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` the step at which the rule of
+    the weights has settled; the leakage that drives the weights is about ``unknowns`` and was
+    measured at ``noise``. Φ is the information of the release's noise.
     """
     _check(fit, last)
     fit = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -67,9 +67,27 @@ def record_gradients(
     <6 gradients of 2 layers>
     """
     net = unwrapped(net)
-    losses = per_record(loss)
     layout = layer_parameters(net, layers)
     keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
+    for gradient in batch_gradients(net, loss, batches):
+        keeper.add(gradient)
+    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
+
+
+def batch_gradients(
+    net: nn.Module, loss: str | nn.Module | Loss, batches: Iterable[tuple[Any, Tensor]]
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the mean gradient of every batch by names of parameters; the network stays as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.federated.recording import batch_gradients
+    >>> batches = [(torch.ones(4, 3), torch.zeros(4, 1))]
+    >>> [list(found) for found in batch_gradients(torch.nn.Linear(3, 1), "mse", batches)]
+    [['weight', 'bias']]
+    """
+    losses = per_record(loss)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
@@ -81,8 +99,7 @@ def record_gradients(
             check_classes(loss, output, y, f"Batch {number}")
             total = losses(output, y).mean()
             found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
-        keeper.add(dict(zip(trained, found, strict=True)))
-    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
+        yield dict(zip(trained, found, strict=True))
 
 
 def record_updates(

@@ -40,23 +40,13 @@ _AT_ONCE = 1 << 20  # exchanged labels looked at
 
 @dataclass(frozen=True)
 class Exchange:
-    """Which labels may change places if the gradients carry nothing about them.
+    """Which labels may change places if the gradients carry nothing about them."""
 
-    Parameters
-    ----------
-    unit
-        The unit of every gradient, ``(n,)``: what gets one label, a gradient or a group.
-    label, cell, fold
-        Of every unit, ``(U,)``: its label, within what it may change places, and its fold.
-    grouped
-        Whether every unit is a group.
-    """
-
-    unit: np.ndarray
-    label: np.ndarray
-    cell: np.ndarray
-    fold: np.ndarray
-    grouped: bool
+    unit: np.ndarray  # (n,): the unit of every gradient, which gets one label: itself or a group
+    label: np.ndarray  # (U,): of every unit
+    cell: np.ndarray  # (U,): within what it may change places
+    fold: np.ndarray  # (U,)
+    grouped: bool  # whether every unit is a group
 
     @staticmethod
     def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
@@ -119,20 +109,11 @@ def in_turn(
 ) -> float:
     """Return the P-value of a layer, exactly uniform where there is nothing to find.
 
-    It is never below one over the number of arrangements, or of permutations plus one. A fold in
-    which no exchange makes a difference (the predictor says the same of all gradients) is left out.
-
-    Parameters
-    ----------
-    exchange
-        What may change places.
-    drawn
-        Its arrangements of every fold but the first.
-    predictions
-        For each of these folds the probabilities that a predictor which has learnt from the folds
-        before it gives to its gradients, ``(m, K)``; none where it could not learn.
-    draw
-        Breaks ties.
+    It is never below one over the number of arrangements, or of permutations plus one. For every
+    fold but the first there are its arrangements, and the probabilities, ``(m, K)``, that a
+    predictor which has learnt from the folds before it gives to its gradients; none where it could
+    not learn. A fold in which no exchange makes a difference (the predictor says the same of all
+    gradients) is left out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -173,33 +154,45 @@ def over_all_groups(
     """Return the P-value of a layer whose few groups exchange their labels over all folds.
 
     ``(1 + number of arrangements that do as well) / (1 + number tried)``: where there is nothing to
-    find, it is below α no more often than α.
+    find, it is below α no more often than α. ``block`` are the layer's gradients, ``(n, width)``.
+    """
+    smoother = left_out_smoother(block, exchange.unit)
+    if smoother is None:
+        return 1.0
+    places = _shuffled_within(np.zeros(len(smoother), dtype=int), permutations, draw)
+    labels = np.vstack([exchange.label, exchange.label[places]])
+    errors = left_out_errors(smoother, labels)
+    return max(float(np.mean(errors <= errors[0] * (1 + _TIE))), 1 / exchange.arrangements())
+
+
+def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
+    """Return the matrix that takes labels of groups to their errors when each is left out.
+
+    None where all groups' gradients are the same.
 
     Parameters
     ----------
-    exchange
-        What may change places: groups.
     block
-        The layer's gradients, ``(n, width)``.
-    permutations
-        How many arrangements to try.
-    draw
-        Draws them.
+        Gradients, ``(n, width)``.
+    group
+        The group of every gradient, ``(n,)``, 0 to G − 1.
     """
-    gram = _group_embeddings(block, exchange.unit)
-    count = len(gram)
-    ridge = float(np.trace(gram)) / count
+    gram = _group_embeddings(block, group)
+    ridge = float(np.trace(gram)) / len(gram)
     if ridge <= _TIE:
-        return 1.0
-    inverse = np.linalg.inv(gram + ridge * np.eye(count))
-    smoother = inverse / np.diag(inverse)[:, None]
-    places = _shuffled_within(np.zeros(count, dtype=int), permutations, draw)
-    labels = np.vstack([exchange.label, exchange.label[places]])
+        return None
+    inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
+    return np.asarray(inverse / np.diag(inverse)[:, None])
+
+
+def left_out_errors(smoother: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the sum of squared errors of each arrangement of the groups' labels, ``(m, G)``."""
     errors = np.zeros(len(labels))
-    for k in range(int(exchange.label.max()) + 1):
-        wanted = (labels == k) - np.mean(exchange.label == k)
+    for k in range(int(labels.max()) + 1):
+        wanted = labels == k
+        wanted = wanted - wanted.mean(axis=1, keepdims=True)
         errors += np.sum((wanted @ smoother.T) ** 2, axis=1)
-    return max(float(np.mean(errors <= errors[0] * (1 + _TIE))), 1 / exchange.arrangements())
+    return errors
 
 
 def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:

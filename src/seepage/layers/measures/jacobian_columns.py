@@ -73,13 +73,8 @@ class Multiples:
 class TargetColumns:
     """One forward pass of a batch, from which the gradient and any number of columns follow.
 
-    Parameters
-    ----------
-    network
-        The network of a problem whose view is the label, and whose loss is an
-        :class:`OutputKeeper`.
-    batch
-        The records.
+    The network is that of a problem whose view is the label, and whose loss is an
+    :class:`OutputKeeper`.
     """
 
     def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
@@ -271,14 +266,7 @@ def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
 def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradients of every record, ``(B, size of the weight)``.
 
-    Parameters
-    ----------
-    delta
-        The gradients at the outputs of the layer, ``(B, channels, …)``.
-    inputs
-        Its inputs, ``(B, channels, …)``.
-    geometry
-        How the kernel moves.
+    ``delta`` are those at the outputs of the layer; they and its inputs are ``(B, channels, …)``.
     """
     padding = [pad // 2 for pad in geometry.padding]
     if any(pad % 2 for pad in geometry.padding):  # torch pads both sides alike

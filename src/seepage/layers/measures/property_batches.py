@@ -129,16 +129,8 @@ def read_property(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a property, sorted, and for every entry the number of its class.
 
-    Parameters
-    ----------
-    property
-        Any array, series or list, ``(count,)``.
-    count
-        How many entries there must be.
-    what
-        What they are about: "gradients", "records".
-    called
-        The name under which the caller handed it in.
+    ``what`` the entries are about ("gradients", "records") and under which name the caller handed
+    them in is for the sentence that refuses another number of them.
 
     Examples
     --------

@@ -403,20 +403,11 @@ class PropertyTask:
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
     """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other gradients.
 
-    From probabilities ``q`` one passes to ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``. With a = 0
-    this is a constant, so that the best constant prediction always belongs to the family, as the
-    definition of V-information asks ("optional ignorance", Xu et al. 2020). A negative slope is
-    left out: it would turn the slight opposition between a fold's classes and its complement's
-    into information.
-
-    Parameters
-    ----------
-    fitted_on
-        Held-out probabilities, ``(n, K)``.
-    labels
-        The true classes of these, 0 to K − 1.
-    applied_to
-        Probabilities to correct, ``(m, K)``.
+    From held-out probabilities ``q``, ``(n, K)``, one passes to ``p_k ∝ exp(a log q_k + b_k)`` with
+    ``a ≥ 0``. With a = 0 this is a constant, so that the best constant prediction always belongs to
+    the family, as the definition of V-information asks ("optional ignorance", Xu et al. 2020). A
+    negative slope is left out: it would turn the slight opposition between a fold's classes and its
+    complement's into information.
     """
     n, classes = fitted_on.shape
     floor = 1.0 / (2 * n)

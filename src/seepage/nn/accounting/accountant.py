@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,6 +79,12 @@ class FisherAccountant(RunReader):
     clip_derivative
         How the clip's own reaction to a record is counted: ``"exact"``, or ``"conservative"``, a
         cheaper upper bound.
+    method, scale
+        How changes of the gradients are taken, as for :func:`~seepage.nn.leakage`: over finite
+        steps of the size ``scale`` where the network has kinks or ``method="finite"`` says so, as a
+        derivative otherwise. Where no scale is given the first batch decides it; the trainer
+        :class:`~seepage.nn.PrivateSGD` takes the first records of its data. Sketches are always of
+        derivatives.
     individual
         Whether to keep the differential privacy of every record by itself.
     sketch, sketch_records
@@ -128,6 +136,8 @@ class FisherAccountant(RunReader):
         view: View | None = None,
         probes: int = 2,
         clip_derivative: str = "exact",
+        method: str = "auto",
+        scale: float | None = None,
         individual: bool = True,
         sketch: int = 0,
         sketch_records: Sequence[int] | None = None,
@@ -170,6 +180,8 @@ class FisherAccountant(RunReader):
             clip=made,
             view=view,
             clip_derivative=clip_derivative,
+            method=method,
+            scale=scale,
             chunk_size=chunk_size,
             seed=seed,
         )
@@ -182,7 +194,9 @@ class FisherAccountant(RunReader):
             individual=individual,
             sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
             survey=survey,
-            measurement=describe_measurement(view, made, clip_derivative, self.amplification),
+            measurement=describe_measurement(
+                view, made, clip_derivative, method, scale, self.amplification
+            ),
         )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
@@ -214,6 +228,11 @@ class FisherAccountant(RunReader):
     def about(self) -> str:
         """What the unknowns are, in words."""
         return self.run.about
+
+    @property
+    def step_size(self) -> float:
+        """The size of the finite steps that were measured over; zero for derivatives."""
+        return self.run.step_size
 
     @property
     def failure_probability(self) -> float:
@@ -262,19 +281,11 @@ class FisherAccountant(RunReader):
                 "chosen steps."
             )
         noise = self._noise()
-        step = self.engine.step(
-            x,
-            y,
-            probes=run.probes,
-            key=run.ledger.steps,
-            update=update,
-            pulls=run.sketch is not None and len(chosen) > 0,
-            index=chosen,
-        )
+        if len(chosen):
+            self._get_to_know(x, y)
+        step = self._measure(chosen, x, y, update)
         if len(chosen):
             self._account(chosen.to(step.norms.device), step, noise)
-            if not run.unknowns:
-                run.unknowns = self.engine.unknowns(x, y)
         self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
@@ -313,9 +324,8 @@ class FisherAccountant(RunReader):
                 x, y = rows_of(x, rows), y[rows.to(y.device)]
             if not len(mine):
                 continue
+            self._get_to_know(x, y)
             found[:, :, mine] = self._mean_over_batches(x, y, mine).cpu()
-            if not run.unknowns:
-                run.unknowns = self.engine.unknowns(x, y)
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
@@ -327,6 +337,29 @@ class FisherAccountant(RunReader):
         run.survey.add(run.steps, (amplified[0], amplified[1]), (plain[0], plain[1]))
         self._surveyed = run.steps
         return True
+
+    def _get_to_know(self, x: Any, y: Tensor) -> None:
+        """Learn from the first records how many numbers are unknown, and over which steps."""
+        run, engine = self.run, self.engine
+        if run.unknowns:
+            return
+        if engine.takes_finite_steps(x, y):
+            if engine.scale is None and world_size() > 1:
+                raise InputError(
+                    "Several processes must measure over the same finite steps; give all of them "
+                    f"the same scale, for instance scale={engine.step_size(x, y):g}."
+                )
+            run.step_size = engine.step_size(x, y)
+        run.unknowns = engine.unknowns(x, y)
+
+    def _measure(self, index: Tensor, x: Any, y: Tensor, update: bool) -> Step:
+        """Return the step of a batch; where changes are over finite steps, sketches are not."""
+        run, step = self.run, partial(self.engine.step, x, y, probes=self.run.probes, index=index)
+        sketched = run.sketch is not None and len(index) > 0
+        if not (sketched and run.step_size):
+            return step(key=run.ledger.steps, update=update, pulls=sketched)
+        pulls = step(key=run.ledger.steps, pulls=True).pulls
+        return replace(step(key=run.ledger.steps, update=update), pulls=pulls)
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
         """Return means and variances of what records give away in a step, with κ and without."""
@@ -392,6 +425,8 @@ class FisherAccountant(RunReader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
         self.run.load_state_dict(state)
+        if self.run.step_size:
+            self.engine.scale = self.run.step_size
         facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]

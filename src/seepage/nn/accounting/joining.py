@@ -46,6 +46,7 @@ def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
         measurement=first.measurement,
     )
     whole.unknowns = max(share.unknowns for share in records)  # zero where all batches were empty
+    whole.step_size = max(share.step_size for share in records)
     whole.ledger = Ledger(tuple(first.ledger))
     whole.unobserved = max(share.unobserved for share in records)
     for share in records:
@@ -65,7 +66,9 @@ def gather_shares(
     if world_size() == 1:
         return whole
     _check_steps(whole, group)
-    whole.unknowns = int(reduced(torch.tensor(whole.unknowns), dist.ReduceOp.MAX, group))
+    known = torch.tensor([whole.unknowns, whole.step_size], dtype=torch.float64)
+    most = reduced(known, dist.ReduceOp.MAX, group)
+    whole.unknowns, whole.step_size = int(most[0]), float(most[1])
     own, whole.sketch = whole.sketch, None  # sketches are no sums: they are added one by one
     whole.replace_sums(lambda _, tensor: reduced(tensor, dist.ReduceOp.SUM, group))
     if own is not None:
@@ -78,7 +81,8 @@ def whole_state(mine: FisherAccountant) -> dict[str, Any]:
     if world_size() == 1:
         return mine.state_dict()
     whole = gather_shares(mine)
-    mine.run.unknowns = whole.unknowns  # a process that has seen no record yet does not know them
+    # A process that has seen no record yet does not know these.
+    mine.run.unknowns, mine.run.step_size = whole.unknowns, whole.step_size
     sums = {name: tensor for name, tensor in whole.state_dict().items() if name != "facts"}
     return mine.state_dict() | sums
 
@@ -139,6 +143,7 @@ class MergedRuns(RunReader):
     ledger: Ledger
     unknowns: int
     about: str
+    step_size: float
 
     def __init__(self, runs: Sequence[RunRecord | FisherAccountant]) -> None:
         if len(runs) < 2:
@@ -147,6 +152,7 @@ class MergedRuns(RunReader):
         first = self.runs[0]
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
         self.unknowns = max(run.unknowns for run in runs)  # zero where all batches were empty
+        self.step_size = max(run.step_size for run in runs)
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the mean over runs of each record's trace, and the variance of that mean."""
@@ -221,6 +227,12 @@ def _checked_alike(runs: Sequence[RunRecord | FisherAccountant]) -> list[RunReco
     if len(sizes) > 1:
         raise InputError(
             f"The runs are about records with {sizes[0]} and with {sizes[1]} unknown numbers."
+        )
+    steps = sorted({record.step_size for record in records if record.unknowns})
+    if len(steps) > 1:
+        raise InputError(
+            f"The runs were measured over steps of {steps[0]:g} and of {steps[1]:g}, as their "
+            f"first batches had it; give all of them the same, for instance scale={steps[1]:g}."
         )
     return records
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
 from seepage.nn.sampling.samplers import OTHER
 
@@ -45,6 +46,10 @@ class RunReader(ABC):
         @property
         def about(self) -> str:
             """What the unknowns are, in words."""
+
+        @property
+        def step_size(self) -> float:
+            """The size of the finite steps that were measured over; zero for derivatives."""
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
@@ -130,11 +135,12 @@ class RunReader(ABC):
             "rows",
             measure,
             "estimate",
-            about=self.about,
+            about=over_steps(self.about, self.step_size) if self.step_size else self.about,
             standard_errors=errors,
             conditions=(
                 *_RELEASED,
                 *self.chance(),
+                *((condition_of_steps(self.step_size),) if self.step_size else ()),
                 *_told(int(np.count_nonzero(~measured)), self.n),
                 *(self._hidden() if hidden else ()),
             ),

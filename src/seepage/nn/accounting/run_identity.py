@@ -77,14 +77,24 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 
 
 def describe_measurement(
-    view: View, clip: Clip, clip_derivative: str, amplification: Amplification
+    view: View,
+    clip: Clip,
+    clip_derivative: str,
+    method: str,
+    scale: float | None,
+    amplification: Amplification,
 ) -> Measurement:
-    """Return what identifies a measurement, in plain words and numbers."""
+    """Return what identifies a measurement, in plain words and numbers.
+
+    ``scale`` is what was asked for; over which steps a run was measured, its record knows.
+    """
     budget = amplification.budget
     return {
         "view": plain_setting(view),
         "clip": plain_setting(clip),
         "clip_derivative": clip_derivative,
+        "method": method,
+        "scale": plain_setting(scale),
         "sampler": amplification.sampler,
         "sample_rate": amplification.sample_rate,
         "amplification": amplification.method,

@@ -22,7 +22,7 @@ from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import POISSON
 
-VERSION = 3
+VERSION = 4
 
 _OWN_BATCHES = (
     "It is of the batches that this one run drew, and its interval is about the probes alone: what "
@@ -56,16 +56,11 @@ class TraceSums:
 
 
 class InformationSums:
-    """What a run has given away about each record so far.
+    """What a run has given away about each of ``n`` records so far.
 
     For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
     ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
     bound on) ``Tr I``, and ``plain`` the same with κ = 1.
-
-    Parameters
-    ----------
-    n
-        How many records there are.
     """
 
     def __init__(self, n: int) -> None:
@@ -73,18 +68,10 @@ class InformationSums:
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
 
     def add(self, index: Tensor, traces: Tensor, factors: Tensor, noise: float) -> None:
-        """Add a step for the records of a batch.
+        """Add a step for the records of a batch, none of them twice.
 
-        Parameters
-        ----------
-        index
-            Which records, ``(B,)``, none of them twice.
-        traces
-            Independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``.
-        factors
-            κ of each record, ``(B,)``.
-        noise
-            The standard deviation of the noise on the sum.
+        ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
+        each record, and ``noise`` the standard deviation of the noise on the sum.
         """
         traces = traces.to(torch.float64) / noise**2
         probes = traces.shape[1]
@@ -159,6 +146,7 @@ class RunRecord(RunReader):
     ledger: Ledger
     unknowns: int
     about: str
+    step_size: float
 
     def __init__(
         self,
@@ -176,6 +164,7 @@ class RunRecord(RunReader):
         self.about = about
         self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
+        self.step_size = 0.0
         self.unobserved = 0
         self.ledger = Ledger()
         self.sums = InformationSums(n)
@@ -337,7 +326,7 @@ class RunRecord(RunReader):
         if self.survey is not None:
             self.survey.follow(facts["survey_plan"])
         self.measurement = facts["measurement"]
-        self.unknowns = facts["unknowns"]
+        self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
 
@@ -369,6 +358,7 @@ class RunRecord(RunReader):
             "survey_every": None if self.survey is None else self.survey.every,
             "survey_plan": None if self.survey is None else self.survey.plan(),
             "unknowns": self.unknowns,
+            "step_size": self.step_size,
             "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),
         }

@@ -69,15 +69,6 @@ class SpectrumSketch:
     Two sketches are kept for each record, of one half of the probes each; an update appends the new
     vectors and keeps the ``rank`` leading directions of what is then there. With ``S`` the sum of
     all ``yyᵀ`` and ``B`` the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
-
-    Parameters
-    ----------
-    index
-        The records to follow.
-    rank
-        How many directions to keep.
-    records
-        How many records the data set has.
     """
 
     def __init__(self, index: Sequence[int], rank: int, records: int) -> None:

@@ -29,23 +29,12 @@ from seepage.nn.jacobian.random_directions import key_of
 
 @dataclass
 class SurveyedTraces:
-    """What the passes say of every record, each ``(n,)``.
+    """What the passes say of every record, each ``(n,)``."""
 
-    Parameters
-    ----------
-    total
-        The estimate of ``M``.
-    variance
-        That of its variance.
-    squares
-        The sum over blocks of the squares of their variances.
-    first, first_noise
-        The values of the first pass of a block whose second is still to come, and their variances.
-    """
-
-    total: Tensor
-    variance: Tensor
-    squares: Tensor
+    total: Tensor  # the estimate of ``M``
+    variance: Tensor  # that of its variance
+    squares: Tensor  # the sum over blocks of the squares of their variances
+    # The values of the first pass of a block whose second is still to come, and their variances
     first: Tensor
     first_noise: Tensor
 
@@ -56,20 +45,10 @@ class SurveyedTraces:
 
 
 class Survey:
-    """Which steps are surveyed, and what their passes have found.
+    """Which steps are surveyed, one in ``every`` on average, and what their passes have found.
 
-    Parameters
-    ----------
-    n
-        How many records there are.
-    every
-        One step in so many is surveyed, on average.
-    probes
-        How many estimates of the trace each pass gives.
-    seed
-        Fixes which steps.
-    steps
-        How many steps the run has, if that is known: the last block then ends with them.
+    Each pass gives ``probes`` estimates of the trace of each of ``n`` records. Where the run is
+    known to have so many ``steps``, the last block ends with them.
     """
 
     def __init__(self, n: int, every: int, probes: int, seed: int, steps: int | None) -> None:

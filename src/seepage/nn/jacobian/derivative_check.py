@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     finite_change,
+    longer_types,
     record_gradients,
-    worth_doubling,
 )
 from seepage.nn.jacobian.probes import dense_probe
 from seepage.nn.jacobian.pullbacks import radial_pull
@@ -54,28 +54,39 @@ def check_derivative(
 ) -> None:
     """Raise where the derivative of a record's gradient is not what a small change shows.
 
-    Parameters
-    ----------
-    network, batch
-        The network as it is watched, and the records to look at.
-    scale
-        The size of what the view leaves unknown; the steps are a small part of it.
-    way
-        How derivatives are going to be taken: ``"tangents"`` of the records, ``"pulls"`` by a
-        second backward pass, or ``"probes"`` of the release, which need no rules.
-    kinked
-        Whether the network has kinks. Differences then agree with a derivative at no step, and
-        only one that vanishes beside a clear difference is refused.
+    ``scale`` is the size of what the view leaves unknown; the steps are a small part of it. ``way``
+    is how derivatives are going to be taken: ``"tangents"`` of the records, ``"pulls"`` by a second
+    backward pass, or ``"probes"`` of the release, which need no rules. Where the network has kinks,
+    differences agree with a derivative at no step, and only one that vanishes beside a clear
+    difference is refused.
     """
-    if worth_doubling(network.problem, batch):
-        try:  # what holds numbers of another type, in a loss or a module, does not take this
-            return _check(network.double(), batch.double(), scale, way, kinked)
+    for dtype in longer_types(network.problem, batch):
+        try:
+            return _check(network.of_type(dtype), batch.of_type(dtype), scale, way, kinked)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, _UndifferentiableError):
-            pass
+            continue  # what holds numbers of another type, in a loss or a module, takes no others
     try:
         _check(network, batch, scale, way, kinked)
     except _UndifferentiableError as refusal:
         raise InputError(str(refusal)) from refusal.__cause__
+
+
+def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
+    """Return the places of some records drawn at random, with every class of targets in its part.
+
+    The records are put in the order of their targets, where these are one whole number each, and
+    one is taken from every ``1/count`` of them.
+    """
+    if len(y) <= count:
+        return torch.arange(len(y))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(y), generator=generator)
+    if y.dim() == 1 and not y.is_floating_point():
+        order = order[y.cpu()[order].argsort(stable=True)]
+    places = (torch.arange(count) + torch.rand(count, generator=generator)) * (len(y) / count)
+    return order[places.long().clamp(max=len(y) - 1)].sort().values
 
 
 class _UndifferentiableError(Exception):
@@ -91,7 +102,8 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     with _full_precision(z.device):
         compare = {"tangents": _by_tangents, "pulls": _by_pulls, "probes": _by_probes}[way]
         try:
-            told, seen, size, spread = compare(network, batch, v, h)
+            found = compare(network, batch, v, h)
+            wrong = found.apart(kinked)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError) as error:
@@ -100,74 +112,103 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
                 f"torch cannot differentiate the gradients of this network ({line})"
                 f"{_where(problem, batch, h * v)}. {REMEDY}"
             ) from error
-    rounding = 64 * torch.finfo(z.dtype).eps * size / h
-    slack = _SLACK.get(z.dtype, 2e-2) * (seen + 0.05 * seen.max()) + 2 * spread + rounding
-    wrong = (told - seen).abs() > slack
-    if kinked:
-        wrong &= (told.abs() < 1e-3 * seen) & (spread < seen / 2)
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"The gradient of record {k} changes by {float(seen[k]):.3g} per unit along a random "
-            f"direction, where its derivative says {float(told[k]):.3g}: something hides from "
-            f"torch how the gradient depends on the record{_where(problem, batch, h * v)}. {REMEDY}"
+            f"The gradient of a record changes by {float(found.seen[k]):.3g} per unit along a "
+            f"random direction, where its derivative says {float(found.told[k]):.3g}: something "
+            "hides from torch how the gradient depends on the record"
+            f"{_where(problem, batch, h * v)}. {REMEDY}"
         )
 
 
-Comparison4 = tuple[Tensor, Tensor, Tensor, Tensor]  # derivative, difference, size, its error
+@dataclass(frozen=True)
+class _Comparison:
+    """What derivatives tell of the change of every record's gradient, and what differences see."""
+
+    told: Tensor
+    seen: Tensor
+    norms: Tensor  # of the gradients
+    step: float  # h
+    halved: Callable[[], Tensor]  # how much less the difference sees over half the step
+
+    def apart(self, kinked: bool) -> Tensor:
+        """Return for which records the two differ by more than the error of the difference.
+
+        That error is taken from a second step only where the first leaves a doubt.
+        """
+        told, seen, kind = self.told, self.seen, self.seen.dtype
+        rounding = 64 * torch.finfo(kind).eps * self.norms / self.step
+        slack = _SLACK.get(kind, 2e-2) * (seen + 0.05 * seen.max()) + rounding
+        wrong = (told - seen).abs() > slack
+        if kinked:
+            wrong &= told.abs() < 1e-3 * seen
+        if bool(wrong.any()):
+            error = self.halved()
+            wrong &= (told - seen).abs() > slack + 2 * error
+            if kinked:
+                wrong &= error < seen / 2
+        return wrong
 
 
-def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Comparison4:
+def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
     """Compare ``‖Jv‖``."""
     told = inner_products(network, batch, v[None])
-    coarse, fine = _differences(network, batch, v, h)
-    seen, other = fine.squared.sqrt(), coarse.squared.sqrt()
-    return told.dd[0].sqrt(), seen, told.norms, (seen - other).abs()
+    seen = _change(network, batch, v, h / 2).squared.sqrt()
+
+    def halved() -> Tensor:
+        return (_change(network, batch, v, h).squared.sqrt() - seen).abs()
+
+    return _Comparison(told.dd[0].sqrt(), seen, told.norms, h, halved)
 
 
-def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Comparison4:
+def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
     """Compare ``ĝ·Jv = v·Jᵀĝ``, relative to ``‖Jv‖``."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
-    coarse, fine = _differences(network, batch, v, h)
-    slopes = [
-        (c.ahead**2 - c.behind**2) / (4 * step * unit) for c, step in ((coarse, h), (fine, h / 2))
-    ]
-    across = (fine.squared - slopes[1] ** 2).clamp(min=0.0)
-    told, seen = ((across + part**2).sqrt() for part in (along, slopes[1]))
-    return told, seen, norms, (slopes[0] - slopes[1]).abs()
+
+    def slope(change: FiniteChange, step: float) -> Tensor:
+        return (change.ahead**2 - change.behind**2) / (4 * step * unit)
+
+    fine = _change(network, batch, v, h / 2)
+    slanted = slope(fine, h / 2)
+    across = (fine.squared - slanted**2).clamp(min=0.0)
+    told, seen = ((across + part**2).sqrt() for part in (along, slanted))
+
+    def halved() -> Tensor:
+        return (slope(_change(network, batch, v, h), h) - slanted).abs()
+
+    return _Comparison(told, seen, norms, h, halved)
 
 
-def _differences(
-    network: WatchedNetwork, batch: Batch, v: Tensor, h: float
-) -> tuple[FiniteChange, FiniteChange]:
-    coarse, fine = (
-        finite_change(network.problem, network, batch, v, step, NoClip()) for step in (h, h / 2)
-    )
-    return coarse, fine
+def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
+    return finite_change(network.problem, network, batch, v, h, NoClip())
 
 
-def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Comparison4:
+def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
     """Compare ``u·Jv`` for the direction ``u`` of each record's own change, one by one."""
     problem = network.problem
-    quotients = []
-    for step in (h, h / 2):
+
+    def quotient(step: float) -> tuple[Tensor, Tensor]:
         sides = (replace(batch, z=batch.z + sign * step * v) for sign in (1, -1))
         ahead, behind = (record_gradients(problem, side) for side in sides)
-        quotients.append((ahead - behind) / (2 * step))
-    seen = quotients[1].norm(dim=1)
+        return (ahead - behind) / (2 * step), (ahead + behind).norm(dim=1) / 2
+
+    change, norms = quotient(h / 2)
+    seen = change.norm(dim=1)
     sizes = [p.numel() for p in problem.released().values()]
     told = []
     for k in range(len(batch)):
         one = batch.records(torch.tensor([k], device=v.device))
-        u = quotients[1][k] / seen[k].clamp(min=torch.finfo(v.dtype).tiny)
+        u = change[k] / seen[k].clamp(min=torch.finfo(v.dtype).tiny)
         pieces = zip(problem.released().items(), u.split(sizes), strict=True)
         along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
         pull = dense_probe(network, one, lambda along=along: [along], NoClip()).pulls  # type: ignore[misc]
         told.append((pull[0, 0] * v[k]).sum())
-    size = record_gradients(problem, batch).norm(dim=1)
-    return torch.stack(told), seen, size, (quotients[0] - quotients[1]).norm(dim=1)
+    return _Comparison(
+        torch.stack(told), seen, norms, h, lambda: (quotient(h)[0] - change).norm(dim=1)
+    )
 
 
 @contextmanager

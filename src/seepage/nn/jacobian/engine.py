@@ -30,11 +30,11 @@ from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
-from seepage.nn.jacobian.derivative_check import check_derivative
+from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
-    finite_change,
     precise_change,
+    quick_change,
     record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
@@ -58,7 +58,12 @@ Value = TypeVar("Value")
 
 _METHODS = ("auto", "derivative", "finite")
 _STEP = 0.01  # of a finite change, in parts of the unknown's own scale
-_SOME = {"tangents": 16, "pulls": 16, "probes": 4}  # records in checks after the first
+
+# The first batch is compared with differences in all of its records (by probes, one by one, in
+# some), which takes as long as two or three steps. Later, now and then, some records must do:
+# what hides in a few records of one class only, and not in the first batch, may be found late.
+_SOME = {"tangents": 16, "pulls": 16, "probes": 6}
+_KINDS = 8  # of shapes and modes that are compared when they are new
 
 
 @dataclass(frozen=True)
@@ -354,7 +359,7 @@ class Engine:
         def drawn(rows: slice) -> Tensor:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
-        traces = self._finite_changes(x, y, drawn, finite_change)
+        traces = self._finite_changes(x, y, drawn, quick_change)
         watched = self._validator.watched_if_possible(x, y)
         if watched is not None:
             self._network = watched
@@ -385,7 +390,10 @@ class Engine:
         return torch.cat(self._in_chunks(x, y, 6, work, watched))
 
     def _differentiate(self, x: Inputs, y: Tensor, way: str) -> None:
-        """Compare derivatives with differences: when they are new, and now and then."""
+        """Compare derivatives with differences: when shapes or modes are new, and now and then.
+
+        That is at the passes 10, 100, 1,000 and so on.
+        """
         if self.method == "finite":
             raise InputError(
                 "Finite steps tell how far gradients move: dFIL by random signs or 'exact', and "
@@ -394,18 +402,19 @@ class Engine:
             )
         self._passes += 1
         kind = self._validator.key(x, y), way
-        now_and_then = self._passes >= 64 and math.log2(self._passes) % 2 == 0
-        if kind in self._checked and not now_and_then:
+        new = kind not in self._checked and len(self._checked) < _KINDS
+        if not new and self._passes != 10 ** round(math.log10(self._passes)):
             return
         first = not any(each == way for _, each in self._checked)
-        count = batch_size(x) if first and way != "probes" else _SOME[way]
         kinked, scale = bool(self._network.plan.kinks), self.view.scale(self.net, x, y)
+        if not first or way == "probes":
+            some = spread_over_classes(y, _SOME[way], self._passes)
+            x, y = rows_of(x, some), y[some]
 
         def work(batch: Batch, rows: slice) -> None:
             check_derivative(self._network, batch, scale=scale, way=way, kinked=kinked)
 
-        some = slice(0, count)
-        self._in_chunks(rows_of(x, some), y[some], 8, work, self._network)
+        self._in_chunks(x, y, 8, work, self._network)
         self._checked.add(kind)
 
     def _in_chunks(

@@ -109,16 +109,9 @@ def is_wide(shape: torch.Size) -> bool:
 
 
 def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) -> Directions:
-    """Return one random direction of the released parameters.
+    """Return one random direction of the released parameters, which the key tells from others.
 
-    Parameters
-    ----------
-    problem
-        Whose parameters.
-    key
-        What tells this direction from others: a seed, a step, a number.
-    thin
-        Whether wide weights get products of thin factors.
+    With ``thin``, wide weights get products of thin factors.
     """
     released = problem.released()
     wide = {name: p for name, p in released.items() if thin and is_wide(p.shape)}

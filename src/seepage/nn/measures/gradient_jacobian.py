@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
@@ -261,14 +261,8 @@ class _InputAndLabel(View):
         return "the input and the label"
 
 
-class GradientRelease(Release):
-    """One noisy gradient of a batch, whose records are all in memory.
-
-    Parameters
-    ----------
-    template
-        The Jacobian about all of them.
-    """
+class GradientRelease(MeasuredRelease):
+    """One noisy gradient of a batch, whose records are all in memory."""
 
     template: GradientJacobian
 
@@ -287,13 +281,7 @@ class GradientRelease(Release):
 
 
 class GradientMoves:
-    """The gradient of a batch with one record replaced, all others kept: what finite changes do.
-
-    Parameters
-    ----------
-    jacobian
-        The Jacobian at the records as they are.
-    """
+    """The gradient of a batch with one record replaced, all others kept: what finite changes do."""
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian

@@ -23,6 +23,7 @@ from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRelease
 from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
@@ -47,10 +48,6 @@ CONDITIONS = (
 _FROM_ABOVE = (
     "Changes along a record's own gradient count in full, as if the clip did not hold them back: "
     "the numbers estimate a bound from above on the leakage."
-)
-_OVER_STEPS = (
-    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
-    "unknown: what changes of that size show, not what smaller or larger ones do."
 )
 
 
@@ -321,11 +318,13 @@ class GradientLeakage(Leakage):
         shape = (count, *like.shape[1:])
         # Independent of the data, uniform over all directions, and the same on every device.
         generator = torch.Generator().manual_seed(self.engine.seed)
-        start = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        kind = _at_least_single(like)
+        start = torch.randn(like.shape, generator=generator, dtype=kind).to(like.device)
         start = self.engine.masked(start.expand(shape))
 
         def apply(v: Tensor) -> Tensor:
-            product = self.engine.information_product(self.x, self.y, v.reshape(shape))
+            along = v.reshape(shape).to(like.dtype)
+            product = self.engine.information_product(self.x, self.y, along)
             return self._whitened(product.flatten(1))
 
         return lanczos(apply, start.flatten(1), tolerance, max_steps)
@@ -398,8 +397,11 @@ class GradientLeakage(Leakage):
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
 
     def _whitened(self, squares: Tensor) -> Tensor:
-        """Return information: squares of Jacobians over the variance of the noise."""
-        return squares / self.jacobian.noise**2
+        """Return information: squares of Jacobians over the variance of the noise.
+
+        Results are no shorter than float32, whatever the network's numbers.
+        """
+        return squares.to(_at_least_single(squares)) / self.jacobian.noise**2
 
     def _rooted(
         self,
@@ -422,8 +424,7 @@ class GradientLeakage(Leakage):
         conditions = (*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS
         if finite:
             h = self.engine.step_size(self.x, self.y)
-            about = f"{about}, over steps of {h:g}"
-            conditions = (*conditions, _OVER_STEPS.format(h))
+            about, conditions = over_steps(about, h), (*conditions, condition_of_steps(h))
         return Estimate(
             values,
             view,
@@ -437,6 +438,10 @@ class GradientLeakage(Leakage):
             conditions=conditions,
             degrees=degrees,
         )
+
+
+def _at_least_single(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
 
 
 def _exact(result: Result) -> Estimate:

@@ -60,17 +60,10 @@ def lanczos(
 ) -> LargestEigenvalues:
     """Return the largest eigenvalue of every matrix, given products with one vector each.
 
-    Parameters
-    ----------
-    apply
-        Multiplies one vector per matrix: ``(B, d)`` to ``(B, d)``.
-    start
-        Random vectors ``(B, d)``; entries that are zero in all of them stay out.
-    tolerance
-        Stop when every residual is below this part of its value. The value itself is then wrong by
-        the square of it, times the value, over the gap to the next eigenvalue.
-    max_steps
-        Stop then in any case; the bounds say what is known.
+    ``start`` are random vectors ``(B, d)``; entries that are zero in all of them stay out. It stops
+    when every residual is below the ``tolerance``, a part of its value (the value itself is then
+    wrong by the square of it, times the value, over the gap to the next eigenvalue), and after
+    ``max_steps`` in any case; the bounds say what is known.
     """
     size = int((start != 0).any(0).sum())
     vector = start / start.norm(dim=1, keepdim=True)

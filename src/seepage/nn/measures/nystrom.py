@@ -55,20 +55,9 @@ def nystrom(
 ) -> InformationSketch:
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
-    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record.
-    There are no more than d directions, and with all of them ``Q`` is the identity and the sketch
-    the matrix itself.
-
-    Parameters
-    ----------
-    engine
-        What multiplies with ``A``.
-    x, y
-        The batch.
-    rank
-        How many directions to keep, at least one; more than there are unknowns count as all.
-    key
-        What makes this sketch's directions different from those of others.
+    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record;
+    ``key`` makes it different from those of other sketches. There are no more than d directions,
+    and with all of them ``Q`` is the identity and the sketch the matrix itself.
     """
     if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
         raise InputError(f"rank must be a whole number of at least 1, not {rank!r}.")

@@ -77,15 +77,7 @@ def sampled_gaussian_renyi(
 
 
 class IndividualCosts:
-    """Sums over steps of what every record by itself is charged.
-
-    Parameters
-    ----------
-    records
-        How many records there are.
-    orders
-        The Rényi orders.
-    """
+    """Sums over steps of what every record by itself is charged, at every Rényi order."""
 
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)

@@ -25,11 +25,8 @@ Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first
 class View(ABC):
     """What is unknown of every record.
 
-    Parameters
-    ----------
-    mask
-        Which entries of the variable are unknown, as a boolean array of the shape of one record's
-        variable; ``None`` for all of them.
+    ``mask`` says which entries of the variable are unknown, as a boolean array of the shape of one
+    record's variable; ``None`` for all of them.
     """
 
     mask: Any

@@ -16,20 +16,11 @@ from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
 _SAME_SIZE = 12  # Poisson batches of one size in a row: far less likely than one in a million
 _REPEATS = 40.0  # expected repetitions before their absence is believed
 _SURE = 8.0  # standard deviations
+_FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``, or raise if they cannot be that.
-
-    Parameters
-    ----------
-    index
-        What was handed in.
-    size
-        How many records the batch has.
-    records
-        How many the training data has.
-    """
+    """Return the numbers of a batch's records, ``(B,)``, or raise if they cannot be that."""
     try:
         given = torch.as_tensor(index).flatten().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -78,23 +69,13 @@ class SamplerWarning(UserWarning):
 
 
 class SamplerCheck:
-    """Follows the sizes of batches and how often records come back.
+    """Follows the sizes of batches and how often records come back (of ``other``, nothing).
 
     Batches that go through the data in shuffled epochs repeat no record until the epoch ends, where
     independent draws soon repeat some; a fixed size is no Poisson sample, and a varying one is no
-    sample of fixed size.
-
-    Parameters
-    ----------
-    sampler
-        What was said: ``poisson``, ``fixed`` or ``other`` (nothing is checked).
-    batch_size
-        The size, or mean size, of the batches that this process sees.
-    records
-        How many records they are drawn from.
-    shared
-        Whether other processes see the rest of each batch: a part of a batch varies in size even
-        where the whole does not.
+    sample of fixed size. ``batch_size`` is the size, or mean size, of the batches that this process
+    sees; where others see the rest of each batch (``shared``), a part of it varies in size even if
+    the whole does not.
     """
 
     def __init__(
@@ -152,7 +133,8 @@ class SamplerCheck:
         if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
             return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
         # Of independent draws, entries²/(2 records) repeat an earlier one (while that is small).
-        expected = self.entries - self.records * -math.expm1(self.steps * _log1m(rate))
+        log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
+        expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= _REPEATS and repeats < expected / 4:
             return (
                 f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
@@ -162,20 +144,9 @@ class SamplerCheck:
 
     def facts(self) -> dict[str, int]:
         """Return what has been seen so far."""
-        return {
-            "steps": self.steps,
-            "entries": self.entries,
-            "same_size": self.same_size,
-            "last_size": self.last_size,
-            "warned": int(self.warned),
-        }
+        return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
         """Go on from what :meth:`facts` gave."""
-        self.steps, self.entries = facts["steps"], facts["entries"]
-        self.same_size, self.last_size = facts["same_size"], facts["last_size"]
-        self.warned = bool(facts["warned"])
-
-
-def _log1m(rate: float) -> float:
-    return math.log1p(-rate) if rate < 1 else -math.inf
+        for name in _FACTS:
+            setattr(self, name, facts[name])

@@ -19,18 +19,11 @@ SAMPLERS = (POISSON, FIXED, OTHER)
 
 
 class Sampler(ABC):
-    """Batches of a data set.
+    """Batches of a data set, of a size, or a mean size.
 
-    Parameters
-    ----------
-    records
-        How many records there are.
-    batch_size
-        The size of a batch, or its mean.
-    seed
-        Fixes all batches, for experiments; by default they are drawn anew in every run, with a key
-        from the operating system. Keep it secret: whoever knows the batches learns more than the
-        accountant says.
+    A seed fixes all batches, for experiments; by default they are drawn anew in every run, with a
+    key from the operating system. Keep it secret: whoever knows the batches learns more than the
+    accountant says.
     """
 
     name: str

@@ -20,17 +20,8 @@ from seepage.nn.problem.problem import UnreducedLoss
 class BatchMeanLoss:
     """The loss of each record times ``N/Σ_j w_j`` of the batch that :meth:`take` was told of.
 
-    Parameters
-    ----------
-    module
-        ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``.
-
-    Attributes
-    ----------
-    loss
-        The sums ``w_i ℓ_i``, one per record.
-    factor
-        ``N/Σ_j w_j``.
+    The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``; ``loss`` gives
+    the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
     """
 
     def __init__(self, module: nn.CrossEntropyLoss | nn.NLLLoss) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from seepage.errors import InputError
@@ -18,13 +20,14 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
     """Write tensors and facts (anything JSON can hold) into one safetensors file.
 
     The file is made beside its place and then renamed, so that whoever is killed while writing
-    leaves the last checkpoint as it was. It can be read by its owner only.
+    leaves the last checkpoint as it was. It can be read by its owner only, and carries a checksum.
     """
     from safetensors.torch import save
 
     # Tensors that share memory (tied weights) are written one by one.
     apart = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    content = save(apart, metadata={"facts": json.dumps(facts)})
+    told = json.dumps(facts)
+    content = save(apart, metadata={"facts": told, "sha256": _checksum(apart, told)})
     write_private(path, lambda file: file.write(content))
 
 
@@ -34,12 +37,25 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+            about = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about["sha256"] != _checksum(tensors, about["facts"]):
+                raise ValueError("the checksum is that of another content")
+            return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path} is no checkpoint of this program, or is damaged; delete it to begin anew."
         ) from error
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    """Return the SHA-256 of all that a checkpoint says."""
+    found = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:
@@ -66,12 +82,6 @@ def read_key(path: Path) -> KeyedStream:
 
 def _key_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.key")
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove half-written files of earlier runs that were killed."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        left.unlink(missing_ok=True)
 
 
 def check_same_run(

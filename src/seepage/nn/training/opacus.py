@@ -210,24 +210,12 @@ def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _OpacusSettings:
-    """How Opacus clips and what noise it adds, just now.
+    """How Opacus clips and what noise it adds, just now."""
 
-    Parameters
-    ----------
-    max_grad_norm
-        Where gradients are clipped.
-    stated
-        The noise multiplier that Opacus states, and its ε is computed from.
-    noise_for
-        The threshold that the noise is scaled to.
-    deviation
-        The standard deviation of the noise on the sum.
-    """
-
-    max_grad_norm: float
-    stated: float
-    noise_for: float
-    deviation: float
+    max_grad_norm: float  # where gradients are clipped
+    stated: float  # the noise multiplier that Opacus states, and its ε is computed from
+    noise_for: float  # the threshold that the noise is scaled to
+    deviation: float  # the standard deviation of the noise on the sum
 
     @property
     def noise_multiplier(self) -> float:
@@ -489,7 +477,12 @@ def without_opacus(net: nn.Module) -> nn.Module:
     inner = innermost(net)
     handles = getattr(inner, "autograd_grad_sample_hooks", ())
     theirs = {(id(handle.hooks_dict_ref()), handle.id) for handle in handles}
-    return _copied(inner, theirs, {})
+    copies: dict[int, nn.Module] = {}
+    whole = _copied(inner, theirs, copies)
+    for copy in copies.values():
+        for name, value in copy.__dict__.items():
+            copy.__dict__[name] = _among_copies(value, copies)
+    return whole
 
 
 def _copied(
@@ -509,3 +502,21 @@ def _copied(
         for name, child in module._modules.items()
     }
     return copy
+
+
+def _among_copies(value: Any, copies: dict[int, nn.Module]) -> Any:
+    """Return an attribute with copies in the place of modules, as in ``DPLSTM``'s list of cells.
+
+    What holds no module stays the very same object, so that parameters stay shared.
+    """
+    if isinstance(value, nn.Module):
+        return copies.get(id(value), value)
+    if type(value) not in (list, tuple, dict):
+        return value
+    parts = list(value.values() if isinstance(value, dict) else value)
+    changed = [_among_copies(part, copies) for part in parts]
+    if all(a is b for a, b in zip(parts, changed, strict=True)):
+        return value
+    return (
+        dict(zip(value, changed, strict=True)) if isinstance(value, dict) else type(value)(changed)
+    )

@@ -9,6 +9,7 @@ and weight decay, which look at nothing but the noisy gradients and add no leaka
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -39,11 +40,11 @@ from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
     read_key,
-    remove_leftovers,
     write_checkpoint,
     write_key,
 )
-from seepage.nn.training.secure_noise import noisy, quickly_noisy
+from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
@@ -114,8 +115,8 @@ class PrivateSGD:
         After how many steps the accuracy is measured; by default twenty times in a run.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
-        ``amplification``, ``clip_derivative``, ``individual``, ``sketch``, ``survey_every`` and so
-        on.
+        ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
+        ``survey_every`` and so on.
 
     Attributes
     ----------
@@ -225,7 +226,7 @@ class PrivateSGD:
         """Set up the run, or go on with the one in the checkpoint."""
         stored = None
         if self.checkpoint and self.checkpoint.exists():
-            remove_leftovers(self.checkpoint)
+            remove_half_written(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         self._stream = self._own_stream(resumed=stored is not None)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
@@ -250,6 +251,9 @@ class PrivateSGD:
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
+        # The first records decide the size of finite steps: all processes have the same.
+        some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
+        self.accountant_.engine.step_size(X[some].to(device), y[some].to(device))
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
@@ -276,11 +280,11 @@ class PrivateSGD:
         assert own is not None  # noqa: S101 - it was asked for
         gradient = summed(own)
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
-        add_noise = noisy if self.randomness == "secure" else quickly_noisy
+        kind = secure_noise if self.randomness == "secure" else quick_noise
+        add_noise = kind(self._stream, self._step)
         with torch.no_grad():
             for name, parameter in self._released().items():
-                stream = self._stream.child("noise", self._step, name)
-                released = add_noise(gradient[name], deviation, stream) / self.batch_size
+                released = add_noise(name, gradient[name], deviation) / self.batch_size
                 velocity = self._velocity[name]
                 velocity.mul_(self.momentum).add_(released + self.weight_decay * parameter)
                 parameter.sub_(self.learning_rate * velocity)

@@ -88,20 +88,9 @@ class DaskRows(RowSource):
 
     Every question is answered by one task per partition, and sums of the answers are formed in a
     tree. Tasks are functions of their partition, so that whatever a lost worker had is computed
-    again by another one, to the same numbers.
-
-    Parameters
-    ----------
-    partitions
-        Given the other columns that are wanted, returns the delayed partitions.
-    lengths
-        How many rows each of them has.
-    read
-        Turns a partition, given its number, its first row and other columns, into a chunk.
-    names, attributes, target, weighted
-        As in :class:`~seepage.tables.source.RowSource`.
-    find_classes
-        Finds the different labels.
+    again by another one, to the same numbers. ``partitions`` returns the delayed partitions, given
+    the other columns that are wanted; ``read`` turns one of them, given its number, its first row
+    and those columns, into a chunk.
     """
 
     def __init__(
@@ -132,12 +121,9 @@ class DaskRows(RowSource):
             f"{len(self.names):,} features, {self.target!r}>"
         )
 
-    def classes(self) -> np.ndarray:
-        """Return the different labels, sorted."""
-        return self._classes
-
     @cached_property
-    def _classes(self) -> np.ndarray:
+    def classes(self) -> np.ndarray:
+        """The different labels, sorted."""
         return self._find_classes()
 
     def total(

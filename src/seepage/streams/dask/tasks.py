@@ -94,23 +94,12 @@ def fill_folder(
     what: str,
     client: Any = None,
 ) -> None:
-    """Have workers write one Parquet file each into a new folder.
+    """Have workers write one Parquet file each into a new folder, which all of them must see.
 
     The files are written beside the folder's place, in a hidden one, which is renamed when all are
-    there; only their owner can read them. A task that runs twice, because a worker was lost, writes
-    the same file again.
-
-    Parameters
-    ----------
-    function, asked
-        What writes a file, given some arguments and its path, and returns a number; and for every
-        file its own number and those arguments.
-    path
-        The folder to make; the client and all workers must see it.
-    what
-        The name of the tasks.
-    client
-        The client of the cluster, where it is not Dask's own choice.
+    there; only their owner can read them. ``asked`` has for every file its number and some
+    arguments; with those and a path ``function`` writes it, and returns a number. A task that runs
+    twice, because a worker was lost, writes the same file again.
     """
     if path.exists():
         raise InputError(f"{path.name} is there already; name a new folder.")

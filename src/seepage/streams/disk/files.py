@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from seepage.errors import InputError, not_whole
+from seepage.errors import InputError, not_utf8, not_whole
 from seepage.tables.columns import Piece, plain_type
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
@@ -57,16 +57,9 @@ class Batches(ABC):
 
 
 class ParquetFiles(Batches):
-    """Parquet files of one schema.
+    """Parquet files of one schema, in order.
 
-    Parameters
-    ----------
-    paths
-        The files, in order.
-    filesystem
-        Where they lie.
-    root
-        The folder that was named, whose files they are, or ``None`` for a single file.
+    ``root`` is the folder that was named, whose files they are, or ``None`` for a single file.
     """
 
     _read = slice(None)  # the row groups of every file that are read
@@ -117,6 +110,7 @@ class ParquetFiles(Batches):
                     raise not_whole(name, "Parquet") from error
                 if batch is None:
                     break
+                _check_content(batch, name)
                 yield Piece(batch, name, at)
                 at += batch.num_rows
 
@@ -200,6 +194,7 @@ class DatasetBatches(Batches):
                 break
             batch = tagged.record_batch
             name = PurePosixPath(getattr(tagged.fragment, "path", "") or "the data set").name
+            _check_content(batch, name)
             yield Piece(batch, name, first.get(name, 0))
             first[name] = first.get(name, 0) + batch.num_rows
             read += batch.num_rows
@@ -208,6 +203,14 @@ class DatasetBatches(Batches):
                 f"The data set had {self.rows:,} rows and now has {read:,}; it must not change "
                 "while it is read."
             )
+
+
+def _check_content(batch: pa.RecordBatch, name: str) -> None:
+    """Refuse text that is not UTF-8, and offsets that point outside their buffers."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise (not_utf8(name) if "UTF8" in str(error) else not_whole(name, "Parquet")) from error
 
 
 def _check_same(expected: pa.Schema, found: pa.Schema, first: str, here: str) -> None:

@@ -122,12 +122,9 @@ class ParquetRows(RowSource):
     def __repr__(self) -> str:
         return f"<ParquetRows: {len(self):,} rows, {len(self.names):,} features, {self.target!r}>"
 
-    def classes(self) -> np.ndarray:
-        """Return the different labels, sorted, by a scan of the labels alone."""
-        return self._classes
-
     @cached_property
-    def _classes(self) -> np.ndarray:
+    def classes(self) -> np.ndarray:
+        """The different labels, sorted, by a scan of the labels alone."""
         kind = plain_type(self.batches.schema.field(self.target).type)
         sums = scan_columns(self.batches, [self.target])[self.target]
         return class_levels(sums, kind, self.target)

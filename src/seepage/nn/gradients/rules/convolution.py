@@ -89,29 +89,15 @@ class ConvolutionRule(Rule):
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a kernel moves over its inputs.
-
-    Parameters
-    ----------
-    kernel, stride, dilation
-        One number for each axis of an image.
-    padding
-        For each axis the zeros on both sides together.
-    groups
-        Blocks of channels that do not meet.
-    places
-        The shape of the output.
-    multiple
-        How many consecutive images belong to one record.
-    """
+    """How a kernel moves over its inputs, with one number for each axis of an image."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    padding: tuple[int, ...]  # the zeros on both sides together
     dilation: tuple[int, ...]
-    groups: int
-    places: tuple[int, ...]
-    multiple: int
+    groups: int  # blocks of channels that do not meet
+    places: tuple[int, ...]  # the shape of the output
+    multiple: int  # how many consecutive images belong to one record
 
     def output_positions(self, delta: Tensor) -> Tensor:
         """Return output gradients as ``(B, groups, positions, size)``."""

@@ -1,0 +1,187 @@
+"""How a client of FedAvg trains before it sends: which optimiser, how often, in which batches.
+
+The optimisers are written out as plain arithmetic on tensors, so that a whole local run is a map
+from the client's records to what it sends, through which one can differentiate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.support.number_check import check_number, check_positive
+
+Parameters = dict[str, Tensor]
+Gradient = Callable[[Parameters, Tensor], Mapping[str, Tensor]]  # at parameters, of some records
+_OPTIMISERS = ("sgd", "adam", "adamw")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Local steps of a client, as torch's optimisers take them.
+
+    Every step is on the mean loss of its batch, and every client begins with a new optimiser.
+
+    Parameters
+    ----------
+    lr
+        The learning rate.
+    epochs
+        How often the client goes through its records.
+    batch_size
+        Records in a batch, shuffled anew for every epoch; by default all of them, one step to an
+        epoch.
+    optimiser
+        ``"sgd"``, ``"adam"`` or ``"adamw"``.
+    momentum
+        Of ``"sgd"``.
+    weight_decay
+        As in torch: added to the gradient, or with ``"adamw"`` taken off the parameters.
+    betas, eps
+        Of ``"adam"`` and ``"adamw"``.
+    batches
+        Instead of ``epochs`` and ``batch_size``, the records of every step, by their positions.
+    seed
+        Of the shuffling.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> training = sp.layers.LocalTraining(lr=0.1, epochs=2, batch_size=3, momentum=0.9)
+    >>> [len(rows) for rows in training.rows_of_steps(5)]
+    [3, 2, 3, 2]
+    >>> sp.layers.LocalTraining(lr=0.1, batches=[[0, 1], [1, 2]]).rows_of_steps(3)
+    [tensor([0, 1]), tensor([1, 2])]
+    """
+
+    lr: float
+    epochs: int = 1
+    batch_size: int | None = None
+    optimiser: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    batches: Sequence[Sequence[int]] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        check_positive(self.eps, "eps")
+        if self.optimiser not in _OPTIMISERS:
+            raise InputError(
+                f"optimiser must be 'sgd', 'adam' or 'adamw', not {self.optimiser!r}; what a "
+                "client sends by another can be recorded and audited (sp.layers.audit_updates)."
+            )
+        for name in ("momentum", "weight_decay"):
+            check_number(name, getattr(self, name))
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative: {getattr(self, name)!r}.")
+        if self.momentum and self.optimiser != "sgd":
+            raise InputError(f"momentum belongs to 'sgd'; of {self.optimiser!r}, set betas.")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(f"betas must lie from 0 up to, but not at, 1, not {self.betas!r}.")
+        _check_count("epochs", self.epochs)
+        if self.batch_size is not None:
+            _check_count("batch_size", self.batch_size)
+        if self.batches is not None and (self.epochs != 1 or self.batch_size is not None):
+            raise InputError("Give batches, or epochs and batch_size, not both.")
+        if self.batches is not None and not (self.batches and all(map(len, self.batches))):
+            raise InputError("batches must name the records of at least one step, none without.")
+
+    def rows_of_steps(self, records: int) -> list[Tensor]:
+        """Return the records of every local step of a client that has so many."""
+        if self.batches is not None:
+            steps = [torch.as_tensor(rows) for rows in self.batches]
+            for number, rows in enumerate(steps):
+                if int(rows.min()) < 0 or int(rows.max()) >= records:
+                    raise InputError(
+                        f"Local step {number} takes a record that is not there: the client has "
+                        f"{records}, counted from 0."
+                    )
+            return steps
+        if self.batch_size is None or self.batch_size >= records:
+            return [torch.arange(records)] * self.epochs
+        draw = torch.Generator().manual_seed(self.seed)
+        orders = [torch.randperm(records, generator=draw) for _ in range(self.epochs)]
+        return [rows for order in orders for rows in order.split(self.batch_size)]
+
+    def reach(self, records: int) -> float:
+        """Return how far the steps take a parameter whose gradient is one throughout.
+
+        ``lr`` times the number of steps for plain SGD, more with momentum: what an update has to be
+        divided by to be taken for a gradient that stayed the same. Adam takes every gradient
+        equally far, so that there is no such number.
+
+        Examples
+        --------
+        >>> import seepage as sp
+        >>> round(sp.layers.LocalTraining(lr=0.1, epochs=3, momentum=0.5).reach(8), 3)
+        0.425
+        """
+        if self.optimiser != "sgd":
+            raise InputError(
+                f"An update of {self.optimiser!r} does not grow with the gradient: nothing makes "
+                "it one."
+            )
+        rest = {"": torch.zeros(1, dtype=torch.float64)}
+        steps = self.rows_of_steps(records)
+        return float(self.update(rest, lambda *_: {"": torch.ones_like(rest[""])}, steps))
+
+    def update(self, parameters: Parameters, gradient: Gradient, steps: Sequence[Tensor]) -> Tensor:
+        """Return ``θ_sent − θ_returned`` after these steps, as one vector.
+
+        Parameters
+        ----------
+        parameters
+            The parameters that the client was sent.
+        gradient
+            Gives the gradient of the mean loss over some records at other parameters. Where it is
+            differentiable, so is the update.
+        steps
+            The records of every step.
+        """
+        now = dict(parameters)
+        memory: dict[str, Any] = {}
+        for number, rows in enumerate(steps, start=1):
+            found = gradient(now, rows)
+            moves = {}
+            for name, value in now.items():
+                moves[name], memory[name] = self._move(value, found[name], memory.get(name), number)
+            now = {name: value - moves[name] for name, value in now.items()}
+        return torch.cat([(parameters[name] - now[name]).flatten() for name in parameters])
+
+    def _move(self, value: Tensor, slope: Tensor, memory: Any, number: int) -> tuple[Tensor, Any]:
+        """Return how far a step takes a parameter, and what the optimiser remembers."""
+        if self.weight_decay and self.optimiser != "adamw":
+            slope = slope + self.weight_decay * value
+        if self.optimiser == "sgd":
+            if self.momentum and memory is not None:
+                slope = self.momentum * memory + slope
+            return self.lr * slope, slope
+        first, second = self.betas
+        mean, square = (0.0, 0.0) if memory is None else memory
+        mean = first * mean + (1 - first) * slope
+        square = second * square + (1 - second) * slope.square()
+        spread = _root(square / (1 - second**number)) + self.eps
+        move = self.lr * (mean / (1 - first**number)) / spread
+        if self.optimiser == "adamw":
+            move = move + self.lr * self.weight_decay * value
+        return move, (mean, square)
+
+
+def _root(squares: Tensor) -> Tensor:
+    """Return square roots; where nothing has moved yet, zero with no slope rather than infinite."""
+    moved = squares > 0
+    return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")

@@ -1,0 +1,237 @@
+"""A client's local training as a map from its records to its update, and that map's Jacobian.
+
+With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no short form: what a
+record does to an early step goes through all later ones. For small runs it is taken exactly, by
+differentiating through the steps in float64; for larger ones its products with single directions
+are, by two plain runs each: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.noise import Noise
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.layers.federated.local_training import LocalTraining, Parameters
+from seepage.nn.gradients.watching import differentiable_backends
+from seepage.nn.jacobian.random_directions import key_of, signs
+from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.support.chunks import progress
+from seepage.tables.source import Chunk
+
+LARGEST = 1 << 27  # numbers of a Jacobian that is written out
+_AT_A_TIME = 16  # lines of it that share one pass back through all steps
+_NEAR = 1e-5  # the step over which derivatives are compared with differences, in unknowns' sizes
+_APART = 0.05  # how far the two may be apart
+
+
+@dataclass
+class LocalRun:
+    """What a client sends, as a function of what is unknown of its records.
+
+    Parameters
+    ----------
+    problem
+        The network as it was sent, its loss, and the view that says what is unknown.
+    batch
+        All the client's records.
+    training
+        How it trains.
+    share
+        What its update is multiplied by before the noise.
+    max_norm
+        The norm that the update is scaled down to before that, or ``None``.
+    """
+
+    problem: NetworkProblem
+    batch: Batch
+    training: LocalTraining
+    share: float = 1.0
+    max_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self._start = self.problem.detached()
+        self._steps = [
+            rows.to(self.batch.z.device) for rows in self.training.rows_of_steps(len(self.batch))
+        ]
+
+    def scale(self) -> float:
+        """Return the size of what is unknown."""
+        return self.problem.view.scale(self.problem.net, self.batch.x, self.batch.y)
+
+    def double(self) -> LocalRun:
+        """Return the same run in float64."""
+        wide = replace(self.problem, wider=torch.float64)
+        return replace(self, problem=wide, batch=self.batch.of_type(torch.float64))
+
+    def sent(self, z: Tensor, differentiable: bool = False) -> Tensor:
+        """Return what is sent with these records, ``(P,)``; differentiable in ``z`` if asked."""
+
+        def gradient(parameters: Parameters, rows: Tensor) -> Parameters:
+            names = list(parameters)
+            if not differentiable:
+                parameters = {k: v.detach() for k, v in parameters.items()}
+            free = {k: v if v.requires_grad else v.requires_grad_() for k, v in parameters.items()}
+            mean = self.problem.losses(free, self.batch.records(rows), z[rows]).mean()
+            found = torch.autograd.grad(
+                mean, list(free.values()), create_graph=differentiable, materialize_grads=True
+            )
+            return dict(zip(names, found, strict=True))
+
+        start = {name: value.clone() for name, value in self._start.items()}
+        with differentiable_backends(self.problem.net):
+            update = self.share * self.training.update(start, gradient, self._steps)
+            if self.max_norm is not None:
+                norm = torch.linalg.vector_norm(update)
+                update = update * (self.max_norm / norm if norm > self.max_norm else 1.0)
+        if not bool(torch.isfinite(update).all()):
+            raise InputError(
+                "The local training diverges: its update is not finite; use a smaller lr."
+            )
+        return update
+
+    def change(self, v: Tensor, h: float) -> Tensor:
+        """Return ``(sent(z + hv) − sent(z − hv))/2h`` by two plain runs."""
+        z = self.batch.z
+        return ((self.sent(z + h * v) - self.sent(z - h * v)) / (2 * h)).detach()
+
+
+class UpdateJacobian(ReleaseJacobian):
+    """``∂update/∂records`` through all local steps, over the noise, written out in float64.
+
+    Parameters
+    ----------
+    run
+        The client's local training.
+    noise
+        The noise on what is sent.
+    """
+
+    def __init__(self, run: LocalRun, noise: Noise) -> None:
+        self.run, self.scale = run.double(), run.scale()
+        problem, z = self.run.problem, self.run.batch.z
+        mask = problem.view.mask_for(z)
+        unknown = torch.ones(z.shape[1:], dtype=torch.bool) if mask is None else mask
+        self.entries = torch.nonzero(unknown.flatten()).flatten().to(z.device)
+        self.X, self.target = z.reshape(len(z), -1)[:, self.entries], self.run.batch.y
+        self.rows, self.features = self.X.shape
+        self.label_size = 0
+        self.size = sum(p.numel() for p in problem.released().values())
+        self.root = torch.as_tensor(noise.root(self.size), dtype=z.dtype, device=z.device)
+
+    def whitened(self, changes: Tensor) -> Tensor:
+        """Return changes of the update, ``(P, …)``, in units of the noise."""
+        if self.root.dim() == 2:
+            return torch.tensordot(self.root, changes, 1)
+        return changes * (self.root if self.root.dim() == 0 else _along_first(self.root, changes))
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """The whitened Jacobian about all unknowns, ``(P, n, q)``."""
+        if self.size * self.rows * self.features > LARGEST:
+            raise InputError(
+                f"The Jacobian of {self.size:,} parameters about {self.rows:,} records of "
+                f"{self.features:,} unknowns is too large to be written out; ask with "
+                "method='finite', or about a part of the input (view=sp.nn.Input(mask)) of a "
+                "smaller network."
+            )
+        z = self.run.batch.z.clone().requires_grad_()
+        sent = self.run.sent(z, differentiable=True)
+        if torch.autograd.grad(sent.sum(), z, retain_graph=True, allow_unused=True)[0] is None:
+            raise InputError(_HIDDEN)
+        lines = []
+        for start in progress(range(0, self.size, _AT_A_TIME), "lines of the Jacobian"):
+            units = torch.zeros(min(_AT_A_TIME, self.size - start), self.size).to(z)
+            units.diagonal(start).fill_(1.0)
+            (found,) = torch.autograd.grad(sent, z, units, retain_graph=True, is_grads_batched=True)
+            lines.append(found.flatten(2)[:, :, self.entries])
+        plain = torch.cat(lines)
+        self._compare(plain)
+        return self.whitened(plain)
+
+    def _compare(self, plain: Tensor) -> None:
+        """Raise where the derivative is not what the update does over a small step."""
+        if self.run.training.optimiser != "sgd":
+            return  # whose first step is all but a sign: no step is small enough
+        batch = self.run.batch
+        few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)
+        v = torch.zeros_like(batch.z).flatten(1)
+        v[:, self.entries] = few
+        over = self.run.change(v.reshape(batch.z.shape), _NEAR * self.scale)
+        derivative = torch.tensordot(plain, few, 2)
+        gap = torch.linalg.vector_norm(over - derivative)
+        if gap > _APART * torch.maximum(over.norm(), derivative.norm()) and over.norm() > 0:
+            raise InputError(_HIDDEN)
+
+    def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return ``J z`` for a change ``z (len(rows), q)`` of some records, ``(P,)``."""
+        return torch.tensordot(self._block(unknowns, rows), z, 2)
+
+    def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return ``Jᵀv`` for a vector of the whitened release, ``(len(rows), q)``."""
+        return torch.tensordot(v, self._block(unknowns, rows), 1)
+
+    def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        return self._block(unknowns, rows).transpose(0, 1)
+
+    def row_traces(self, unknowns: Unknowns) -> Tensor:
+        """Return the trace of the information about each row, ``(n,)``."""
+        return self._block(unknowns, slice(None)).square().sum((0, 2))
+
+    def cell_information(self, unknowns: Unknowns) -> Tensor:
+        """Return the information about each unknown feature alone, ``(n, t)``."""
+        features = Unknowns(unknowns.columns, False, unknowns.basis)
+        return self._block(features, slice(None)).square().sum(0)
+
+    def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
+        if unknowns.label:
+            raise InputError(
+                f"The question is about {self.run.problem.view.describe()} alone; ask about the "
+                "label with view=sp.nn.Label()."
+            )
+        found: Tensor = unknowns.of(self.dense[:, rows], axis=2)
+        return found
+
+
+class UpdateRelease(MeasuredRelease):
+    """One noisy update of a client, whose records are all in memory.
+
+    Parameters
+    ----------
+    template
+        The Jacobian about all of them.
+    """
+
+    template: UpdateJacobian
+
+    def __init__(self, template: UpdateJacobian) -> None:
+        self.template = template
+
+    @property
+    def sensitivity(self) -> float | None:
+        """Twice the norm that updates are scaled down to, where they are."""
+        reach = self.template.run.max_norm
+        return None if reach is None else 2 * reach
+
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
+        """Return the Jacobian about the records of the only chunk."""
+        return self.template
+
+
+_HIDDEN = (
+    "The derivative of the update is not what it does over a small step: something in the network "
+    "hides the records from differentiation (torch.no_grad(), .detach()), or they lie on a kink; "
+    "ask with method='finite'."
+)
+
+
+def _along_first(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (like.dim() - 1))

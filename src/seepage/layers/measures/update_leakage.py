@@ -1,0 +1,429 @@
+"""What a noisy update of FedAvg tells about the client's records: Fisher information, by layer too.
+
+The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
+Adam, weight decay): with ``J`` its Jacobian about a record's unknowns over the noise, ``I = JᵀJ``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.core.leakage import Columns, Leakage, row_positions
+from seepage.core.noise import Noise
+from seepage.core.result import Result
+from seepage.core.unknowns import Attributes, Unknowns
+from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers, sent_buffers
+from seepage.layers.federated.local_training import LocalTraining
+from seepage.layers.inputs_and_targets import check_classes, is_finite, read_inputs, read_targets
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
+from seepage.layers.measures.per_layer import PerLayer
+from seepage.layers.measures.update_jacobian import LocalRun, UpdateJacobian, UpdateRelease
+from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
+from seepage.nn.jacobian.random_directions import key_of, row_signs
+from seepage.nn.measures.estimate import Estimate
+from seepage.nn.measures.gradient_leakage import check_batch, check_view
+from seepage.nn.measures.traces import check_probes
+from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
+from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
+from seepage.support.chunks import progress
+from seepage.support.number_check import check_positive
+from seepage.tables.source import MemorySource, Table
+
+_STEP = 0.01  # of the size of what is unknown: a finite step where none is given
+
+
+def update_leakage(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Inputs,
+    y: Any,
+    *,
+    training: LocalTraining,
+    noise: Noise,
+    share: float = 1.0,
+    max_norm: float | None = None,
+    view: View | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    seed: int = 0,
+) -> UpdateLeakage:
+    """Measure what a client's noisy update tells about its records, local training included.
+
+    Parameters
+    ----------
+    net, loss
+        The network as the client receives it, and its loss as for :class:`seepage.nn.Engine`.
+    x, y
+        All the client's records; tensors or NumPy arrays.
+    training
+        How the client trains.
+    noise
+        The noise on every number of the update, ``sp.Gaussian(σ)``, on the scale of parameters.
+    share
+        What the update is multiplied by before the noise: the client's share of all records, where
+        the noise is on a mean that is weighted by numbers of records.
+    max_norm
+        The update is scaled down to this norm, if it is longer, before the noise.
+    view
+        What is unknown of a record, as for :func:`seepage.nn.leakage`; the input by default.
+    attributes
+        Columns that belong together, as for :func:`seepage.nn.leakage`.
+    seed
+        Of the directions of estimates.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> _ = torch.manual_seed(0)
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.randn(12, 4), torch.arange(12) % 2
+    >>> leak = sp.layers.update_leakage(
+    ...     net,
+    ...     "cross_entropy",
+    ...     x,
+    ...     y,
+    ...     training=sp.layers.LocalTraining(lr=0.1, epochs=5, batch_size=4, momentum=0.9),
+    ...     noise=sp.Gaussian(0.01),
+    ... )
+    >>> leak.records().kind, leak.records(measure="dfil", method="finite", probes=4).kind
+    ('exact', 'estimate')
+    >>> leak.layers().layers
+    ('0', '2')
+    """
+    if not isinstance(noise, Noise):
+        raise InputError(
+            "An update that leaves without noise has no finite Fisher information about the "
+            "client's records: whoever sees it may solve for them; give the noise, "
+            "noise=sp.Gaussian(…)."
+        )
+    if not isinstance(training, LocalTraining):
+        raise InputError(
+            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
+            f"not {type(training).__name__}."
+        )
+    check_view(view)
+    check_positive(share, "share")
+    if max_norm is not None:
+        check_positive(max_norm, "max_norm")
+    net = unwrapped(net)
+    x, y = read_inputs(x, net), read_targets(y, net, loss)
+    check_batch(x, y)
+    if not is_finite((x, y)):
+        raise InputError("The records contain NaN or infinity; drop those that do.")
+    mixed = _looked_over(net, loss, x, y)
+    problem = NetworkProblem(net, per_record(loss), view or Input())
+    if not problem.released():
+        raise InputError("The network has no parameter with requires_grad: nothing of it is sent.")
+    run = LocalRun(problem, problem.batch(x, y), training, share, max_norm)
+    return UpdateLeakage(run, noise, attributes, mixed, seed)
+
+
+def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
+    """Refuse what has no one answer; return whether records of a batch meet in the network."""
+    mixed = False
+    for module in net.modules():
+        meeting = any(_meets(inner) for inner in module.modules())
+        mixed |= meeting
+        if not meeting:  # that records meet is no obstacle here, but chance is
+            refuse_modes(module)
+    before = {name: buffer.clone() for name, buffer in sent_buffers(net).items()}
+    with torch.no_grad(), kept_buffers(net):
+        check_classes(loss, call(net, rows_of(x, slice(0, 2))), y, "y")
+        changed = [k for k, v in sent_buffers(net).items() if not torch.equal(v, before[k])]
+    if changed:
+        raise InputError(
+            f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
+            "along without noise: about the records in it there is no finite Fisher information. "
+            "Use GroupNorm or LayerNorm for BatchNorm, or statistics that are not kept "
+            "(track_running_stats=False); call .eval() where they are frozen; or audit what was "
+            "recorded (sp.layers.audit_updates)."
+        )
+    return mixed
+
+
+def _meets(module: nn.Module) -> bool:
+    """Return whether records of a batch meet in a module by itself."""
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return False
+    return bool(module.training or module.running_mean is None)
+
+
+class UpdateLeakage(Leakage):
+    """The leakage of one noisy update about the records of its client.
+
+    It answers all that the leakage of a table answers (``records``, ``cells``, ``columns``,
+    ``groups``, ``subset``, ``information``, …), exactly and in float64 through all local steps, so
+    that bounds and calibration work on it as on any other; and :meth:`layers`. For networks and
+    runs that are too large for that, or have kinks, :meth:`records`, :meth:`layers` and
+    :meth:`dataset` take ``method="finite"``: how far the update moves over steps of a stated size.
+
+    Parameters
+    ----------
+    run
+        The client's local training.
+    noise
+        On what is sent.
+    attributes
+        Columns that belong together, under a name.
+    mixed
+        Whether records of a batch meet in the network.
+    seed
+        Of the directions of estimates.
+    """
+
+    jacobian: UpdateJacobian
+
+    def __init__(
+        self,
+        run: LocalRun,
+        noise: Noise,
+        attributes: Mapping[str, Sequence[str | int]] | None = None,
+        mixed: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.run, self.mixed, self.seed = run, mixed, seed
+        jacobian = UpdateJacobian(run, noise)
+        names = tuple(f"x{j}" for j in jacobian.entries.tolist())
+        source = MemorySource(Table(jacobian.X, names, None, "torch"), jacobian.target)
+        super().__init__(UpdateRelease(jacobian), source, (noise,), Attributes(source, attributes))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold for the numbers to mean what they say, in words."""
+        known = (
+            "One update leaves, after all local steps, with the stated noise, and nothing else.",
+            "The adversary knows the model that was sent, how the client trains and in which order "
+            "it takes its records.",
+        )
+        if not self.mixed:
+            return known
+        together = (
+            "Records meet in the network's BatchNorm: a record also shows through those of its "
+            "batches, which are held as they are."
+        )
+        return (*known, together)
+
+    def unknowns(
+        self, columns: Columns, label: bool | None = None, simplex: bool = False
+    ) -> tuple[Unknowns, str]:
+        """Return what ``columns`` names of the view, as directions of a record and in words."""
+        unknowns, about = super().unknowns(columns, bool(label), simplex)
+        return unknowns, self.run.problem.view.describe() if columns is None else about
+
+    def records(
+        self,
+        columns: Columns = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+        *,
+        method: str = "exact",
+        rows: Any = None,
+        probes: int = 16,
+        scale: float | None = None,
+    ) -> Result:
+        """Return the leakage about each record.
+
+        Parameters
+        ----------
+        columns, label, measure, simplex
+            As for the leakage of a table.
+        method
+            ``"exact"``; or ``"finite"``, for the dFIL about whole records: two plain runs of the
+            local training for every record and probe.
+        rows
+            With ``"finite"``, which records, by their positions; by default all.
+        probes
+            Random directions for every record, at least 2.
+        scale
+            The size ``h`` of a finite step: every unknown moves by ``±h``. Where it is not given, a
+            hundredth of the root mean square of what is unknown, to one digit.
+        """
+        if _checked(method) == "exact":
+            if rows is not None:
+                raise InputError("rows belong to method='finite'; 'exact' has all of them at once.")
+            return super().records(columns, label, measure, simplex)
+        if columns is not None or label or simplex:
+            raise InputError(
+                "Finite steps move whole records; for a part, give a view "
+                "(view=sp.nn.Input(mask)), or method='exact'."
+            )
+        which = row_positions(rows, len(self.source))
+        moved = [
+            self._squares(np.array([row]), measure, probes, scale).sum(1)
+            for row in progress(which, "records")
+        ]
+        mean, error = _mean_of_probes(torch.stack(moved) / self.jacobian.features)
+        return self._estimate(mean, error, "rows", probes, scale, which)
+
+    rows = records
+
+    def dataset(
+        self,
+        measure: str = "fil",
+        *,
+        method: str = "exact",
+        probes: int = 16,
+        scale: float | None = None,
+    ) -> Result:
+        """Return the leakage about all the client's records as one number.
+
+        With ``method="finite"`` all of them move at once, so that a probe takes two runs in all;
+        the parameters are those of :meth:`records`.
+        """
+        if _checked(method) == "exact":
+            unknowns, about = self.unknowns(None)
+            return self._one_block(unknowns, None, measure, "dataset", f"{about} of all records")
+        found = self._squares(None, measure, probes, scale).sum(1)
+        mean, error = _mean_of_probes(found / self.jacobian.X.numel())
+        return self._estimate(mean, error, "dataset", probes, scale)
+
+    def layers(
+        self,
+        layers: Sequence[str] | None = None,
+        *,
+        method: str = "exact",
+        probes: int = 16,
+        scale: float | None = None,
+    ) -> PerLayer:
+        """Return the dFIL about the client's records that each layer's part of the update has.
+
+        The squares of all layers add up to that of the whole update. Exact, it has each record's
+        number too (``by_record``); with ``method="finite"`` all records move at once, and the 95 %
+        interval is that of the random directions.
+
+        Parameters
+        ----------
+        layers
+            Names of modules; by default every module that has parameters of its own.
+        method, probes, scale
+            As for :meth:`records`.
+        """
+        net = self.run.problem.net
+        layout = layer_parameters(net, layers)
+        parts = _places(self.run.problem.released())
+        by_record, notes = None, self.conditions
+        if self.jacobian.root.dim() == 2:
+            raise InputError(
+                "Noise that is correlated between layers does not say what one layer tells by "
+                "itself; give a standard deviation, or one for every number."
+            )
+        if _checked(method) == "exact":
+            squares = self.jacobian.dense.square().sum(2)
+            each = _by_layer(squares, layout, parts) / self.jacobian.features  # (layers, n)
+            by_record = each.sqrt().T.cpu().numpy()
+            values = low = high = each.mean(1).sqrt().cpu().numpy()
+        else:
+            found = self._squares(None, "dfil", probes, scale)
+            each = _by_layer(found.T, layout, parts) / self.jacobian.X.numel()
+            made = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
+            values, (low, high) = np.asarray(made), made.interval()
+            notes = made.conditions
+        return PerLayer(
+            f"dFIL η̄ about {self.run.problem.view.describe()}",
+            tuple(layout),
+            values,
+            low,
+            high,
+            tuple(layer_sizes(net, layout).values()),
+            kind="exact" if method == "exact" else "estimate",
+            notes=notes,
+            by_record=by_record,
+        )
+
+    def _squares(
+        self, rows: np.ndarray | None, measure: str, probes: int, scale: float | None
+    ) -> Tensor:
+        """Return ``(Jv)²`` for random signs of some records, the others held: ``(probes, P)``."""
+        if measure != "dfil":
+            raise InputError(
+                "Finite steps estimate the average over directions, measure='dfil'; the most of "
+                "any direction takes method='exact'."
+            )
+        check_probes(probes)
+        jacobian, h = self.jacobian, self._step(scale)
+        z = jacobian.run.batch.z
+        which = torch.arange(len(z)) if rows is None else torch.from_numpy(rows)
+        found = []
+        for probe in range(probes):
+            drawn = row_signs(key_of(self.seed, "update", probe), which, (jacobian.features,), z)
+            v = torch.zeros_like(z).flatten(1)
+            v[which.to(z.device)[:, None], jacobian.entries] = drawn
+            found.append(jacobian.whitened(jacobian.run.change(v.reshape(z.shape), h)).square())
+        return torch.stack(found)
+
+    def _step(self, scale: float | None) -> float:
+        if scale is not None:
+            check_positive(scale, "scale")
+            return float(scale)
+        return float(f"{_STEP * self.jacobian.scale:.0e}")
+
+    def _estimate(
+        self,
+        information: Tensor,
+        errors: Tensor,
+        view: str,
+        probes: int,
+        scale: float | None,
+        index: np.ndarray | None = None,
+    ) -> Estimate:
+        """Return the roots of information, with standard errors to first order."""
+        values, h = information.sqrt(), self._step(scale)
+        spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
+        of = " of all records" if view == "dataset" else ""
+        over = (
+            f"The derivative of the update is its change over a step of {h:g} to either side in "
+            "what is unknown: what changes of that size show, not what smaller or larger ones do."
+        )
+        return Estimate(
+            values,
+            view,
+            "dfil",
+            kind="estimate",
+            about=f"{self.run.problem.view.describe()}{of}, over steps of {h:g}",
+            index=index,
+            library="torch",
+            noise=self.noise,
+            standard_errors=spread,
+            conditions=(*self.conditions, over),
+            degrees=probes - 1,
+        )
+
+
+def _checked(method: str) -> str:
+    if method not in ("exact", "finite"):
+        raise InputError(f"There is no method {method!r}; choose 'exact' or 'finite'.")
+    return method
+
+
+def _mean_of_probes(squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means over the last axis, and their standard errors."""
+    return squares.mean(-1), squares.std(-1, correction=1) / math.sqrt(squares.shape[-1])
+
+
+def _places(released: Mapping[str, Tensor]) -> dict[str, slice]:
+    """Return where each parameter lies in the update."""
+    places, start = {}, 0
+    for name, parameter in released.items():
+        places[name] = slice(start, start + parameter.numel())
+        start += parameter.numel()
+    return places
+
+
+def _by_layer(
+    squares: Tensor,
+    layout: Mapping[str, Sequence[str]],
+    parts: Mapping[str, slice],
+) -> Tensor:
+    """Return sums over each layer's part of the update of ``squares (P, …)``, ``(layers, …)``."""
+    sums = [
+        torch.stack([squares[parts[name]].sum(0) for name in names]).sum(0)
+        for names in layout.values()
+    ]
+    return torch.stack(sums)

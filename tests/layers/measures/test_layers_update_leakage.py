@@ -1,0 +1,272 @@
+"""Fisher information of what a client sends after its local steps, against torch's own optimisers.
+
+The oracle trains copies of the network with ``torch.optim`` in float64 and takes central
+differences of what they send, one unknown at a time; of one step of linear regression the Jacobian
+is written out by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.errors import InputError
+
+CASES = {
+    "one step": ({"lr": 0.3}, lambda p: torch.optim.SGD(p, lr=0.3)),
+    "two steps": ({"lr": 0.3, "epochs": 2}, lambda p: torch.optim.SGD(p, lr=0.3)),
+    "batches, momentum and weight decay": (
+        {"lr": 0.2, "epochs": 3, "batch_size": 2, "momentum": 0.9, "weight_decay": 0.05},
+        lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9, weight_decay=0.05),
+    ),
+    "Adam with weight decay": (
+        {"lr": 0.1, "epochs": 2, "batch_size": 3, "optimiser": "adam", "weight_decay": 0.1}
+        | {"eps": 0.1},
+        lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.1, eps=0.1),
+    ),
+    "AdamW": (
+        {"lr": 0.1, "epochs": 4, "optimiser": "adamw", "weight_decay": 0.3, "eps": 0.1},
+        lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.3, eps=0.1),
+    ),
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def records(n=5):
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 3, generator=draw, dtype=torch.float64)
+    return x, torch.arange(n) % 2
+
+
+def sent(net, optimiser, x, y, steps):
+    """Return what a client moves by that trains with one of torch's own optimisers."""
+    local = copy.deepcopy(net)
+    chosen = optimiser(local.parameters())
+    for rows in steps:
+        chosen.zero_grad()
+        nn.functional.cross_entropy(local(x[rows]), y[rows]).backward()
+        chosen.step()
+    pairs = zip(net.parameters(), local.parameters(), strict=True)
+    return torch.cat([(a - b).detach().flatten() for a, b in pairs])
+
+
+def differences(net, optimiser, x, y, steps, h=1e-5):
+    """Return ``∂sent/∂x``, (P, n, d), by central differences."""
+    columns = []
+    for i, j in np.ndindex(*x.shape):
+        v = torch.zeros_like(x)
+        v[i, j] = h
+        ends = [sent(net, optimiser, x + sign * v, y, steps) for sign in (1, -1)]
+        columns.append((ends[0] - ends[1]) / (2 * h))
+    return torch.stack(columns, 1).reshape(-1, *x.shape)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_measure_equals_differences_of_torchs_own_training(case):
+    options, optimiser = CASES[case]
+    training = sp.layers.LocalTraining(**options, seed=3)
+    net, (x, y) = network(), records()
+    sigma, share = 0.02, 0.4
+    leak = sp.layers.update_leakage(
+        net, "cross_entropy", x, y, training=training, noise=sp.Gaussian(sigma), share=share
+    )
+    J = share / sigma * differences(net, optimiser, x, y, training.rows_of_steps(5))
+    each = J.permute(1, 0, 2).numpy()
+    largest = np.linalg.norm(each, ord=2, axis=(1, 2))
+    average = np.sqrt((each**2).sum((1, 2)) / 3)
+    assert np.allclose(leak.records(), largest, rtol=1e-6)
+    assert np.allclose(leak.records(measure="dfil"), average, rtol=1e-6)
+    assert np.allclose(leak.cells(), np.sqrt((each**2).sum(1)), rtol=1e-6, atol=1e-9)
+    whole = each.transpose(1, 0, 2).reshape(len(J), -1)
+    assert np.isclose(float(leak.dataset()), np.linalg.norm(whole, ord=2), rtol=1e-6)
+    layers = leak.layers()
+    parts = J.numpy()[:16], J.numpy()[16:]
+    by_layer = [np.sqrt((part**2).sum() / x.numel()) for part in parts]
+    assert np.allclose(layers.values, by_layer, rtol=1e-6)
+    assert np.allclose((layers.by_record**2).sum(1), average**2, rtol=1e-6)
+    assert leak.records().kind == layers.kind == "exact"
+
+
+def test_one_step_of_linear_regression_is_the_formula():
+    draw = torch.Generator().manual_seed(2)
+    x, y = (torch.randn(n, d, generator=draw, dtype=torch.float64) for n, d in ((6, 3), (6, 1)))
+    net = nn.Linear(3, 1, bias=False).double()
+    w = net.weight.detach()[0]
+    lr, sigma = 0.1, 0.5
+    leak = sp.layers.update_leakage(
+        net, "mse", x, y, training=sp.layers.LocalTraining(lr=lr), noise=sp.Gaussian(sigma)
+    )
+    # The update is lr/n Σ (wᵀx_i − y_i) x_i, of which record i moves its own term.
+    for i in range(6):
+        J = lr / 6 * (torch.outer(x[i], w) + (w @ x[i] - y[i]) * torch.eye(3)) / sigma
+        information = leak.information(i)
+        assert torch.allclose(information, J.T @ J, rtol=1e-10)
+    bound = sp.bounds.cramer_rao_rows(leak).values[5]
+    assert torch.allclose(bound, torch.trace(torch.linalg.inv(J.T @ J)) / 3, rtol=1e-8)
+
+
+def test_finite_steps_estimate_the_same_and_say_their_scale():
+    training = sp.layers.LocalTraining(lr=0.2, epochs=3, batch_size=2, momentum=0.5)
+    net, (x, y) = network(), records()
+    leak = sp.layers.update_leakage(
+        net, "cross_entropy", x, y, training=training, noise=sp.Gaussian(0.1)
+    )
+    truth = np.asarray(leak.records(measure="dfil"))
+    found = leak.records(measure="dfil", method="finite", rows=[1, 4], probes=64, scale=1e-4)
+    assert found.kind == "estimate"
+    assert found.labels().tolist() == [1, 4]
+    low, high = found.interval(0.999)
+    assert ((low < truth[[1, 4]]) & (truth[[1, 4]] < high)).all()
+    assert "over steps of 0.0001" in repr(found)
+    assert any("0.0001" in words for words in found.conditions)
+    whole = leak.dataset("dfil", method="finite", probes=64, scale=1e-4)
+    low, high = whole.interval(0.999)
+    assert low < float(leak.dataset("dfil")) < high
+    by_layer = leak.layers(method="finite", probes=64, scale=1e-4)
+    assert by_layer.kind == "estimate"
+    exact = leak.layers()
+    assert (np.abs(by_layer.values / exact.values - 1) < 0.2).all()
+    assert ((by_layer.low < by_layer.values) & (by_layer.values < by_layer.high)).all()
+
+
+def test_finite_steps_see_what_derivatives_do_not():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(3, 2).double()
+
+        def forward(self, x):
+            return self.last(x.detach() ** 2)
+
+    x, y = records()
+    torch.manual_seed(0)
+    leak = sp.layers.update_leakage(
+        Hidden(),
+        "cross_entropy",
+        x,
+        y,
+        training=sp.layers.LocalTraining(lr=0.1, epochs=2),
+        noise=sp.Gaussian(0.1),
+    )
+    with pytest.raises(InputError, match="hides the records from differentiation"):
+        leak.records()
+    assert float(leak.dataset("dfil", method="finite")) > 0.01
+
+
+def test_an_update_that_is_scaled_down_moves_no_further_than_its_norm():
+    net, (x, y) = network(), records()
+    training = sp.layers.LocalTraining(lr=0.5, epochs=3)
+    options = {"training": training, "noise": sp.Gaussian(0.1)}
+    free, short = (
+        sp.layers.update_leakage(net, "cross_entropy", x, y, **options, max_norm=norm)
+        for norm in (None, 0.01)
+    )
+    assert free.release.sensitivity is None
+    assert short.release.sensitivity == 0.02
+    u = sent(net, lambda p: torch.optim.SGD(p, lr=0.5), x, y, training.rows_of_steps(5))
+    J = differences(net, lambda p: torch.optim.SGD(p, lr=0.5), x, y, training.rows_of_steps(5))
+    unit = u / u.norm()
+    flat = 0.01 / u.norm() * (J - torch.einsum("p,q,qnd->pnd", unit, unit, J)) / 0.1
+    assert np.allclose(
+        short.records(measure="dfil"), (flat**2).sum((0, 2)).div(3).sqrt(), rtol=1e-5
+    )
+
+
+def test_convolutions_labels_and_batch_statistics_that_stay_with_the_client():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3),
+        nn.BatchNorm2d(2, track_running_stats=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(8, 2),
+    )
+    x, y = torch.randn(4, 1, 4, 4), torch.tensor([0, 1, 1, 0])
+    options = {
+        "training": sp.layers.LocalTraining(lr=0.1, epochs=2),
+        "noise": sp.Gaussian(0.1),
+    }
+    leak = sp.layers.update_leakage(net, "cross_entropy", x, y, **options)
+    v = torch.zeros_like(x).double()
+    v[1, 0, 2, 2] = 1.0
+    change = leak.jacobian.run.change(v, 1e-6)
+    assert np.isclose(np.asarray(leak.cells())[1, 10], float(change.norm()) / 0.1, rtol=1e-5)
+    assert "meet in the network's BatchNorm" in leak.conditions[-1]
+    about = sp.layers.update_leakage(
+        net, "cross_entropy", x, y, **options, view=sp.nn.Label()
+    ).records()
+    assert about.about == "the label"
+    assert about.shape == (4,)
+
+
+def test_what_has_no_answer_is_refused_with_the_reason():
+    net, (x, y) = network(), records()
+    training = sp.layers.LocalTraining(lr=0.1)
+
+    def ask(net=net, **options):
+        given = {"training": training, "noise": sp.Gaussian(0.1)} | options
+        return sp.layers.update_leakage(net, "cross_entropy", x, y, **given)
+
+    with pytest.raises(InputError, match="without noise has no finite Fisher information"):
+        ask(noise=None)
+    with pytest.raises(InputError, match="sigma"):
+        ask(noise=sp.Gaussian(0.0))
+    kept = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
+    with pytest.raises(InputError, match=r"'1.running_mean' changes with the records"):
+        ask(kept)
+    assert ask(kept.eval()).records().shape == (5,)
+    with pytest.raises(InputError, match="drops values at random"):
+        ask(nn.Sequential(nn.Linear(3, 2), nn.Dropout()).double())
+    with pytest.raises(InputError, match="says how the client trains"):
+        ask(training=torch.optim.SGD)
+    with pytest.raises(InputError, match="takes method='exact'"):
+        ask().records(method="finite")
+    with pytest.raises(InputError, match="no method 'fast'"):
+        ask().layers(method="fast")
+    with pytest.raises(InputError, match=r"label with view=sp.nn.Label"):
+        ask().labels()
+    with pytest.raises(InputError, match="diverges"):
+        ask(training=sp.layers.LocalTraining(lr=1e200, epochs=9, weight_decay=1e9)).records()
+    with pytest.raises(InputError, match="correlated between layers"):
+        ask(noise=sp.Gaussian(np.eye(26))).layers()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lr": 0.0}, "lr must be"),
+        ({"lr": 1.0, "optimiser": "lion"}, "optimiser must be"),
+        ({"lr": 1.0, "epochs": 0}, "epochs must be"),
+        ({"lr": 1.0, "batch_size": 0}, "batch_size must be"),
+        ({"lr": 1.0, "momentum": -1.0}, "must not be negative"),
+        ({"lr": 1.0, "momentum": 0.9, "optimiser": "adam"}, "belongs to 'sgd'"),
+        ({"lr": 1.0, "betas": (0.9, 1.0)}, "betas must lie"),
+        ({"lr": 1.0, "batches": [[0]], "epochs": 2}, "not both"),
+        ({"lr": 1.0, "batches": []}, "at least one step"),
+    ],
+)
+def test_local_training_that_cannot_be_is_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        sp.layers.LocalTraining(**options)
+
+
+def test_local_steps_are_told_by_their_records():
+    assert [rows.tolist() for rows in sp.layers.LocalTraining(lr=1.0).rows_of_steps(3)] == [
+        [0, 1, 2]
+    ]
+    shuffled = sp.layers.LocalTraining(lr=1.0, epochs=2, batch_size=4, seed=5).rows_of_steps(6)
+    assert sorted(torch.cat(shuffled[:2]).tolist()) == list(range(6))
+    assert shuffled[0].tolist() != shuffled[2].tolist()
+    again = sp.layers.LocalTraining(lr=1.0, epochs=2, batch_size=4, seed=5).rows_of_steps(6)
+    assert all(torch.equal(a, b) for a, b in zip(shuffled, again, strict=True))
+    with pytest.raises(InputError, match="a record that is not there"):
+        sp.layers.LocalTraining(lr=1.0, batches=[[0, 3]]).rows_of_steps(3)

@@ -1,0 +1,50 @@
+"""The processes of --workers take no stranger: who has no certificate of theirs is turned away."""
+
+import subprocess
+import sys
+
+import pytest
+from distributed import Client, Security
+
+from seepage.streams.dask.spread_files import on_cluster
+
+STRANGER = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+from distributed import Client, Security
+kind, address = sys.argv[1], sys.argv[2]
+security = Security.temporary() if kind == "own certificate" else None
+if kind == "plain":
+    address = address.replace("tls://", "tcp://")
+try:
+    with Client(address, security=security, timeout=3) as client:
+        client.run_on_scheduler(lambda: None)
+        client.submit(open, "/etc/passwd").result(timeout=3)
+except (OSError, RuntimeError, TypeError, ValueError) as refused:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def ours():
+    with on_cluster(None, 1) as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", ["plain", "no certificate", "own certificate"])
+def test_a_process_without_the_certificate_cannot_talk_to_the_scheduler(ours, kind):
+    known = ours.scheduler_info()
+    workers = list(known["workers"])
+    for address in (known["address"], *workers):
+        assert address.startswith("tls://127.0.0.1:")
+        command = [sys.executable, "-c", STRANGER, kind, address]
+        done = subprocess.run(command, capture_output=True, timeout=60)  # noqa: S603
+        assert done.returncode == 7, done.stderr.decode()
+    assert ours.submit(sum, [1, 2]).result(timeout=30) == 3
+
+
+def test_who_has_the_certificate_is_served(ours):
+    with Client(ours.scheduler_info()["address"], security=ours.security) as again:
+        assert again.submit(sum, [1, 2]).result(timeout=30) == 3
+    assert isinstance(ours.security, Security)
+    assert ours.security.require_encryption

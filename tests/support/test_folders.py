@@ -1,0 +1,199 @@
+"""A folder of results is the old one or the new one, and nobody else's file is ever touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+import killed_writer
+import pytest
+
+from seepage.errors import InputError
+from seepage.support import folders
+from seepage.support.files import write_private
+from seepage.support.folders import MANIFEST, read_manifest, whole_folder
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def writes(folder, texts, kind="report", keep=()):
+    with whole_folder(folder, kind, keep) as inside:
+        for name, text in texts.items():
+            write_private(inside / name, lambda file, text=text: file.write(text.encode()))
+
+
+@pytest.fixture(params=["exchange", "inside"])
+def way(request, monkeypatch):
+    if request.param == "inside":
+        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    return request.param
+
+
+def test_a_second_run_replaces_the_first(way, tmp_path):
+    out = tmp_path / "deep" / "out"
+    writes(out, {"a.txt": "1", "figures/b.txt": "1", "gone/c.txt": "1"})
+    writes(out, {"a.txt": "2", "figures/d.txt": "2"})
+    found = files(out)
+    assert set(found) == {"a.txt", "figures/d.txt", MANIFEST}
+    assert found["a.txt"] == b"2"
+    assert sorted(p.name for p in out.iterdir()) == ["a.txt", "figures", MANIFEST]
+    assert [p.name for p in out.parent.iterdir()] == ["out"]
+    assert set(read_manifest(out, "report")) == {"a.txt", "figures/d.txt"}
+
+
+@pytest.mark.parametrize(
+    ("put", "complaint"),
+    [
+        (lambda out: (out / "mine.txt").write_text("mine"), "'mine.txt'"),
+        (lambda out: (out / "figures" / "mine.svg").write_text("mine"), r"'figures/mine\.svg'"),
+        (lambda out: (out / "a.txt").write_text("edited"), "was changed since"),
+        (lambda out: (out / "link").symlink_to(out.parent), "'link'"),
+        (lambda out: (out / MANIFEST).write_text("{}"), "not written by seepage"),
+        (lambda out: (out / MANIFEST).write_text('{"files": 5'), "not written by seepage"),
+        (lambda out: (out / "\x1b[2Jx").write_text("mine"), r"'\\x1b\[2Jx'"),
+    ],
+)
+def test_a_folder_that_holds_anything_else_is_left_as_it_is(tmp_path, put, complaint):
+    out = tmp_path / "out"
+    writes(out, {"a.txt": "1", "figures/b.svg": "1"})
+    put(out)
+    before = files(out)
+    with pytest.raises(InputError, match=complaint):
+        writes(out, {"a.txt": "2"})
+    assert files(out) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_another_kind_of_folder_is_refused(tmp_path):
+    writes(tmp_path / "out", {"a.txt": "1"}, kind="release")
+    with pytest.raises(InputError, match="holds a release, which a report must not"):
+        writes(tmp_path / "out", {"a.txt": "2"})
+    with pytest.raises(InputError, match="is no report"):
+        read_manifest(tmp_path / "out", "report")
+
+
+def test_a_folder_behind_a_link_is_looked_into(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "groups-1.svg").write_text("theirs")
+    writes(tmp_path / "out", {"a.txt": "1"})
+    (tmp_path / "out" / "figures").symlink_to(tmp_path / "theirs")
+    with pytest.raises(InputError, match="'figures'"):
+        writes(tmp_path / "out", {"figures/groups-1.svg": "2"})
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(InputError, match=r"groups-1\.svg"):
+        writes(tmp_path / "link", {"a.txt": "2"})
+    assert (tmp_path / "theirs" / "groups-1.svg").read_text() == "theirs"
+
+
+def test_what_is_read_is_not_written_to(tmp_path):
+    out = tmp_path / "out"
+    writes(out, {"leakage.parquet": "1"})
+    with pytest.raises(InputError, match="one lies within the other"):
+        writes(out, {"leakage.parquet": "2"}, keep=[out / "leakage.parquet"])
+    (tmp_path / "table").mkdir()
+    with pytest.raises(InputError, match="one lies within the other"):
+        writes(tmp_path / "table" / "out", {"a": "2"}, keep=[tmp_path / "table"])
+    os.link(out / "leakage.parquet", tmp_path / "same.parquet")
+    with pytest.raises(InputError, match="the very file"):
+        writes(out, {"leakage.parquet": "2"}, keep=[tmp_path / "same.parquet"])
+    assert (out / "leakage.parquet").read_text() == "1"
+
+
+def test_the_folder_one_works_in_stays_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    writes(tmp_path, {"a.txt": "1", "b.txt": "1"})
+    writes(tmp_path, {"a.txt": "2"})
+    assert set(files(tmp_path)) == {"a.txt", MANIFEST}
+    assert tmp_path.stat().st_ino == inode
+
+
+def test_a_failure_leaves_what_was_there(way, tmp_path):
+    out = tmp_path / "new" / "out"
+
+    def interrupted(file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), whole_folder(out, "report") as folder:
+        write_private(folder / "half", interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
+def start(*arguments):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, killed_writer.__file__, *map(str, arguments)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)  # noqa: S603
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def run(*arguments):
+    """Return how many moments there were, or that it was killed before all were over."""
+    said = start(*arguments).communicate()[0]
+    return int(said) if said else None
+
+
+def version_of(out):
+    """Return which version a folder is, if it is one as a whole."""
+    found = files(out)
+    found.pop(MANIFEST)
+    for version, names in killed_writer.NAMES.items():
+        if found == dict.fromkeys(names, b"%d" % version * 1000):
+            return version
+    raise AssertionError(f"a mixture: {sorted(found)}")
+
+
+def test_kills_at_fifty_chosen_moments_leave_the_old_folder_or_the_new(tmp_path):
+    out = tmp_path / "out"
+    killed_writer.write(out, 1)
+    moments = run(out, 2, 0)
+    seen = set()
+    for k in range(50):
+        killed_writer.write(out, 1)
+        assert run(out, 2, 1 + k * moments // 50) is None
+        seen.add(version_of(out))
+    killed_writer.write(out, 1)
+    assert version_of(out) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert seen == {1, 2}
+
+
+def test_kills_at_fifty_random_moments_leave_the_old_folder_or_the_new(tmp_path):
+    out, draw = tmp_path / "out", random.Random(0)  # noqa: S311
+    killed_writer.write(out, 1)
+    began = time.monotonic()
+    killed_writer.write(out, 1)
+    took = time.monotonic() - began
+    for k in range(50):
+        process = start(out, 1 + k % 2, 0)
+        time.sleep(draw.uniform(0, took))
+        process.kill()
+        process.communicate()
+        version_of(out)
+    killed_writer.write(out, 1)
+    assert version_of(out) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_without_exchange_the_next_run_completes_what_was_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    out, halfway = tmp_path / "out", 0
+    killed_writer.write(out, 1)
+    moments = run(out, 2, 0, "inside")
+    for k in range(1, moments + 1):
+        killed_writer.write(out, 1)
+        assert run(out, 2, k, "inside") is None
+        if (out / ".seepage-ready").is_dir():
+            halfway += 1
+        else:
+            version_of(out)
+        killed_writer.write(out, 1)
+        assert version_of(out) == 1
+        assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert halfway > 5
