@@ -35,14 +35,7 @@ from seepage.glm.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.losses.families import (
-    Categorical,
-    Family,
-    bernoulli,
-    class_targets,
-    gaussian,
-    poisson,
-)
+from seepage.glm.losses import Categorical, Family, bernoulli, class_targets, gaussian, poisson
 from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SUPPORTED = (

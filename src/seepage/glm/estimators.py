@@ -24,7 +24,7 @@ from seepage.glm.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.losses.families import (
+from seepage.glm.losses import (
     Categorical,
     Family,
     bernoulli,

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
-from seepage.glm.losses.families import class_positions
+from seepage.glm.losses import class_positions
 from seepage.tables.source import (
     Array,
     MemorySource,

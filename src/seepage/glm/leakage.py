@@ -42,7 +42,7 @@ from seepage.glm.jacobian.optimum import (
     whitened,
     whitener_of,
 )
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 

@@ -31,7 +31,7 @@ from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
 from seepage.tables.source import Array, Chunk, as_numpy, read_table

@@ -26,7 +26,7 @@ from seepage.glm.fitting.objective import (
     damped_factor,
     norm,
 )
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.tables.source import Array, as_numpy
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
-from seepage.glm.losses.families import Categorical, Family
+from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import Array, Table, place_like
 

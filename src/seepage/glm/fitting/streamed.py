@@ -24,7 +24,7 @@ from seepage.glm.fitting.objective import (
     penalised,
     stacked_r,
 )
-from seepage.glm.losses.families import Categorical, Family, class_positions, class_targets
+from seepage.glm.losses import Categorical, Family, class_positions, class_targets
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from seepage.glm.jacobian.twice_precise import (
     slopes_by_gradient,
     whitened_precisely,
 )
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.support.double_double import Double
 from seepage.tables.source import Array, as_numpy

@@ -17,7 +17,7 @@ from array_api_compat import array_namespace, device
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double, product
 from seepage.tables.source import Array
 
