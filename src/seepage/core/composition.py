@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from array_api_compat import array_namespace
 
@@ -12,9 +11,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 
 def compose(first: Leakage, *others: Leakage) -> Leakage:

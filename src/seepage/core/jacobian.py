@@ -27,9 +27,7 @@ from seepage.core.spectra import (
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time

@@ -32,7 +32,15 @@ from seepage.core.risk_views import Guess, Membership, Prior, guess, membership,
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_length
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -43,7 +51,6 @@ else:
 
     PerRecord = TypeVar("PerRecord")
 
-Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed

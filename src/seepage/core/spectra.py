@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
-Array = Any
+from seepage.tables.source import Array
 
 DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
 _CHECK_EVERY = 4

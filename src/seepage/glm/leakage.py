@@ -37,11 +37,10 @@ from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
 from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
-Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 

@@ -26,9 +26,9 @@ def noise_shape(
     """Return noise shaped like the inverse curvature of a model of **public** records.
 
     ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Hand it to
-    :func:`seepage.leakage` about the private records, and :func:`seepage.calibrate` scales it to a target: since the shape
-    does not depend on them, all that is counted is right. On the demo's data it costs somewhat less
-    accuracy than plain noise (``python benchmarks/shaped_noise.py``).
+    :func:`seepage.leakage` about the private records, and :func:`seepage.calibrate` scales it to a
+    target: since the shape does not depend on them, all that is counted is right. On the demo's
+    data it costs somewhat less accuracy than plain noise (``python benchmarks/shaped_noise.py``).
 
     Parameters
     ----------

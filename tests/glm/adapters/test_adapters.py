@@ -21,7 +21,7 @@ from seepage.glm import (
 )
 from seepage.glm.adapters import describe
 from seepage.glm.fitting.minimiser import check_stationarity
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.tables.source import read_table
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
@@ -27,13 +27,12 @@ from seepage.glm.fitting.objective import (
     norm,
     penalised,
 )
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
 # this proves independence, one below it only calls for the slower QR.

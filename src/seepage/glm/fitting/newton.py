@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -21,13 +21,11 @@ from seepage.glm.fitting.objective import (
     damped_factor,
     norm,
 )
-from seepage.glm.losses.families import Categorical
-from seepage.tables.source import as_numpy
+from seepage.glm.losses import Categorical
+from seepage.tables.source import Array, as_numpy
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 _MOST_STEPS = 200
 # A Newton step this small, beside the coefficients and weighed by the curvature, is followed by one

@@ -21,11 +21,9 @@ import numpy as np
 import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
-from seepage.glm.losses.families import Categorical, Family
+from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
-from seepage.tables.source import Table, place_like
-
-Array = Any  # any array of the array API standard
+from seepage.tables.source import Array, Table, place_like
 
 _CHUNK_ELEMENTS = 1 << 20
 _CHUNK_ROWS = 4096

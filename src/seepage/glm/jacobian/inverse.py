@@ -19,17 +19,16 @@ unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
 from seepage.support.chunks import by_rows
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import SingleOutputJacobian
-
-Array = Any
 
 _DOUBTFUL = 1e-7  # a stated error beyond which a row is worth a decomposition of its own
 

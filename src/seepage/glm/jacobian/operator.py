@@ -35,11 +35,10 @@ from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalu
 from seepage.glm.jacobian.whitening import Whitener
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
 from seepage.support.double_double import Double, product
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
-
-Array = Any
 
 LOSSY = 1e6  # what squares may cancel down by before the entries themselves are taken
 NEGLIGIBLE = 1e-8  # beside the largest number of a view

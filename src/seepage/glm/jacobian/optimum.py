@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -28,11 +27,10 @@ from seepage.glm.fitting.minimiser import (
     optimum_sums,
 )
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, penalised
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for
 from seepage.support.double_double import Double, product
-
-Array = Any
+from seepage.tables.source import Array
 
 EPS = float(np.finfo(float).eps)
 MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -18,9 +17,7 @@ from array_api_compat import array_namespace
 from seepage.core.noise import Noise
 from seepage.glm.jacobian.optimum import EPS, Optimum, plain_inverse
 from seepage.support.double_double import Double, product
-from seepage.tables.source import as_numpy
-
-Array = Any
+from seepage.tables.source import Array, as_numpy
 
 _MOST_UNLIKE = 1e4  # one number all but hides another from there on
 

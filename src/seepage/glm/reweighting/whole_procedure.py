@@ -37,7 +37,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, hessian
 from seepage.glm.jacobian.whitening import whitened_inverse
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
