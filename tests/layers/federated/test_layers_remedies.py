@@ -69,6 +69,23 @@ def test_layers_that_are_sent_rarely_stand_still_in_between():
     assert torch.equal(at[2], at[3])
 
 
+def test_statistics_of_batch_norm_stay_with_the_layer_they_belong_to():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    clients = [(torch.randn(20, 3), torch.arange(20) % 2)]
+    for remedy, sent in (
+        (None, [True, True]),
+        (UpdateRemedy.freeze("1"), [False, False]),
+        (UpdateRemedy.rarely("1", 2), [True, False]),
+        (UpdateRemedy.noise("1", 0.1), [True, True]),
+    ):
+        seen = []
+        sp.layers.simulate(
+            net, "cross_entropy", clients, rounds=2, remedy=remedy, observe=seen.append
+        )
+        assert [bool(update.values["1.running_mean"].any()) for update in seen] == sent
+    assert float(seen[0].values["1.num_batches_tracked"]) == -1  # noise is on parameters alone
+
+
 def test_low_rank_changes_start_at_nothing_and_are_all_that_is_sent():
     remedy = UpdateRemedy.low_rank(("conv", "full"), 2)
     x = torch.randn(5, 1, 6, 6)

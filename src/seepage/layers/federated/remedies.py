@@ -49,7 +49,10 @@ class UpdateRemedy:
 
     @classmethod
     def noise(cls, layers: str | Sequence[str], deviation: float) -> UpdateRemedy:
-        """Put Gaussian noise of that standard deviation on every entry of the layers' update."""
+        """Put Gaussian noise of that standard deviation on every entry of the layers' parameters.
+
+        What is sent besides (the running statistics of BatchNorm) carries none.
+        """
         check_positive(deviation, "deviation")
         return cls("noise", _names(layers), float(deviation))
 
@@ -98,21 +101,23 @@ class UpdateRemedy:
         self, update: Mapping[str, Tensor], turn: int, draw: torch.Generator
     ) -> dict[str, Tensor]:
         """Return what leaves of an update by names of parameters, in the round of that number."""
-        return {
-            name: self._changed(value, turn, draw) if self._covers(name) else value
-            for name, value in update.items()
-        }
+        return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
+
+    def sends(self, name: str, turn: int) -> bool:
+        """Return whether a change of this parameter or buffer leaves in a round."""
+        held_back = self.kind == "freeze" or (self.kind == "rarely" and turn % int(self.amount))
+        return not (held_back and self._covers(name))
 
     def _covers(self, name: str) -> bool:
         return any(name == layer or name.startswith(f"{layer}.") for layer in self.layers)
 
-    def _changed(self, value: Tensor, turn: int, draw: torch.Generator) -> Tensor:
-        if self.kind == "rarely" and turn % int(self.amount):
+    def _leaving(self, name: str, value: Tensor, turn: int, draw: torch.Generator) -> Tensor:
+        if not self.sends(name, turn):
             return torch.zeros_like(value)
-        if self.kind == "noise":
-            noise = torch.randn(value.shape, generator=draw, dtype=value.dtype).to(value.device)
-            return value + self.amount * noise
-        return value
+        if self.kind != "noise" or not self._covers(name):
+            return value
+        noise = torch.randn(value.shape, generator=draw, dtype=value.dtype).to(value.device)
+        return value + self.amount * noise
 
 
 class LowRankChange(nn.Module):  # type: ignore[misc]

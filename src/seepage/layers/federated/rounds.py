@@ -325,6 +325,9 @@ class _Server:
             if self.remedy is not None:
                 update = self.remedy.applied(update, number, draw)
             after = sent_buffers(self.net)
+            if self.remedy is not None:
+                held = [name for name in before if not self.remedy.sends(name, number)]
+                after = after | {name: before[name] for name in held}
             return update | {name: moved_by(before[name], after[name]) for name in before}
 
     def _update(self, client: int, draw: torch.Generator) -> State:
