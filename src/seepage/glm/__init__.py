@@ -24,5 +24,6 @@ if TYPE_CHECKING:
     from seepage.glm.losses import register_family as register_family
     from seepage.glm.reweighting.reweight import Reweighting as Reweighting
     from seepage.glm.reweighting.reweight import reweight as reweight
+    from seepage.glm.shaped_noise import noise_shape as noise_shape
 
 __getattr__, __dir__ = lazy_names(__name__, globals())
