@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from seepage.attacks.gradient.labels import recover_labels as recover_labels
     from seepage.attacks.gradient.releases import GradientReleases as GradientReleases
     from seepage.attacks.gradient.releases import release_gradients as release_gradients
+    from seepage.attacks.gradient.releases import release_updates as release_updates
     from seepage.attacks.membership.inference import MembershipInference as MembershipInference
     from seepage.attacks.membership.inference import (
         MembershipInferenceResult as MembershipInferenceResult,
@@ -59,5 +60,8 @@ if TYPE_CHECKING:
     from seepage.attacks.record.reconstruction_error import (
         reconstruction_errors as reconstruction_errors,
     )
+    from seepage.attacks.remedies_compared import RemedyComparison as RemedyComparison
+    from seepage.attacks.remedies_compared import RemedyOutcome as RemedyOutcome
+    from seepage.attacks.remedies_compared import compare_remedies as compare_remedies
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

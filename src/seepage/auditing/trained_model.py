@@ -18,7 +18,7 @@ from seepage.glm.estimators import (
     SoftmaxRegression,
 )
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.tables.source import MemorySource, Table
 
 if TYPE_CHECKING:

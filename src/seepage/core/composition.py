@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from array_api_compat import array_namespace
 
@@ -12,9 +11,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 
 def compose(first: Leakage, *others: Leakage) -> Leakage:
@@ -176,7 +173,8 @@ class ComposedJacobian(ReleaseJacobian):
         return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
 
     def _worst(self, errors: list[Array]) -> Array:
-        return array_namespace(self.X).max(array_namespace(self.X).stack(errors), axis=0)
+        xp = array_namespace(self.X)
+        return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
 
     def row_width(self, unknowns: Unknowns) -> int:
         """Return how many numbers the work on one row holds at a time."""

@@ -13,9 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.source import as_numpy, build_frame
-
-Array = Any
+from seepage.tables.source import Array, as_numpy, build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from seepage.glm.estimators import LogisticRegression as LogisticRegression
     from seepage.glm.estimators import PoissonRegression as PoissonRegression
     from seepage.glm.estimators import SoftmaxRegression as SoftmaxRegression
-    from seepage.glm.losses.families import Family as Family
-    from seepage.glm.losses.families import get_family as get_family
-    from seepage.glm.losses.families import register_family as register_family
+    from seepage.glm.losses import Family as Family
+    from seepage.glm.losses import get_family as get_family
+    from seepage.glm.losses import register_family as register_family
     from seepage.glm.reweighting.reweight import Reweighting as Reweighting
     from seepage.glm.reweighting.reweight import reweight as reweight
+    from seepage.glm.shaped_noise import noise_shape as noise_shape
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

@@ -35,17 +35,8 @@ from seepage.glm.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.losses.families import (
-    Categorical,
-    Family,
-    bernoulli,
-    class_targets,
-    gaussian,
-    poisson,
-)
-from seepage.tables.source import Table, as_numpy, place_like
-
-Array = Any  # any array of the array API standard
+from seepage.glm.losses import Categorical, Family, bernoulli, class_targets, gaussian, poisson
+from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SUPPORTED = (
     "seepage.glm's LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression and "

@@ -24,7 +24,7 @@ from seepage.glm.inputs import (
     read_response,
     read_weights,
 )
-from seepage.glm.losses.families import (
+from seepage.glm.losses import (
     Categorical,
     Family,
     bernoulli,
@@ -33,9 +33,7 @@ from seepage.glm.losses.families import (
     get_family,
     poisson,
 )
-from seepage.tables.source import RowSource, Table, as_numpy, place_like
-
-Array = Any  # any array of the array API standard
+from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]

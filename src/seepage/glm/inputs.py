@@ -12,8 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
-from seepage.glm.losses.families import class_positions
+from seepage.glm.losses import class_positions
 from seepage.tables.source import (
+    Array,
     MemorySource,
     RowSource,
     Table,
@@ -22,8 +23,6 @@ from seepage.tables.source import (
     read_table,
     read_vector,
 )
-
-Array = Any  # any array of the array API standard
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:

@@ -23,25 +23,29 @@ from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.glm.adapters import describe
 from seepage.glm.estimators import LinearModel
-from seepage.glm.fitting.minimiser import (
-    REFUSE,
-    OptimumSums,
-    check_columns,
-    judge_stationarity,
-    optimum_sums,
-)
-from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.inputs import as_source, read_penalty
 from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
-from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
-from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
-from seepage.glm.losses.families import Categorical
+from seepage.glm.jacobian.optimum import (
+    MINIMAL,
+    REFUSE,
+    Optimum,
+    OptimumSums,
+    Whitener,
+    judge_stationarity,
+    optimum,
+    optimum_sums,
+    plain_inverse,
+    polished,
+    whitened,
+    whitener_of,
+)
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
-Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 

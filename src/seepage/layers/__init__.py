@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from seepage.layers.federated.local_training import LocalTraining as LocalTraining
     from seepage.layers.federated.recording import record_gradients as record_gradients
     from seepage.layers.federated.recording import record_updates as record_updates
+    from seepage.layers.federated.remedies import UpdateRemedy as UpdateRemedy
     from seepage.layers.federated.rounds import FederatedRun as FederatedRun
     from seepage.layers.federated.rounds import Update as Update
     from seepage.layers.federated.rounds import simulate as simulate

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seepage.nn.accounting.joining import gather_shares as gather_shares
     from seepage.nn.accounting.joining import join_shares as join_shares
     from seepage.nn.accounting.joining import merge_runs as merge_runs
-    from seepage.nn.accounting.run_record import RunRecord as RunRecord
+    from seepage.nn.accounting.measured_run import MeasuredRun as MeasuredRun
     from seepage.nn.gradients.network_checks import FallbackWarning as FallbackWarning
     from seepage.nn.gradients.network_checks import KinkWarning as KinkWarning
     from seepage.nn.jacobian.engine import Engine as Engine

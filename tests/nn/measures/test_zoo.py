@@ -17,6 +17,10 @@ def test_a_network_that_leaks_nothing_is_said_to_leak_nothing() -> None:
     assert verdict(5278) == ("measured", "over finite steps")
 
 
+def test_a_function_that_bends_beside_a_record_is_measured_where_it_is() -> None:
+    assert verdict(1794785164) == ("measured", "as a derivative")
+
+
 @pytest.mark.slow
 def test_three_hundred_networks_are_right_or_refused() -> None:
     counts = count(range(1000, 1300))

@@ -17,7 +17,7 @@ from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.families import Family
+from seepage.glm.losses import Family
 from seepage.tables.source import Table, as_numpy
 
 

@@ -66,6 +66,7 @@ MOST_CLASSES = 100
 MOST_GROUPS = 100
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 _UNITS = (1.0, 3.0)  # the grid of the units of columns
+HOLDERS = 10  # records that should share a value before its name leaves
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -465,6 +466,7 @@ def encode(
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
     steps.extend(_told_steps(parts, scale, drop_first, public is not None))
+    steps.extend(_told_rare(parts, sums))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
@@ -626,6 +628,25 @@ def _told_steps(
     if scale and numeric and not public:
         steps.append("The means and standard deviations used are taken to be public.")
     return steps
+
+
+def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
+    """Say whose names would leave: values of a category that few records have."""
+    told = []
+    for part in parts:
+        sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []
+        rare = sum(size < HOLDERS for size in sizes)
+        if rare:
+            told.append(
+                f"{shown(part.name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single "
+                "record)"
+            )
+    if not told:
+        return []
+    return [
+        f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
+        f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
+    ]
 
 
 def _check_size(n: int, coding: TableEncoding) -> None:

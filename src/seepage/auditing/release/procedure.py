@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import HOLDERS, TableInMemory, encode, plan_columns
 from seepage.auditing.measures import record_leakage
 from seepage.auditing.release.ledger import ReleaseLedger
-from seepage.auditing.release.rare_names import HOLDERS, settle_rare_names
+from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel, choose_model
 from seepage.core.coarse_grid import round_down, round_up

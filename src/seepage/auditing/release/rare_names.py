@@ -19,7 +19,6 @@ from seepage.errors import InputError
 from seepage.tables.columns import decoded, plain_numbers
 from seepage.tables.names import counted, listed, shown
 
-HOLDERS = 10  # records that must share a name before it may leave
 CHOICES = ("refuse", "drop", "merge")
 _DISTINCT = 0.5  # of the records have a value of their own: text, not a category
 
@@ -56,14 +55,6 @@ def named_columns(plan: ColumnPlan) -> tuple[str, ...]:
     """Return the columns whose values leave as names: categories, two values, classes."""
     named = tuple(n for n in plan.features if plan.kinds[n] != "numeric")
     return (plan.target, *named) if plan.classes else named
-
-
-def tell_rare_names(rare: Sequence[RareNames], holders: int) -> str:
-    """Return a sentence for an audit: whose names would leave."""
-    return (
-        f"Values that fewer than {holders} records have would leave as names with the model: "
-        f"{'; '.join(map(str, rare[:5]))}; merge or drop them before a release."
-    )
 
 
 def settle_rare_names(

@@ -2,8 +2,8 @@
 
 Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
 records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
-model card or a data-protection impact assessment. The card may leave the house, so it names no
-record and rounds what depends on the data.
+model card or a data-protection impact assessment. The card names no record and no small group, and
+tells what depends on the data in coarse bands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, RecordLeak
 from seepage.auditing.report.figures import draw_figures
 from seepage.auditing.report.page import render_page
 from seepage.auditing.report.words import (
-    count,
     count_over,
     error_at,
     find_limit,
@@ -36,6 +35,7 @@ from seepage.auditing.report.words import (
     plain,
     protection,
 )
+from seepage.core.coarse_grid import round_down, round_up
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import write_private
@@ -43,6 +43,7 @@ from seepage.support.folders import whole_folder
 from seepage.tables.names import counted
 
 _SHOWN = 5  # columns on the card
+SMALLEST_GROUP = 20  # records of a group that the card may compare
 
 
 def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
@@ -197,8 +198,10 @@ def write_card(audit: Audit) -> str:
         [
             "# Privacy of the training data",
             "",
-            "<!-- Before you publish: the numbers below are rounded, but they were computed from",
-            "the training data without noise. Leave out those your reviewer does not need. -->",
+            "<!-- The figures below that depend on the training data are told in coarse bands, and",
+            f"groups of fewer than {SMALLEST_GROUP} records not at all. What may be published with "
+            "a model is made by",
+            "`seepage release`, which also checks what such figures disclose. -->",
             "",
             _what(audit),
             "",
@@ -224,27 +227,23 @@ def write_card(audit: Audit) -> str:
 
 def _what(audit: Audit) -> str:
     article = {"linear": "A linear", "poisson": "A Poisson"}.get(audit.model, f"A {audit.model}")
+    least = round_down(audit.records.count, (1.0, 2.0, 5.0))
     return (
         f"**Release.** {article} regression of “{markdown(audit.target)}”, fitted to "
-        f"{counted(audit.records.count, 'record')} of “{markdown(audit.source)}” with L2 penalty "
+        f"{least:,.0f} records or more of “{markdown(audit.source)}” with L2 penalty "
         f"λ = {number(audit.l2)}; {counted(audit.released, 'number')} released, each with "
-        f"independent Gaussian noise of standard deviation σ = {_round(audit.sigma)}."
+        f"independent Gaussian noise of standard deviation σ = {number(audit.sigma)}."
     )
 
 
 def _protection(audit: Audit) -> str:
-    over, limit = count_over(audit), find_limit(audit)
-    worst, median = audit.records.largest("eta"), audit.records.median()
-    told = (
-        f"**Protection.** Fisher information loss η of a record: at most {_round(worst)}, "
-        f"median {_round(median)}. "
+    limit, worst = find_limit(audit), audit.records.largest("eta")
+    who = "Some records exceed" if count_over(audit) else "No record exceeds"
+    told = f"**Protection.** Fisher information loss η of a record: at most {_at_most(worst)}, "
+    return told + (
+        f"for half of them at most {_at_most(audit.records.median())}. {who} {limit.words} of "
+        f"η = {number(limit.eta)}."
     )
-    if over:
-        return told + (
-            f"{count(over)} of {counted(audit.records.count, 'record')} exceed {limit.words} of "
-            f"η = {number(limit.eta)}."
-        )
-    return told + f"No record exceeds {limit.words} of η = {number(limit.eta)}."
 
 
 def _card_attributes(audit: Audit) -> list[str]:
@@ -252,9 +251,9 @@ def _card_attributes(audit: Audit) -> list[str]:
     ranked = most_exposed(sensitive or audit.attributes)[:_SHOWN]
     if not ranked:
         return []
-    lines = ["| column | no unbiased attack errs by less than | spread of the column |", "|-|-|-|"]
+    lines = ["| column | no unbiased attack errs by less than | it varies by up to |", "|-|-|-|"]
     for a in ranked:
-        error, spread = f"±{_round(a.smallest_error)}", f"±{_round(a.spread)}"
+        error, spread = f"±{_at_least(a.smallest_error)}", f"±{_at_most(a.spread)}"
         if a.kind != "numeric":
             error, spread = f"{error} of a level", "a whole level"
         lines.append(f"| {markdown(a.name)} | {error} | {spread} |")
@@ -262,14 +261,24 @@ def _card_attributes(audit: Audit) -> list[str]:
 
 
 def _groups(audit: Audit) -> list[str]:
-    if not audit.groupings:
+    """Compare the groups that are large enough to be named."""
+    told = []
+    for grouping in audit.groupings:
+        large = [g for g in grouping.groups if g.count >= SMALLEST_GROUP and g.mean_eta > 0]
+        if len(large) < 2:
+            continue
+        least, most = (pick(large, key=lambda g: g.mean_eta) for pick in (min, max))
+        told.append(
+            f"by “{markdown(grouping.column)}” up to {_at_most(most.mean_eta / least.mean_eta)} "
+            f"(most for “{markdown(most.label)}”, least for “{markdown(least.label)}”)"
+        )
+    if not told:
         return []
-    ratios = "; ".join(
-        f"by “{markdown(g.column)}” {_round(g.ratio)} (most for “{markdown(g.least_protected)}”, "
-        f"least for “{markdown(g.most_protected)}”)"
-        for g in audit.groupings
+    words = (
+        "**Groups.** Largest over smallest mean leakage of a group, groups of fewer than "
+        f"{SMALLEST_GROUP} records left out: {'; '.join(told)}."
     )
-    return [f"**Groups.** Largest over smallest mean leakage of a group: {ratios}.", ""]
+    return [words, ""]
 
 
 def _gates(audit: Audit) -> list[str]:
@@ -287,9 +296,9 @@ def _usefulness(audit: Audit) -> list[str]:
     if error is None:
         return []
     return [
-        f"**Usefulness.** Held-out {markdown(curve.error_name)}: "
-        f"{_round(curve.noiseless_error)} without noise, {_round(error)} as "
-        f"released, {_round(curve.trivial_error)} for always giving the same answer.",
+        f"**Usefulness.** Held-out {markdown(curve.error_name)}: up to "
+        f"{_at_most(curve.noiseless_error)} without noise, {_at_most(error)} as "
+        f"released, {_at_most(curve.trivial_error)} for always giving the same answer.",
         "",
     ]
 
@@ -299,6 +308,11 @@ def _versions(audit: Audit) -> str:
     return markdown(named[0]) if named else "seepage"
 
 
-def _round(value: float) -> str:
-    """Write two digits: enough for a reader, less than an attacker would like."""
-    return number(float(f"{value:.2g}"))
+def _at_most(value: float) -> str:
+    """Write a figure that depends on the data as the point of the coarse grid that it is below."""
+    return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
+
+
+def _at_least(value: float) -> str:
+    """Write it as the point of the coarse grid that it is above."""
+    return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)

@@ -21,7 +21,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 
 _HELD = 1 << 22  # numbers held at a time for the margins of all refits
 _MOST_STEPS = 60

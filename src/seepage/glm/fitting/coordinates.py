@@ -11,13 +11,11 @@ of two: nothing is lost.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from array_api_compat import array_namespace
 
 from seepage.glm.fitting.objective import Objective
-
-Array = Any  # any array of the array API standard
+from seepage.tables.source import Array
 
 FAR = 16.0  # times half its range: how far from zero a column must be to be shifted
 _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled

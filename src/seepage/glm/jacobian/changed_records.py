@@ -38,7 +38,7 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
-from seepage.glm.losses.families import Categorical, Family
+from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
 

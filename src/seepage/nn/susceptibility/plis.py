@@ -276,7 +276,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
     penalty of the model is no record's and stays out.
     """
     from seepage.glm.adapters import describe
-    from seepage.glm.losses.families import Categorical
+    from seepage.glm.losses import Categorical
 
     table = read_table(X)
     check_length(y, table, "y")

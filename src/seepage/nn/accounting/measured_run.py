@@ -1,4 +1,4 @@
-"""The record of one run: sums for every record of the data, and the ledger of its steps."""
+"""What was measured of one run: sums for every record of the data, and the ledger of its steps."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class InformationSums:
 Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
 
 
-class RunRecord(RunReader):
+class MeasuredRun(RunReader):
     """What is known of a run without its network: it can be read, stored, and joined with others.
 
     Parameters
@@ -330,7 +330,7 @@ class RunRecord(RunReader):
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
 
-    def absorb(self, share: RunRecord) -> None:
+    def absorb(self, share: MeasuredRun) -> None:
         """Add what another process saw of the same run."""
         if self.sketch is not None and share.sketch is not None:
             self.sketch.absorb(share.sketch)
