@@ -27,7 +27,7 @@ def audit() -> Audit:
         pa.table({"age": age, "smokes": smokes, "ill": np.where(ill, "ill", "well")})
     )
     plan = plan_columns(table, "ill")
-    return audit_table(encode(table, plan), name="people", l2=0.05, sigma=0.2, remedies=False)
+    return audit_table(encode(table, plan), name="people", l2=0.05, sigma=0.2)
 
 
 def test_they_are_what_the_views_tell(audit: Audit) -> None:

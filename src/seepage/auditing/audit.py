@@ -75,7 +75,7 @@ def audit_table(
     are columns (the target may be one) for which the error on every record is reported; those of
     ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
     ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
+    ``remedies`` tries out what would help, which takes several more fits, and tells risks; ``seed`` is that of the
     held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
     being done.
     """
@@ -142,7 +142,6 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-    say("who was in the data, and guesses")
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -151,7 +150,8 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if isinstance(trained.source, RecordsInMemory):
+    if remedies and isinstance(trained.source, RecordsInMemory):
+        say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
         source=name,
