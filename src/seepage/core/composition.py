@@ -173,7 +173,8 @@ class ComposedJacobian(ReleaseJacobian):
         return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
 
     def _worst(self, errors: list[Array]) -> Array:
-        return array_namespace(self.X).max(array_namespace(self.X).stack(errors), axis=0)
+        xp = array_namespace(self.X)
+        return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
 
     def row_width(self, unknowns: Unknowns) -> int:
         """Return how many numbers the work on one row holds at a time."""

@@ -54,7 +54,7 @@ else:
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
-_FREE = 1 << 18  # numbers of a release about a table up to which a law is checked besides
+_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked besides
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -594,8 +594,12 @@ class Leakage(Generic[PerRecord]):
         if not self.source.in_memory or values.dtype == self.table.values.dtype:
             return values, accuracy
         xp, kind = array_namespace(values), self.table.values.dtype
-        rounding = float(xp.finfo(kind).eps)
-        return xp.astype(values, kind), None if accuracy is None else accuracy + rounding
+        limits, size = xp.finfo(kind), xp.abs(values)
+        beyond = (size > limits.max) | (size < limits.smallest_normal)
+        if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):
+            return values, accuracy  # which the type of the table has no room for
+        stated = None if accuracy is None else accuracy + float(limits.eps)
+        return xp.astype(values, kind), stated
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------
@@ -632,11 +636,14 @@ def _with_accuracy(
         return traces / count, accuracy
     if question == "cramer_rao_cells":
         return jacobian.inverses(unknowns)
-    values = _of_each_record(jacobian, question, unknowns)
     if question == "cells":
-        return values, jacobian.cell_accuracy(values**2, unknowns)
-    squared = values**2 * (count if question == "dfil" else 1)
-    return values, jacobian.row_accuracy(squared, unknowns)
+        squared = jacobian.cell_information(unknowns)
+        return _root(squared), jacobian.cell_accuracy(squared, unknowns)
+    if question == "dfil":
+        squared = jacobian.row_traces(unknowns)
+        return _root(squared / count), jacobian.row_accuracy(squared, unknowns)
+    squared = jacobian.row_norms(unknowns)
+    return _root(squared), jacobian.row_accuracy(squared, unknowns)
 
 
 def warned(result: Result) -> Result:
@@ -777,7 +784,8 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 
 def row_positions(rows: Any, count: int) -> np.ndarray:
     """Return the positions that ``rows`` names among ``count`` rows, sorted, each once."""
-    return np.unique(named_positions(rows, count))
+    positions = named_positions(rows, count)
+    return positions if rows is None else np.unique(positions)
 
 
 def named_positions(rows: Any, count: int) -> np.ndarray:
@@ -826,4 +834,6 @@ def _check_measure(measure: str) -> str:
 def _root(squared: Array) -> Array:
     """Return the root of what rounding may have left below zero."""
     xp = array_namespace(squared)
+    if squared.shape and not bool(xp.any(squared < 0)):
+        return xp.sqrt(squared)
     return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))

@@ -23,20 +23,25 @@ from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.glm.adapters import describe
 from seepage.glm.estimators import LinearModel
-from seepage.glm.fitting.minimiser import (
-    REFUSE,
-    OptimumSums,
-    check_columns,
-    judge_stationarity,
-    optimum_sums,
-)
-from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.inputs import as_source, read_penalty
 from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
-from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
-from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
+from seepage.glm.jacobian.optimum import (
+    MINIMAL,
+    REFUSE,
+    Optimum,
+    OptimumSums,
+    Whitener,
+    judge_stationarity,
+    optimum,
+    optimum_sums,
+    plain_inverse,
+    polished,
+    whitened,
+    whitener_of,
+)
 from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table

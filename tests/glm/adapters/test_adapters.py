@@ -20,7 +20,7 @@ from seepage.glm import (
     SoftmaxRegression,
 )
 from seepage.glm.adapters import describe
-from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
 from seepage.tables.source import read_table
 

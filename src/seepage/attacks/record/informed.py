@@ -18,8 +18,8 @@ from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters import describe
-from seepage.glm.fitting.minimiser import check_stationarity
 from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import progress, usable_cores
 from seepage.tables.source import Table, as_numpy, read_table

@@ -13,20 +13,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
+from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import Array, Table, place_like
 
+if TYPE_CHECKING:
+    from seepage.glm.fitting.streamed import AnyObjective
+
 _CHUNK_ELEMENTS = 1 << 20
 _CHUNK_ROWS = 4096
+# Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
+# this proves independence, one below it only calls for the slower QR.
+_CLEARLY_INDEPENDENT = 1e-7
+_MANY = 10**6  # rows from which on rounding errors no longer add up to more
+_TAKES_PART = 1e-6  # entries of unit null vectors above this are not rounding
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,14 @@ class FittedGLM:
         xp = array_namespace(self.coef)
         last = xp.reshape(self.intercept, (1, *self.coef.shape[1:]))
         return xp.concat([self.coef, last], axis=0)
+
+    def at(self, theta: Array) -> FittedGLM:
+        """Return the model with other parameters."""
+        if self.intercept is None:
+            return replace(self, coef=theta)
+        xp = array_namespace(theta)
+        last = xp.reshape(theta[-1, ...], self.intercept.shape)
+        return replace(self, coef=theta[:-1, ...], intercept=last)
 
 
 @dataclass(frozen=True)
@@ -521,3 +538,74 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
         stack = block if R is None else xp.concat([R, block], axis=0)
         R = xp.linalg.qr(stack, mode="reduced")[1]
     return R
+
+
+def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
+    """Raise an :class:`InputError` naming the columns that depend linearly on one another.
+
+    With a penalty there is one minimiser all the same, and nothing is checked. ``H`` is the Hessian
+    at any parameters (not gauge-fixed), which is singular where the columns are; ``counted`` says
+    how many records have a positive weight.
+    """
+    if objective.ridge > 0:
+        return
+    xp = array_namespace(H)
+    # Each diagonal block of softmax's is a Gram matrix, weighted by something positive.
+    step = objective.family.outputs if isinstance(objective.family, Categorical) else 1
+    gram = H[::step, ::step]
+    P = gram.shape[0]
+    sizes = xp.sqrt(xp.linalg.diagonal(gram))
+    remedy = "drop it or set l2 to a positive number."
+    if bool(xp.any(sizes == 0)):
+        name = names[int(xp.argmin(sizes))]
+        if objective.intercept:  # from which the column has been shifted away
+            raise _constant(name, remedy)
+        raise InputError(
+            f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
+            f"determined; {remedy}"
+        )
+    factor = cholesky_factor(gram) if counted >= P else None
+    if factor is not None and factor.smallest_pivot > _CLEARLY_INDEPENDENT:
+        return
+    flat = objective.constant_columns() if objective.intercept else None
+    if flat is not None and bool(xp.any(flat)):
+        raise _constant(names[int(xp.argmax(xp.astype(flat, xp.int64)))], remedy)
+    if counted < P:
+        samples = "1 sample" if counted == 1 else f"{counted} samples"
+        raise InputError(
+            f"There are more parameters ({P}) than data ({samples} of positive weight), so without "
+            "L2 the coefficients are not determined; set l2 to a positive number or drop columns."
+        )
+    dependent = _dependent_columns(objective.triangle(labels=False), counted)
+    if dependent:
+        raise InputError(
+            f"{_listed(dependent, names)} depend linearly on one another, so without L2 the "
+            "coefficients are not determined; drop one of them or set l2 to a positive number."
+        )
+
+
+def _constant(name: str, remedy: str) -> InputError:
+    return InputError(
+        f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
+        f"determined; {remedy}"
+    )
+
+
+def _dependent_columns(R: Array, rows: int) -> list[int]:
+    """Return the columns that take part in a dependence, by the null space of the unit columns."""
+    xp = array_namespace(R)
+    unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
+    _, singular, Vt = xp.linalg.svd(unit)
+    tolerance = 10 * max(min(rows, _MANY), R.shape[1]) * float(xp.finfo(R.dtype).eps)
+    null = Vt[singular <= tolerance * singular[0], :]
+    if null.shape[0] == 0:
+        return []
+    part = xp.sqrt(xp.sum(null * null, axis=0))
+    return [j for j in range(part.shape[0]) if float(part[j]) > _TAKES_PART]
+
+
+def _listed(columns: list[int], names: tuple[str, ...]) -> str:
+    shown = [repr(names[j]) if j < len(names) else "the intercept" for j in columns]
+    if len(shown) > 8:
+        return f"Columns {', '.join(shown[:7])} and {len(shown) - 7} more"
+    return f"Columns {', '.join(shown[:-1])} and {shown[-1]}"

@@ -36,7 +36,7 @@ from array_api_compat import array_namespace, is_numpy_array
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 
-from seepage.core.spectra import dense_largest
+from seepage.core.jacobian import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
 from seepage.tables.source import Array, as_numpy
 
