@@ -298,7 +298,7 @@ def _tried(
         return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
-    drops, notes = _drops(protect, len(sent.layers))
+    drops, notes = _drops(protect, recorded.layers)
     remedies = [
         whole("as it is", recorded),
         *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
@@ -339,17 +339,24 @@ def _refused(net: nn.Module) -> dict[str, str]:
     return {}
 
 
-def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return which layers to drop, each choice a remedy, and what there is to say about it."""
+def _drops(
+    protect: Sequence[str], layers: Sequence[str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return which of these layers to drop, each choice a remedy, and what to say about it.
+
+    Metrics, which are no layer, may be dropped too, but are not enough to be left.
+    """
     named, notes = tuple(protect), []
-    if named and count == 1:
-        return [], [f"{named[0]} is the only layer: without it nothing is left to send."]
+    whole = set(layers) <= set(named)
+    if whole and len(layers) == 1:
+        others: list[tuple[str, ...]] = [(name,) for name in named if name not in layers]
+        return others, [f"{layers[0]} is the only layer: without it nothing is left to send."]
     single: list[tuple[str, ...]] = []
     if len(named) <= _SINGLE:
         single = [(name,) for name in named]
     if not single and named:
         notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
-    if named and len(named) == count:
+    if whole:
         notes.append(
             "Every layer is to be protected, but without all of them nothing is left to send"
             f"{': each was dropped alone' if single else ''}."

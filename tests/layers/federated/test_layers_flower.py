@@ -24,8 +24,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from grids import InProcess
 
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, LayerGradients, record_updates, v_information
@@ -45,31 +45,6 @@ def apps(monkeypatch):
     from loopback import clients, server
 
     return SimpleNamespace(clients=clients, server=server)
-
-
-class InProcess(Grid):
-    """Carries messages to clients in this process."""
-
-    def __init__(self, client, nodes):
-        self.client, self.nodes = client, nodes
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return [self._answer(message) for message in messages]
-
-    def _answer(self, message):
-        node = message.metadata.dst_node_id
-        context = Context(1, node, {"partition-id": self.nodes[node]}, RecordDict(), {})
-        return self.client(message, context)
-
-    def set_run(self, *args, **kwargs): ...
-    @property
-    def run(self): ...
-    def create_message(self, *args, **kwargs): ...
-    def push_messages(self, messages): ...
-    def pull_messages(self, message_ids): ...
 
 
 def start(apps, recorder, rounds=3, client=None, nodes=NODES):

@@ -21,6 +21,7 @@ from seepage.layers import (
     simulate,
 )
 from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
+from seepage.layers.federated.sent_names import with_own_names
 
 
 def network():
@@ -245,3 +246,42 @@ def test_a_recording_whose_parts_do_not_belong_together_is_refused(tmp_path, cha
     np.savez(path, **arrays)
     with pytest.raises(InputError, match=complaint):
         load_gradients(path)
+
+
+class Adapted(nn.Module):
+    """Names its adapters as peft does."""
+
+    def __init__(self):
+        super().__init__()
+        self.peft_config = {"default": None}
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(3, 2, bias=False)})
+        self.head = nn.ModuleDict({"modules_to_save": nn.ModuleDict({"default": nn.Linear(2, 1)})})
+
+
+@pytest.mark.parametrize(
+    ("net", "sent", "own"),
+    [
+        (nn.BatchNorm1d(2), ["weight", "extra"], ["weight", "extra"]),
+        (nn.BatchNorm1d(2), ["0", "1"], ["weight", "bias"]),
+        (
+            nn.BatchNorm1d(2),
+            ["0", "1", "2", "3", "4"],
+            ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"],
+        ),
+        (nn.BatchNorm1d(2), ["0", "1", "2"], ["0", "1", "2"]),
+        (nn.Linear(2, 2), ["_module.weight", "_module.bias"], ["weight", "bias"]),
+        (nn.Linear(2, 2), ["module._orig_mod.weight"], ["weight"]),
+        (
+            Adapted(),
+            ["lora_A.weight", "head.weight", "head.bias"],
+            [
+                "lora_A.default.weight",
+                "head.modules_to_save.default.weight",
+                "head.modules_to_save.default.bias",
+            ],
+        ),
+    ],
+)
+def test_names_that_tools_give_are_the_networks_own(net, sent, own):
+    found = with_own_names(net, {name: k for k, name in enumerate(sent)})
+    assert found == {name: k for k, name in enumerate(own)}

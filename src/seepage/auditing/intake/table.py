@@ -65,7 +65,9 @@ from seepage.tables.source import RowSource
 MOST_CLASSES = 100
 MOST_GROUPS = 100
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
-_UNITS = (1.0, 3.0)  # the grid of the units of columns
+# The grid of the units of columns; 1 is none of its points, for many a table is whitened already,
+# and a spread at a point would follow every record.
+UNITS = (2.0, 5.0)
 HOLDERS = 10  # records that should share a value before its name leaves
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
@@ -537,7 +539,7 @@ def _publicly_scaled(
                 f"{high:g}; declare a wider one, or correct them."
             )
         return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
-    unit = round_up(part.spread, _UNITS)
+    unit = round_up(part.spread, UNITS)
     return replace(part, mean=round_to_multiple(part.mean, unit), spread=unit)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.intake.table import HOLDERS, TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import HOLDERS, UNITS, TableInMemory, encode, plan_columns
 from seepage.auditing.measures import record_leakage
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.rare_names import settle_rare_names
@@ -105,7 +105,7 @@ class Procedure:
         labels, coding = trained.table.labels, trained.table.coding
         if labels.counts is None:
             ends = self.domain.get(self.target)
-            unit = round_up(labels.step) if ends is None else (ends[1] - ends[0]) / 4
+            unit = round_up(labels.step, UNITS) if ends is None else (ends[1] - ends[0]) / 4
             figures["unit of the target"] = unit
         for part in () if coding is None else coding.parts:
             figures[f"scaling or levels of {part.name!r}"] = ColumnCoding.of(part, scale=True)

@@ -27,6 +27,7 @@ from seepage.layers.federated.gradients import (
     save_gradients,
 )
 from seepage.layers.federated.recording import blank_recording, record_updates
+from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
@@ -102,6 +103,7 @@ class UpdateRecorder:
         All that it returned is recorded; arrays that were not sent to it, as they came, and so are
         the metrics it sent along (numbers of records, losses).
         """
+        sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
         if missing:
@@ -250,18 +252,22 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
     ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz")), …])``. Put it first: Flower
     wraps the first mod around all others, so that it sees the update as it leaves, after the mods
-    that follow it in the list (clipping, noise) have changed it. Rounds are the server's, which
-    Flower's strategies send along as ``server-round``; without one, the node's own are counted.
+    that follow it in the list (clipping, noise) have changed it. With secure aggregation
+    (``secaggplus_mod``) put it right after that one, to record what is hidden in the sum; before
+    it, there is nothing to be seen but masks, and nothing is recorded. Rounds are the server's,
+    which Flower's strategies send along as ``server-round``; without one, the node's own are
+    counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type.startswith("train") and not reply.has_error():
-            sent, returned = _tensors(_arrays_of(message)), _tensors(_arrays_of(reply))
-            node = int(context.node_id)
-            number = _round_of(message, recorder.nodes.count(node))
-            recorder.add(sent, returned, number, node, _metrics_of(reply))
-            recorder.save()
+            sent, returned = (_tensors(_arrays_of(each)) for each in (message, reply))
+            if sent and returned:  # what goes to and fro to agree on masks is no update
+                node = int(context.node_id)
+                number = _round_of(message, recorder.nodes.count(node))
+                recorder.add(sent, returned, number, node, _metrics_of(reply))
+                recorder.save()
         return reply
 
     return mod
@@ -276,13 +282,16 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
+    """Return the arrays of a message, none where there are none."""
+    from flwr.app import ArrayRecord
+
     records = list(message.content.array_records.values())
-    if len(records) != 1:
+    if len(records) > 1:
         raise InputError(
             f"A message of training carries {len(records)} sets of arrays, so it is not clear "
             "which are the parameters; send one ArrayRecord."
         )
-    return records[0]
+    return records[0] if records else ArrayRecord()
 
 
 def _metrics_of(message: Message) -> dict[str, float]:

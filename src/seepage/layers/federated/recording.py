@@ -16,6 +16,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
+from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import Layout, layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
@@ -116,9 +117,10 @@ def record_updates(
     Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
     that were sent along (the running statistics of BatchNorm) are an entry of their own beside
     their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is one under its own name. All
-    updates must hold the same. The other parameters are those of :func:`record_gradients`; ``net``
-    gives the layers their names and sizes. An :class:`Update` knows its clients and its round:
-    unless ``nodes`` are given, the clients are its node.
+    updates must hold the same. Names may be those of a wrapper (Opacus), of peft's adapters or of a
+    plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters are those of
+    :func:`record_gradients`; ``net`` gives the layers their names and sizes. An :class:`Update`
+    knows its clients and its round: unless ``nodes`` are given, the clients are its node.
 
     Examples
     --------
@@ -141,6 +143,7 @@ def record_updates(
                 "An update must be an Update or a mapping of parameter names to tensors, not "
                 f"{type(values).__name__}."
             )
+        values = with_own_names(net, values)
         sent = sent or _Sent(net, values, layers, width, seed)
         sent.add(values)
     if sent is None:

@@ -68,12 +68,12 @@ def _pick_facts(report: RecordingReport) -> list[dict[str, str]]:
                 f"{audit.over_rounds.rounds[-1]}, all tests allowed for",
             }
         )
-    whole = audit.layers.remedies[0]
+    most = found.ranking()[0]
     facts.append(
         {
-            "name": "A whole update tells",
-            "value": f"{number(round(max(whole.value, 0.0), 3))} {found.unit}",
-            "note": f"of {number(entropy)} there are to know",
+            "name": "Most told by a layer",
+            "value": f"{number(round(max(found[most], 0.0), 3))} {found.unit}",
+            "note": f"{short(most, 30)}; of {number(entropy)} there are to know",
         }
     )
     named = audit.clients.named()

@@ -16,7 +16,8 @@ from seepage.tables.names import counted
 
 SCHEMA = "seepage-rounds/1"
 _NAMED = 4  # layers or clients in a sentence
-BUFFERS = ".buffers"
+_LITTLE = 0.05  # of a whole update, where what remedies leave of it is not worth a sentence
+_BUFFERS = ".buffers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,14 +184,14 @@ def advise(report: RecordingReport) -> tuple[Advice, ...]:
     """Return what to do, with the numbers of the remedies that were tried."""
     audit = report.audit
     told = list(audit.telling())
-    buffers = [name for name in told if name.endswith(BUFFERS)]
+    buffers = [name for name in told if name.endswith(_BUFFERS)]
     others = [name for name in told if name not in buffers and name != METRICS]
     advice = []
     if buffers:
         advice.append(
             Advice(
                 "Keep statistics at home",
-                f"{several(buffers)} hold running statistics of the clients' records. Leave them "
+                f"Running statistics of the clients' records are in {several(buffers)}. Leave them "
                 "with the clients (FedBN), or use GroupNorm, which has none."
                 + _left(audit, buffers),
             )
@@ -211,14 +212,15 @@ def advise(report: RecordingReport) -> tuple[Advice, ...]:
                 + _left(audit, others),
             )
         )
+    whole = audit.layers.remedies[0]
     noised = next((r for r in audit.layers.remedies if "noise" in r.name), None)
-    if told and noised is not None:
+    if told and noised is not None and whole.value > _LITTLE:
         advice.append(
             Advice(
                 "Clip and add noise",
                 f"Clipped updates with noise ({short(noised.name, 60)}) tell {_bits(noised)} "
-                f"{audit.layers.v_information.unit} in all; what it costs in accuracy was not "
-                "measured here.",
+                f"instead of {_bits(whole)} {audit.layers.v_information.unit} in all; what it "
+                "costs in accuracy was not measured here.",
             )
         )
     if told or audit.clients.named():
@@ -245,6 +247,8 @@ def _left(audit: RecordingAudit, names: list[str]) -> str:
     """Return what is left without these layers, if that was tried."""
     whole = audit.layers.remedies[0]
     wanted = set(names)
+    if whole.value <= _LITTLE:
+        return ""
     for remedy in audit.layers.remedies:
         if set(remedy.name.removeprefix("without ").split(", ")) == wanted:
             unit = audit.layers.v_information.unit
