@@ -18,6 +18,7 @@ import numpy as np
 import seepage
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.measures import measure, record_leakage, worst_record
+from seepage.auditing.risks import find_risks, with_gains
 from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
 from seepage.auditing.trained_model import (
     EncodedTable,
@@ -74,7 +75,7 @@ def audit_table(
     are columns (the target may be one) for which the error on every record is reported; those of
     ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
     ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
+    ``remedies`` tries out what would help, which takes several more fits, and tells risks; ``seed`` is that of the
     held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
     being done.
     """
@@ -146,6 +147,12 @@ def audit_model(
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
+    attributes = found.attributes(noise, (table.target, kind, spread))
+    records = found.records(noise)
+    risks = None
+    if remedies and isinstance(trained.source, RecordsInMemory):
+        say("who was in the data, and guesses")
+        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
         source=name,
         target=table.target,
@@ -156,10 +163,10 @@ def audit_model(
         sigma_reason=_sigma_reason(sigma, target_eta, noise),
         released=found.released,
         steps=tuple(steps),
-        attributes=found.attributes(noise, (table.target, kind, spread)),
+        attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset(noise),
         curve=curve,
-        records=found.records(noise),
+        records=records,
         groupings=tuple(found.grouping(column, noise) for column in table.groups),
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
@@ -167,6 +174,7 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
+        risks=risks,
         versions=find_versions(),
     )
 

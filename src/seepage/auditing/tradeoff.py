@@ -434,15 +434,25 @@ def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSour
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit on and those held out, every class on the first side."""
+    """Return the rows to fit on and those held out, every class on the first side.
+
+    Of every class about the same share is held out, so that a constant answer, which is judged on
+    the records that are, is not made to look better or worse than it is by chance.
+    """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
     wanted = _held_out_count(n)
     if classes:
-        # The first record of every class (in random order) stays on the side of the fit.
-        _, first = np.unique(y[order], return_index=True)
-        rest = np.delete(order, first)
-        train = order[first]
+        # The first record of every class (in random order) stays on the side of the fit; of the
+        # others of each class, those come first that are earliest among their own.
+        _, first, inverse = np.unique(y[order], return_index=True, return_inverse=True)
+        among = np.empty(n)
+        for k in range(len(first)):
+            own = np.flatnonzero(inverse == k)
+            among[own] = (np.arange(len(own)) + 0.5) / len(own)
+        among[first] = np.inf
+        ranked = order[np.argsort(among, kind="stable")]
+        rest, train = ranked[: n - len(first)], ranked[n - len(first) :]
     else:
         rest, train = order, order[:0]
     wanted = min(wanted, len(rest) - 1)
