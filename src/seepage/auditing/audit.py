@@ -35,9 +35,9 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
-from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive

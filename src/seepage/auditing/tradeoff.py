@@ -21,8 +21,8 @@ from scipy.special import stdtrit
 from seepage.auditing.findings import Advice, TradeoffCurve, UsefulnessFinding
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
-from seepage.core.coarse_grid import round_up
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
 from seepage.tables.names import counted

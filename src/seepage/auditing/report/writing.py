@@ -35,8 +35,7 @@ from seepage.auditing.report.words import (
     plain,
     protection,
 )
-from seepage.core.coarse_grid import round_down, round_up
-from seepage.core.result import NOTICE
+from seepage.core.result import NOTICE, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.files import write_private
 from seepage.support.folders import whole_folder
