@@ -75,9 +75,9 @@ def audit_table(
     are columns (the target may be one) for which the error on every record is reported; those of
     ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
     ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits, and tells risks; ``seed`` is that of the
-    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
-    being done.
+    ``remedies`` tries out what would help, which takes several more fits, and tells risks; ``seed``
+    is that of the held-out rows and of the noise in the privacy–utility curve; ``tell`` is called
+    with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
