@@ -20,8 +20,7 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
-from seepage.core.coarse_grid import round_up
-from seepage.core.result import NOTICE
+from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
 from seepage.support.folders import check_folder
 from seepage.support.number_check import check_positive

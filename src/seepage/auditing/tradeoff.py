@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import stdtrit
 
-from seepage.auditing.findings import Advice, TradeoffCurve
+from seepage.auditing.findings import Advice, TradeoffCurve, UsefulnessFinding
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
-from seepage.core.coarse_grid import round_up
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
 from seepage.tables.names import counted
@@ -30,6 +31,7 @@ from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 HELD_OUT = 0.2
 DRAWS = 20
 POINTS = 15
+SPLITS = 5  # over which a model is judged useful or not
 TESTED = 20_000  # held-out records at most: more would not make the error any surer
 _WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
 _LARGEST_PENALTY = 1e3
@@ -248,6 +250,27 @@ def draw_curve(
         noiseless_error=trial.noiseless_error(),
         trivial_error=trial.trivial_error(),
     )
+
+
+def judge_usefulness(
+    trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
+) -> UsefulnessFinding | None:
+    """Return by how much the noisy model beats a constant answer, over several splits.
+
+    ``None`` where fitting that often takes long, or where no model exists on a part of the rows.
+    """
+    if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
+        return None
+    trials = [first]
+    trials += [try_out(trained, trained.settings, seed + k) for k in range(1, SPLITS)]
+    if any(trial.saw_them for trial in trials):
+        return None
+    gains = np.array([trial.trivial_error() - trial.error(sigma) for trial in trials])
+    tested = len(first.held_out)
+    spread = float(gains.std(ddof=1)) * math.sqrt(1 / SPLITS + tested / (first.rows - tested))
+    reach = float(stdtrit(SPLITS - 1, 0.975)) * spread
+    middle = float(gains.mean())
+    return UsefulnessFinding(middle, middle - reach, middle + reach, SPLITS)
 
 
 def find_remedies(
