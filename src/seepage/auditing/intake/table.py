@@ -33,7 +33,7 @@ from seepage.auditing.trained_model import (
     LabelFacts,
     RecordsInMemory,
 )
-from seepage.core.coarse_grid import round_to_multiple, round_up
+from seepage.core.result import round_to_multiple, round_up
 from seepage.errors import InputError, nearest
 from seepage.tables.columns import (
     FEW,

@@ -22,7 +22,7 @@ from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel, choose_model
-from seepage.core.coarse_grid import round_down, round_up
+from seepage.core.result import round_down, round_up
 from seepage.errors import InputError
 
 RELEASE_L2 = 1e-2  # the penalty where none is declared; it never depends on the data

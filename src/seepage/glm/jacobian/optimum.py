@@ -25,15 +25,16 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.fitting.coordinates import far_centre, uncentred
 from seepage.glm.fitting.objective import (
     FittedGLM,
     Objective,
     check_columns,
     cholesky_factor,
     damped_factor,
+    far_centre,
     norm,
     penalised,
+    uncentred,
 )
 from seepage.glm.jacobian.twice_precise import (
     EPS,
