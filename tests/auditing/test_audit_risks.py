@@ -13,6 +13,7 @@ from seepage.auditing.command import Limits
 from seepage.auditing.findings import AttributeFinding, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report.words import in_100, judge, protection, tell_risks
+from seepage.auditing.tradeoff import split
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +70,10 @@ def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> Non
 def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
-    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    plain = replace(audit, target_eta=1e9, usefulness=None)
+    calm = replace(plain, risks=replace(risks, membership=0.6, guesses=()))
     assert judge(calm).tone == "good"
-    seen = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.9, guesses=()))
+    seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
     assert judge(seen).tone == "caution"
     assert "told to be in the data 90 times in 100" in judge(seen).headline
 
@@ -100,9 +102,30 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
 
 @pytest.mark.parametrize(
     ("probability", "words"),
-    [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "over 99.9"), (1.0, "100")],
+    [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "nearly 100"), (1.0, "100")],
 )
 def test_a_probability_is_never_rounded_to_certainty_or_a_coin(
     probability: float, words: str
 ) -> None:
     assert in_100(probability) == words
+
+
+def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit: Audit) -> None:
+    judged = audit.usefulness
+    assert judged is not None
+    assert judged.low < judged.advantage < judged.high
+    risks = audit.risks
+    assert risks is not None
+    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
+    assert judge(useless).tone == "caution"
+    assert "cannot be told from always giving the same answer" in judge(useless).sentences[-1]
+    useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
+    assert judge(useful).tone == "good"
+
+
+def test_held_out_records_have_the_classes_in_proportion() -> None:
+    y = np.repeat([0, 1, 2], 50)
+    train, test = split(y, classes=True, seed=0)
+    assert np.bincount(y[test]).tolist() == [10, 10, 10]
+    assert sorted([*train, *test]) == list(range(150))

@@ -19,7 +19,13 @@ import seepage
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.measures import measure, record_leakage, worst_record
 from seepage.auditing.risks import find_risks, with_gains
-from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
+from seepage.auditing.tradeoff import (
+    draw_curve,
+    find_remedies,
+    judge_usefulness,
+    tells_apart,
+    try_out,
+)
 from seepage.auditing.trained_model import (
     EncodedTable,
     FitSettings,
@@ -70,14 +76,14 @@ def audit_table(
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
     Where not given, the kind of model follows from the target (see :func:`choose_model`), the
-    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise is
-    the least with which no record leaks more than ``target_eta`` (1 where not given). ``sensitive``
-    are columns (the target may be one) for which the error on every record is reported; those of
-    ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
-    ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits, and tells risks; ``seed`` is that of the
-    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
-    being done.
+    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise
+    is the least with which no record leaks more than ``target_eta`` (1 where not given).
+    ``sensitive`` are columns (the target may be one) for which the error on every record is
+    reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
+    fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
+    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
+    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
+    ``tell`` is called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -134,7 +140,7 @@ def audit_model(
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
     advice: tuple[Advice, ...] = ()
-    bounds = None
+    bounds = useful = None
     if remedies:
         if sigma is None:
             steps.extend(_sigma_without(trained, noise, target))
@@ -142,6 +148,7 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -175,6 +182,7 @@ def audit_model(
         values=values,
         guarantees=bounds,
         risks=risks,
+        usefulness=useful,
         versions=find_versions(),
     )
 

@@ -86,6 +86,20 @@ class TradeoffCurve:
 
 
 @dataclass(frozen=True)
+class UsefulnessFinding:
+    """How much better the noisy model is than always giving the same answer, over several splits.
+
+    ``advantage`` is by how much its error is the smaller one, with a 95 % interval that allows for
+    the splits' sharing most of their records (Nadeau and Bengio 2003).
+    """
+
+    advantage: float
+    low: float
+    high: float
+    splits: int
+
+
+@dataclass(frozen=True)
 class Advice:
     """One way to bring the worst record's leakage down to the target, with what it takes."""
 
@@ -288,6 +302,8 @@ class Audit:
     risks
         Probabilities that a record is told to be in the data and that its categories are guessed
         right, for a table in memory.
+    usefulness
+        What the noisy model is worth beside a constant answer, where that was tried.
     versions
         Names and versions of what computed this.
     """
@@ -314,6 +330,7 @@ class Audit:
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
     risks: RiskFinding | None = None
+    usefulness: UsefulnessFinding | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -174,7 +174,10 @@ def judge(audit: Audit) -> Verdict:
     over, limit = count_over(audit), find_limit(audit)
     failed = [gate for gate in audit.gates if not gate.passed]
     useful = usefulness(audit, audit.sigma)
+    judged = audit.usefulness
     useless = useful is not None and useful < _HARDLY_USEFUL
+    # A difference smaller than its interval is none.
+    useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
         headline = (
@@ -223,7 +226,7 @@ def in_100(probability: float) -> str:
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:
-        return "over 99.9"
+        return "nearly 100"
     rounded = f"{100 * probability:.0f}"
     return f"{100 * probability:.1f}" if rounded in ("50", "100", "0") else rounded
 
@@ -281,6 +284,7 @@ def _explain(audit: Audit) -> tuple[str, ...]:
         told.append(_tell_attribute(most_exposed(audit.attributes)[0], "all columns"))
     told.extend(_tell_groups(audit))
     told.append(_tell_usefulness(audit))
+    told.append(_tell_advantage(audit))
     return tuple(line for line in told if line)
 
 
@@ -371,6 +375,23 @@ def _tell_usefulness(audit: Audit) -> str:
         if error > curve.noiseless_error * 1.01
         else f"The noise costs next to nothing: on records held out from fitting, the "
         f"{name} stays at {number(error)}."
+    )
+
+
+def _tell_advantage(audit: Audit) -> str:
+    judged = audit.usefulness
+    if judged is None:
+        return ""
+    name = short(audit.curve.error_name, 80)
+    ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
+    if judged.low <= 0:
+        return (
+            f"Over {judged.splits} ways to hold records out it cannot be told from always giving "
+            f"the same answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+        )
+    return (
+        f"Over {judged.splits} ways to hold records out its {name} is smaller by "
+        f"{number(judged.advantage)} than that of always giving the same answer ({ends})."
     )
 
 

@@ -145,6 +145,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "remedies": [asdict(remedy) for remedy in audit.remedies],
         "guarantees": _guarantees(audit),
         "risks": None if audit.risks is None else asdict(audit.risks),
+        "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
         "gates": [asdict(gate) for gate in audit.gates],
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
