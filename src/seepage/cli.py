@@ -165,6 +165,12 @@ def audit(
     table: Table,
     target: Target,
     model: ModelKind = None,
+    model_kind: Annotated[
+        str | None,
+        typer.Option(
+            help="forest, boosting, tree, svm, mlp or neighbours: audited by attack, without noise."
+        ),
+    ] = None,
     l2: Penalty = None,
     sigma: Annotated[
         float | None, typer.Option(help="The standard deviation of the noise on every number.")
@@ -194,9 +200,21 @@ def audit(
     max_group_ratio: Annotated[
         float | None, typer.Option(help="Gate: the most one group may leak beside another.")
     ] = None,
+    max_membership: Annotated[
+        float | None,
+        typer.Option(help="Gate: how often a record may be told to be in the data (0.5: a coin)."),
+    ] = None,
+    max_guess_gain: Annotated[
+        float | None,
+        typer.Option(help="Gate: the most the release may add to a guess of a class or category."),
+    ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
     ] = False,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A table of public records, the same columns: a shape for the noise."),
+    ] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
     ] = None,
@@ -232,11 +250,27 @@ def audit(
         names=names,
         model_file=model_file,
         show_values=show_values,
+        public=public,
         dask=dask,
         workers=workers,
     )
-    limits = Limits(max_eta=max_eta, min_mse=min_mse, max_group_ratio=max_group_ratio)
+    limits = Limits(
+        max_eta=max_eta,
+        min_mse=min_mse,
+        max_group_ratio=max_group_ratio,
+        max_membership=max_membership,
+        max_guess_gain=max_guess_gain,
+    )
     folder = out or (None if as_json else Path("seepage-audit"))
+    if model_kind is not None:
+        if limits != Limits():
+            raise InputError(
+                "Gates hold linear models to limits; an attack proves none to be kept."
+            )
+        from seepage.auditing.any_model.command import run_attack_audit
+
+        run_attack_audit(question, model_kind, out=folder, as_json=as_json)
+        return
     passed = run_audit(question, limits, out=folder, as_json=as_json)
     if not passed:
         raise typer.Exit(1)

@@ -18,7 +18,14 @@ import numpy as np
 import seepage
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.measures import measure, record_leakage, worst_record
-from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
+from seepage.auditing.risks import find_risks, with_gains
+from seepage.auditing.tradeoff import (
+    draw_curve,
+    find_remedies,
+    judge_usefulness,
+    tells_apart,
+    try_out,
+)
 from seepage.auditing.trained_model import (
     EncodedTable,
     FitSettings,
@@ -28,9 +35,9 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
-from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive
@@ -69,14 +76,14 @@ def audit_table(
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
     Where not given, the kind of model follows from the target (see :func:`choose_model`), the
-    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise is
-    the least with which no record leaks more than ``target_eta`` (1 where not given). ``sensitive``
-    are columns (the target may be one) for which the error on every record is reported; those of
-    ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
-    ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
-    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
-    being done.
+    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise
+    is the least with which no record leaks more than ``target_eta`` (1 where not given).
+    ``sensitive`` are columns (the target may be one) for which the error on every record is
+    reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
+    fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
+    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
+    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
+    ``tell`` is called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -133,7 +140,7 @@ def audit_model(
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
     advice: tuple[Advice, ...] = ()
-    bounds = None
+    bounds = useful = None
     if remedies:
         if sigma is None:
             steps.extend(_sigma_without(trained, noise, target))
@@ -141,11 +148,18 @@ def audit_model(
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
+    attributes = found.attributes(noise, (table.target, kind, spread))
+    records = found.records(noise)
+    risks = None
+    if remedies and isinstance(trained.source, RecordsInMemory):
+        say("who was in the data, and guesses")
+        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
         source=name,
         target=table.target,
@@ -156,10 +170,10 @@ def audit_model(
         sigma_reason=_sigma_reason(sigma, target_eta, noise),
         released=found.released,
         steps=tuple(steps),
-        attributes=found.attributes(noise, (table.target, kind, spread)),
+        attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset(noise),
         curve=curve,
-        records=found.records(noise),
+        records=records,
         groupings=tuple(found.grouping(column, noise) for column in table.groups),
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
@@ -167,6 +181,8 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
+        risks=risks,
+        usefulness=useful,
         versions=find_versions(),
     )
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from scipy.special import ndtri
 
 from seepage.auditing.audit import Tell, audit_table
-from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.findings import Audit, Gate, RiskFinding
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
-from seepage.auditing.report.words import error_at, judge, most_exposed
-from seepage.core.coarse_grid import round_up
-from seepage.core.result import NOTICE
+from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
 from seepage.support.folders import check_folder
 from seepage.support.number_check import check_positive
@@ -29,7 +29,7 @@ from seepage.tables.names import escaped, shown
 if TYPE_CHECKING:
     from seepage.streams.disk.files import Batches
 
-_STAGES = 6
+_STAGES = 7
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
 _SHOWN = 8  # columns that are printed
 _NAMED = 10  # records over a limit that are named
@@ -60,13 +60,15 @@ class Question:
     names: str | None = None  # of the columns of a CSV file, separated by commas
     model_file: Path | None = None  # of a model that was fitted elsewhere
     show_values: bool = False  # whether the report shows the records' own values
+    public: Path | None = None  # a table of public records, which may give noise its shape
     dask: str | None = None  # the address of a cluster that audits Parquet files
     workers: int | None = None  # or how many processes to start here for that
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that are read, and must not be written to."""
-        return (self.table,) if self.model_file is None else (self.table, self.model_file)
+        named = (self.table, self.model_file, self.public)
+        return tuple(path for path in named if path is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,10 @@ class Limits:
     min_mse: float | None = None
     # The most by which the mean leakage of one group may exceed that of another
     max_group_ratio: float | None = None
+    # How often, as a probability, anybody may tell rightly that a record was in the data
+    max_membership: float | None = None
+    # The most that the release may add to the probability of a right guess of a class or category
+    max_guess_gain: float | None = None
 
     def check(self, grouped: bool) -> float | None:
         """Refuse limits that mean nothing, and return the leakage of a record that meets them all.
@@ -95,6 +101,13 @@ class Limits:
         ratio = self.max_group_ratio
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
+        told, gain = self.max_membership, self.max_guess_gain
+        if told is not None and not 0.5 < told < 1:
+            raise InputError(
+                f"--max-membership is a probability above 0.5, a coin, and below 1, not {told:g}."
+            )
+        if gain is not None and not 0 < gain < 1:
+            raise InputError(f"--max-guess-gain is a probability between 0 and 1, not {gain:g}.")
         if ratio is not None and not grouped:
             raise InputError("--max-group-ratio compares groups: name a column with --group.")
         return min(etas) if etas else None
@@ -109,6 +122,10 @@ class Limits:
             gates.append(_min_mse(audit, self.min_mse))
         if self.max_group_ratio is not None:
             gates.append(_group_ratio(audit, self.max_group_ratio))
+        if self.max_membership is not None:
+            gates.append(_membership(audit, self.max_membership))
+        if self.max_guess_gain is not None:
+            gates.append(_guess_gain(audit, self.max_guess_gain))
         return tuple(gates)
 
 
@@ -138,6 +155,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             plan,
             scale=question.scale and fitted is None,
             drop_first=fitted is None or bool(fitted.fit_intercept),
+            public_records=_public(question),
         )
         if fitted is not None:
             from seepage.auditing.intake.model_file import match_features
@@ -155,6 +173,12 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             remedies=remedies,
             tell=tell,
         )
+
+
+def _public(question: Question) -> TableInMemory | None:
+    if question.public is None:
+        return None
+    return TableInMemory(read_file(question.public, header=question.header))
 
 
 def _open(question: Question, client: Any) -> TableToAudit:
@@ -259,6 +283,43 @@ def _group_ratio(audit: Audit, limit: float) -> Gate:
         f"{worst.ratio:.4g}, {'within' if passed else 'over'} the limit of {limit:g}."
     )
     return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
+
+
+def _membership(audit: Audit, limit: float) -> Gate:
+    risks = _known_risks(audit, "--max-membership")
+    passed = risks.membership <= limit * (1 + _ROUNDING)
+    text = (
+        f"Row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100, "
+        f"{'within' if passed else 'over'} the limit of {in_100(limit)}."
+    )
+    if not passed:
+        enough = round_up(audit.sigma * risks.mu / (2 * float(ndtri(limit))))
+        text = f"{text[:-1]}; σ = {enough:g} would be enough."
+    return Gate("--max-membership", limit, risks.membership, passed, text)
+
+
+def _guess_gain(audit: Audit, limit: float) -> Gate:
+    guesses = _known_risks(audit, "--max-guess-gain").guesses
+    if not guesses:
+        text = "There is no class or category to guess."
+        return Gate("--max-guess-gain", limit, 0.0, True, text)
+    worst = max(guesses, key=lambda guess: guess.gain)
+    passed = worst.gain <= limit * (1 + _ROUNDING)
+    text = (
+        f"{shown(worst.name)} of row {worst.row} is guessed right {in_100(worst.right)} times in "
+        f"100 instead of {in_100(worst.baseline)} without the release, "
+        f"{'within' if passed else 'over'} the limit of {100 * limit:g} more."
+    )
+    return Gate("--max-guess-gain", limit, worst.gain, passed, text)
+
+
+def _known_risks(audit: Audit, option: str) -> RiskFinding:
+    if audit.risks is None:
+        raise InputError(
+            f"{option} needs a table in memory: of data that are read in chunks, and of this "
+            "release, such probabilities are not known."
+        )
+    return audit.risks
 
 
 def _records(audit: Audit, count: int) -> str:

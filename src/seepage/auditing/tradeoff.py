@@ -16,20 +16,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import stdtrit
 
-from seepage.auditing.findings import Advice, TradeoffCurve
+from seepage.auditing.findings import Advice, TradeoffCurve, UsefulnessFinding
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
-from seepage.core.coarse_grid import round_up
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
+from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.names import counted
 from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 
 HELD_OUT = 0.2
 DRAWS = 20
 POINTS = 15
+SPLITS = 5  # over which a model is judged useful or not
 TESTED = 20_000  # held-out records at most: more would not make the error any surer
 _WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
 _LARGEST_PENALTY = 1e3
@@ -196,14 +199,24 @@ def losses(
 
 
 def noisy_margins(
-    model: Any, settings: FitSettings, X: np.ndarray, seed: int, draws: int = DRAWS
+    model: Any,
+    settings: FitSettings,
+    X: np.ndarray,
+    seed: int,
+    draws: int = DRAWS,
+    root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1."""
+    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1.
+
+    ``root`` is the lower triangle ``L`` of a covariance ``LLᵀ`` for noise of another shape.
+    """
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:
         coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
         X = np.hstack([X, np.ones((len(X), 1))])
     noise = np.random.default_rng(seed).standard_normal((draws, *coef.shape))
+    if root is not None:
+        noise = np.reshape(noise.reshape(draws, -1) @ root.T, noise.shape)
     return X @ coef, np.reshape([X @ draw for draw in noise], (draws, len(X), coef.shape[1]))
 
 
@@ -250,6 +263,27 @@ def draw_curve(
     )
 
 
+def judge_usefulness(
+    trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
+) -> UsefulnessFinding | None:
+    """Return by how much the noisy model beats a constant answer, over several splits.
+
+    ``None`` where fitting that often takes long, or where no model exists on a part of the rows.
+    """
+    if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
+        return None
+    trials = [first]
+    trials += [try_out(trained, trained.settings, seed + k) for k in range(1, SPLITS)]
+    if any(trial.saw_them for trial in trials):
+        return None
+    gains = np.array([trial.trivial_error() - trial.error(sigma) for trial in trials])
+    tested = len(first.held_out)
+    spread = float(gains.std(ddof=1)) * math.sqrt(1 / SPLITS + tested / (first.rows - tested))
+    reach = float(stdtrit(SPLITS - 1, 0.975)) * spread
+    middle = float(gains.mean())
+    return UsefulnessFinding(middle, middle - reach, middle + reach, SPLITS)
+
+
 def find_remedies(
     trained: TrainedModel,
     trial: HeldOutTrial,
@@ -259,7 +293,7 @@ def find_remedies(
     worst: float,
     seed: int,
 ) -> tuple[Advice, ...]:
-    """Return what more noise, more regularisation and reweighting would do.
+    """Return what more noise, more regularisation, reweighting and shaped noise would do.
 
     Fitting the model again, several times, is tried with tables in memory only. ``worst`` is the
     largest leakage of a record at σ = 1; ``target`` the one that is wanted.
@@ -278,6 +312,8 @@ def find_remedies(
         else:
             remedies.append(_penalty(trained, trial, sigma, target, seed))
         remedies.append(_reweighting(trained, source, enough, target, seed))
+        if trained.table.public is not None:
+            remedies.append(_shaped(trained, trial, trained.table.public, enough, target))
     except InputError as problem:
         remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
     return tuple(remedies)
@@ -414,6 +450,35 @@ def _reweighting(
     )
 
 
+def _shaped(
+    trained: TrainedModel,
+    trial: HeldOutTrial,
+    public: RecordsInMemory,
+    enough: float,
+    target: float,
+) -> Advice:
+    """Say what noise in the shape of a model of public records would cost."""
+    pilot = trained.settings.fit(public)
+    shape = noise_shape(pilot, public.X, public.y)
+    needed = round_up(worst_record(trained, shape) / target)
+    held_out, settings = trial.held_out, trial.settings
+    assert isinstance(held_out, RecordsInMemory)  # noqa: S101 - as the records it was taken from
+    margins, shifts = noisy_margins(
+        trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
+    )
+    truth = truth_of(trial.model, settings, held_out.y)
+    lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
+    error = trial._named(float(np.mean(lost)))
+    words = (
+        f"With noise in the shape of a model of the {counted(len(public), 'public record')}, "
+        f"{needed:.3g} times its unit, no record leaks more than η = {target:.3g}; the "
+        f"{error_name(settings)} on held-out records is then {_said(trial, error)} "
+        f"({_said(trial, trial.error(enough))} with plain noise, σ = {enough:.3g})"
+    )
+    better = error < trial.error(enough)
+    return Advice("shaped noise", words + ("." if better else ": it does not help here."))
+
+
 def _cost(trial: HeldOutTrial, sigma: float) -> str:
     return f"the {error_name(trial.settings)} on held-out records is then " + _said(
         trial, trial.error(sigma)
@@ -434,15 +499,25 @@ def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSour
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit on and those held out, every class on the first side."""
+    """Return the rows to fit on and those held out, every class on the first side.
+
+    Of every class about the same share is held out, so that a constant answer, which is judged on
+    the records that are, is not made to look better or worse than it is by chance.
+    """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
     wanted = _held_out_count(n)
     if classes:
-        # The first record of every class (in random order) stays on the side of the fit.
-        _, first = np.unique(y[order], return_index=True)
-        rest = np.delete(order, first)
-        train = order[first]
+        # The first record of every class (in random order) stays on the side of the fit; of the
+        # others of each class, those come first that are earliest among their own.
+        _, first, inverse = np.unique(y[order], return_index=True, return_inverse=True)
+        among = np.empty(n)
+        for k in range(len(first)):
+            own = np.flatnonzero(inverse == k)
+            among[own] = (np.arange(len(own)) + 0.5) / len(own)
+        among[first] = np.inf
+        ranked = order[np.argsort(among, kind="stable")]
+        rest, train = ranked[: n - len(first)], ranked[n - len(first) :]
     else:
         rest, train = order, order[:0]
     wanted = min(wanted, len(rest) - 1)

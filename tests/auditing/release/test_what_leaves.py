@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from release_cases import demo, patients
 
-from coarse import point_above
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.procedure import Procedure
 
@@ -77,7 +76,8 @@ DOSES = np.linspace(0, 150, 151)
 def tried():
     """Return what would have been released for every dose, as an attacker can work out."""
     ways = {
-        "rounded": Procedure(target="response", target_eta=5.0),
+        "rounded": Procedure(target="response", target_eta=20.0),
+        "near a point": Procedure(target="response", target_eta=5.0),
         "declared": Procedure(
             target="response", sigma=0.3, domain={"age": (0.0, 120.0), "dose": (0.0, 150.0)}
         ),
@@ -96,12 +96,27 @@ def interval(weights):
 
 @pytest.mark.parametrize("way", ["rounded", "declared"])
 def test_the_folder_tells_no_more_of_an_extreme_dose_than_the_noisy_numbers(tried, way):
-    """The attacker knows all else, and takes any dose from 0 to 150 to be equally likely.
+    ratios, widths = intervals(*tried[way])
+    assert np.median(ratios) >= 0.9
+    assert np.median(widths) < 140  # the prior's is 142.5: the numbers alone do tell something
 
-    He works out what would have been published for each: the figures must be those he sees. The
-    share of wrong predictions has its own noise, and counts with its likelihood.
+
+def test_where_the_folder_tells_more_it_is_listed_as_disclosed(tried):
+    """A rounded σ near a point of the grid narrows the interval; who makes the release is told."""
+    ratios, _ = intervals(*tried["near a point"])
+    assert np.median(ratios) < 0.9
+    procedure = Procedure(target="response", target_eta=5.0)
+    found = find_disclosures(procedure, patients(), tried["near a point"][0], 1)
+    assert {d.row for d in found if "σ" in d.figures} == {0}
+
+
+def intervals(true, others):
+    """Return the widths of the interval from the folder over those from the numbers, and these.
+
+    The attacker knows all else, and takes any dose from 0 to 150 to be equally likely. He works out
+    what would have been published for each: the figures must be those he sees. The share of wrong
+    predictions has its own noise, and counts with its likelihood.
     """
-    true, others = tried[way]
     scaling = [name for name in true.figures if name.startswith("scaling")]
     # From the numbers alone: their mean for every dose, with the scaling taken as known.
     alike = np.array([all(q.figures[n] == true.figures[n] for n in scaling) for q in others])
@@ -117,8 +132,7 @@ def test_the_folder_tells_no_more_of_an_extreme_dose_than_the_noisy_numbers(trie
         folder = np.where(agree, alone * np.exp(-((share - told) ** 2) / (2 * 0.02**2)), 0)
         ratios.append(interval(folder) / interval(alone))
         widths.append(interval(alone))
-    assert np.median(ratios) >= 0.9
-    assert np.median(widths) < 140  # the prior's is 142.5: the numbers alone do tell something
+    return ratios, widths
 
 
 def wrong_shares(true, seen):
@@ -126,7 +140,7 @@ def wrong_shares(true, seen):
     parts = {c.name: (c.mean, c.spread) for c in true.trained.table.coding.parts}
     table = patients()
     y = np.array(table["response"])
-    unit = point_above(np.std(y))
+    unit = next(u for u in (0.2, 0.5, 2.0, 5.0) if u >= np.std(y))
     shares = []
     for dose in DOSES:
         values = {"age": np.array(table["age"]), "dose": np.array(table["dose"])}

@@ -126,7 +126,7 @@ def _items(
         how = "Centre and unit are the middle and a quarter of the declared domain."
         items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
     if len(declared) < len(scaled):
-        how = "Units are standard deviations rounded up to 1 or 3 times 10ᵏ, centres whole units."
+        how = "Units are standard deviations rounded up to 2 or 5 times 10ᵏ, centres whole units."
         items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
@@ -143,7 +143,7 @@ def _items(
         how = (
             "A quarter of its domain."
             if known
-            else "Its standard deviation rounded up to the grid."
+            else "Its standard deviation rounded up to 2 or 5 times 10ᵏ."
         )
         items.append(Item("unit of the target", "declared" if known else "coarse", how, 1, unit))
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."

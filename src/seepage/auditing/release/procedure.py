@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.intake.table import HOLDERS, TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import HOLDERS, UNITS, TableInMemory, encode, plan_columns
 from seepage.auditing.measures import record_leakage
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel, choose_model
-from seepage.core.coarse_grid import round_down, round_up
+from seepage.core.result import round_down, round_up
 from seepage.errors import InputError
 
 RELEASE_L2 = 1e-2  # the penalty where none is declared; it never depends on the data
@@ -105,7 +105,7 @@ class Procedure:
         labels, coding = trained.table.labels, trained.table.coding
         if labels.counts is None:
             ends = self.domain.get(self.target)
-            unit = round_up(labels.step) if ends is None else (ends[1] - ends[0]) / 4
+            unit = round_up(labels.step, UNITS) if ends is None else (ends[1] - ends[0]) / 4
             figures["unit of the target"] = unit
         for part in () if coding is None else coding.parts:
             figures[f"scaling or levels of {part.name!r}"] = ColumnCoding.of(part, scale=True)

@@ -25,6 +25,7 @@ from seepage.auditing.report.words import (
     count_over,
     error_at,
     find_limit,
+    in_100,
     judge,
     most_exposed,
     number,
@@ -77,11 +78,12 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     """Return the numbers worth a large print: what they are, the number, and what it means."""
     row, worst = audit.records.worst()
     facts = [
+        *_risk_facts(audit),
         {
             "name": "Most exposed record",
             "value": f"η = {number(worst)}",
             "note": f"row {row}; the median record has {number(audit.records.median())}",
-        }
+        },
     ]
     facts += [_attribute_fact(a) for a in _pick_attribute(audit)]
     if audit.groupings:
@@ -101,6 +103,33 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
             f"noise, {number(audit.curve.trivial_error)} for always the same answer"
         )
         facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
+    return facts
+
+
+def _risk_facts(audit: Audit) -> list[dict[str, str]]:
+    """Return the probabilities worth a large print."""
+    risks = audit.risks
+    if risks is None:
+        return []
+    facts = [
+        {
+            "name": "Told to be in the data",
+            "value": f"{in_100(risks.membership)} in 100",
+            "note": f"at most (row {risks.row}); 50 is a coin; half of the records "
+            f"{in_100(risks.median)} or less",
+        }
+    ]
+    known = [g for g in risks.guesses if g.prior == "frequencies"]
+    if known:
+        most = max(known, key=lambda guess: guess.gain)
+        facts.append(
+            {
+                "name": f"{short(most.name, 24)} guessed right",
+                "value": f"{in_100(most.right)} in 100",
+                "note": f"at most (row {most.row}), by who knows everything else; "
+                f"{in_100(most.baseline)} without the release",
+            }
+        )
     return facts
 
 

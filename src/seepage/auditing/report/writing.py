@@ -35,8 +35,7 @@ from seepage.auditing.report.words import (
     plain,
     protection,
 )
-from seepage.core.coarse_grid import round_down, round_up
-from seepage.core.result import NOTICE
+from seepage.core.result import NOTICE, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.files import write_private
 from seepage.support.folders import whole_folder
@@ -145,6 +144,8 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "curve": asdict(audit.curve),
         "remedies": [asdict(remedy) for remedy in audit.remedies],
         "guarantees": _guarantees(audit),
+        "risks": None if audit.risks is None else asdict(audit.risks),
+        "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
         "gates": [asdict(gate) for gate in audit.gates],
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),

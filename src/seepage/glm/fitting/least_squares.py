@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace, device
 
-from seepage.glm.fitting.coordinates import Coordinates, conditioned
-from seepage.glm.fitting.objective import Objective, check_columns, cholesky_factor, stacked_r
+from seepage.glm.fitting.objective import (
+    Coordinates,
+    Objective,
+    check_columns,
+    cholesky_factor,
+    conditioned,
+    stacked_r,
+)
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:

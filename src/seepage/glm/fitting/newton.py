@@ -16,13 +16,14 @@ from array_api_compat import array_namespace, device
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
-from seepage.glm.fitting.coordinates import Coordinates, conditioned
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
+    Coordinates,
     NewtonSums,
     Objective,
     check_columns,
     cholesky_factor,
+    conditioned,
     damped_factor,
     norm,
 )
