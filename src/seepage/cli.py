@@ -211,6 +211,10 @@ def audit(
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
     ] = False,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A table of public records, the same columns: a shape for the noise."),
+    ] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
     ] = None,
@@ -246,6 +250,7 @@ def audit(
         names=names,
         model_file=model_file,
         show_values=show_values,
+        public=public,
         dask=dask,
         workers=workers,
     )

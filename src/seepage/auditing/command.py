@@ -60,13 +60,15 @@ class Question:
     names: str | None = None  # of the columns of a CSV file, separated by commas
     model_file: Path | None = None  # of a model that was fitted elsewhere
     show_values: bool = False  # whether the report shows the records' own values
+    public: Path | None = None  # a table of public records, which may give noise its shape
     dask: str | None = None  # the address of a cluster that audits Parquet files
     workers: int | None = None  # or how many processes to start here for that
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that are read, and must not be written to."""
-        return (self.table,) if self.model_file is None else (self.table, self.model_file)
+        named = (self.table, self.model_file, self.public)
+        return tuple(path for path in named if path is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             plan,
             scale=question.scale and fitted is None,
             drop_first=fitted is None or bool(fitted.fit_intercept),
+            public_records=_public(question),
         )
         if fitted is not None:
             from seepage.auditing.intake.model_file import match_features
@@ -170,6 +173,12 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             remedies=remedies,
             tell=tell,
         )
+
+
+def _public(question: Question) -> TableInMemory | None:
+    if question.public is None:
+        return None
+    return TableInMemory(read_file(question.public, header=question.header))
 
 
 def _open(question: Question, client: Any) -> TableToAudit:

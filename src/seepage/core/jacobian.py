@@ -103,7 +103,7 @@ class ReleaseJacobian(ABC):
         return operator
 
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, ``(n,)``."""
+        """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         count = self.unknown_count(unknowns)
         if count <= DENSE_LIMIT:
             information = self.row_information(unknowns)

@@ -240,7 +240,7 @@ def _release_in_memory(
 ) -> GLMRelease:
     """Return the release of a model at the exact minimiser on a table in memory."""
     X: Array = source.table.values  # type: ignore[attr-defined]
-    found = optimum(fit, X, source.names, on_mismatch)
+    found = optimum(fit, X, source.names, noise, on_mismatch)
     xp = array_namespace(X)
     near, whitener = found.X, whitener_of(found, noise)
     loss = found.condition * whitener.amplified

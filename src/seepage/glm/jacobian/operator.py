@@ -383,7 +383,7 @@ class GLMJacobian(ReleaseJacobian):
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, ``(n,)``."""
+        """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         if self.paired:
             return self._from_entries(unknowns, largest_square)
         found, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
@@ -766,7 +766,7 @@ class SingleOutputJacobian(GLMJacobian):
         return self._largest
 
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, by secular equations."""
+        """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
         if self.unknown_count(unknowns) <= _SMALL:
             return super().row_norms(unknowns)
         xp = array_namespace(self.X)
