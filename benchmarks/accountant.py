@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -132,8 +131,8 @@ def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
         compared += check.due
     engine = snn.Engine(net, "cross_entropy", clip=clip)
     engine.step(x, y, probes=2)
-    seconds: list[float] = []
-    with clocked(jacobian_engine, "check_derivative", seconds):
+    stopwatch, seconds = Stopwatch(x.device, repeats), list[float]()
+    with clocked(jacobian_engine, "check_derivative", seconds, stopwatch.now):
         for k in range(1, steps):  # later checks look at 16 records, however large the batch
             engine.step(x[:20], y[:20], probes=2, key=k)
     check.begin(0, "settings")
@@ -148,7 +147,7 @@ def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
     def begin() -> None:
         snn.Engine(net, "cross_entropy", clip=clip).step(x, y, probes=2)
 
-    found = Stopwatch(x.device, repeats).compare(
+    found = stopwatch.compare(
         {
             "first step": begin,
             "step": lambda: engine.step(x, y, probes=2, key="timed"),
@@ -169,16 +168,18 @@ def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
 
 
 @contextmanager
-def clocked(module: Any, name: str, seconds: list[float]) -> Iterator[None]:
+def clocked(
+    module: Any, name: str, seconds: list[float], now: Callable[[], float]
+) -> Iterator[None]:
     """Note how long every call of a module's function takes."""
     work = getattr(module, name)
 
     def timed(*args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        start = now()
         try:
             return work(*args, **options)
         finally:
-            seconds.append(time.perf_counter() - start)
+            seconds.append(now() - start)
 
     setattr(module, name, timed)
     try:

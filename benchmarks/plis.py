@@ -30,7 +30,7 @@ from private_steps import Stopwatch, training_step
 from reproduction.private_sgd.networks import mnist_cnn
 from seepage.nn.gradients.norms import squared_norms
 from seepage.nn.problem.views import View, rows_of
-from seepage.nn.susceptibility.result import susceptibility
+from seepage.nn.susceptibility.plis import susceptibility
 
 LIMIT = 4.0
 THRESHOLD, NOISE = 1.0, 1.0

@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 import seepage as sp
 from seepage.glm.fitting.objective import NewtonSums
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
-from seepage.glm.losses.families import bernoulli
+from seepage.glm.losses import bernoulli
 from seepage.streams import parquet
 
 NAMES = ("reading", "one Newton step", "η of every row", "dFIL of every row")

@@ -23,7 +23,7 @@ import pytest
 
 import reproduction
 import seepage as sp
-from seepage.glm.losses import families
+from seepage.glm import losses
 
 ROOT = Path(__file__).parents[1]
 ACCELERATED = ("seepage.nn.training.chacha_kernel",)  # compiled where there is Triton
@@ -74,7 +74,7 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # A cluster of another test may be named as Dask's scheduler though it is gone by now.
     monkeypatch.delitem(dask.config.config, "scheduler", raising=False)
-    monkeypatch.setattr(families, "_registry", dict(families._registry))
+    monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(examples(p))], ids=named)

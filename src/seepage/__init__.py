@@ -11,48 +11,34 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage import attacks, bounds, data, glm, layers, nn, privacy, streams
-    from seepage.auditing.pipeline import audit
-    from seepage.bounds.guarantees import Guarantees, guarantees
-    from seepage.core.calibration import calibrate
-    from seepage.core.composition import compose
-    from seepage.core.leakage import Leakage
-    from seepage.core.noise import Gaussian, Laplace, Noise
-    from seepage.core.release import release
-    from seepage.core.result import Result
-    from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-    from seepage.glm.leakage import leakage
-    from seepage.streams.dask.source import dask_rows
-    from seepage.streams.disk.source import parquet
-    from seepage.support.version import __version__
-
-__all__ = [
-    "Gaussian",
-    "Guarantees",
-    "InputError",
-    "Laplace",
-    "Leakage",
-    "Noise",
-    "NotConvergedWarning",
-    "NotTheMinimiserError",
-    "Result",
-    "__version__",
-    "attacks",
-    "audit",
-    "bounds",
-    "calibrate",
-    "compose",
-    "dask_rows",
-    "data",
-    "glm",
-    "guarantees",
-    "layers",
-    "leakage",
-    "nn",
-    "parquet",
-    "privacy",
-    "release",
-    "streams",
-]
+    from seepage import attacks as attacks
+    from seepage import bounds as bounds
+    from seepage import data as data
+    from seepage import glm as glm
+    from seepage import layers as layers
+    from seepage import nn as nn
+    from seepage import privacy as privacy
+    from seepage import streams as streams
+    from seepage.auditing.any_model.attack_audit import audit_estimator as audit_estimator
+    from seepage.auditing.pipeline import audit as audit
+    from seepage.auditing.release.contents import Release as Release
+    from seepage.auditing.release.folder import load_release as load_release
+    from seepage.bounds.guarantees import Guarantees as Guarantees
+    from seepage.bounds.guarantees import guarantees as guarantees
+    from seepage.core.calibration import calibrate as calibrate
+    from seepage.core.composition import compose as compose
+    from seepage.core.leakage import Leakage as Leakage
+    from seepage.core.noise import Gaussian as Gaussian
+    from seepage.core.noise import Laplace as Laplace
+    from seepage.core.noise import Noise as Noise
+    from seepage.core.release import release as release
+    from seepage.core.result import Result as Result
+    from seepage.errors import InputError as InputError
+    from seepage.errors import NotConvergedWarning as NotConvergedWarning
+    from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
+    from seepage.glm.leakage import leakage as leakage
+    from seepage.streams.dask.source import dask_rows as dask_rows
+    from seepage.streams.disk.source import parquet as parquet
+    from seepage.support.version import __version__ as __version__
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

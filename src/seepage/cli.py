@@ -165,6 +165,12 @@ def audit(
     table: Table,
     target: Target,
     model: ModelKind = None,
+    model_kind: Annotated[
+        str | None,
+        typer.Option(
+            help="forest, boosting, tree, svm, mlp or neighbours: audited by attack, without noise."
+        ),
+    ] = None,
     l2: Penalty = None,
     sigma: Annotated[
         float | None, typer.Option(help="The standard deviation of the noise on every number.")
@@ -193,6 +199,14 @@ def audit(
     ] = None,
     max_group_ratio: Annotated[
         float | None, typer.Option(help="Gate: the most one group may leak beside another.")
+    ] = None,
+    max_membership: Annotated[
+        float | None,
+        typer.Option(help="Gate: how often a record may be told to be in the data (0.5: a coin)."),
+    ] = None,
+    max_guess_gain: Annotated[
+        float | None,
+        typer.Option(help="Gate: the most the release may add to a guess of a class or category."),
     ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
@@ -235,11 +249,105 @@ def audit(
         dask=dask,
         workers=workers,
     )
-    limits = Limits(max_eta=max_eta, min_mse=min_mse, max_group_ratio=max_group_ratio)
+    limits = Limits(
+        max_eta=max_eta,
+        min_mse=min_mse,
+        max_group_ratio=max_group_ratio,
+        max_membership=max_membership,
+        max_guess_gain=max_guess_gain,
+    )
     folder = out or (None if as_json else Path("seepage-audit"))
+    if model_kind is not None:
+        if limits != Limits():
+            raise InputError(
+                "Gates hold linear models to limits; an attack proves none to be kept."
+            )
+        from seepage.auditing.any_model.command import run_attack_audit
+
+        run_attack_audit(question, model_kind, out=folder, as_json=as_json)
+        return
     passed = run_audit(question, limits, out=folder, as_json=as_json)
     if not passed:
         raise typer.Exit(1)
+
+
+@app.command()
+def release(
+    table: Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")],
+    target: Target,
+    model: ModelKind = None,
+    l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
+    sigma: Annotated[
+        float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+    ] = None,
+    target_eta: Annotated[
+        float, typer.Option(help="The most a record may leak over all releases of the ledger.")
+    ] = 1.0,
+    drop: Drop = None,
+    categorical: Codes = None,
+    quantity: Quantities = None,
+    missing: Annotated[
+        str, typer.Option(help="Rows with missing values: refuse or drop.")
+    ] = "refuse",
+    no_header: NoHeader = False,
+    names: Names = None,
+    rare: Annotated[
+        str,
+        typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
+    ] = "refuse",
+    least_holders: Annotated[
+        int, typer.Option(help="Records that must have a value before its name may leave.")
+    ] = 10,
+    identity: Annotated[
+        str | None, typer.Option(help="The column that tells records in the ledger; not used else.")
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(help="column=low:high: the ends of a column, known to all; repeat for more."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
+    ] = Path("seepage-release"),
+    report: Annotated[Path, typer.Option(help="The folder of the private report.")] = Path(
+        "seepage-audit"
+    ),
+    ledger: Annotated[Path, typer.Option(help="The private file that remembers releases.")] = Path(
+        "seepage-ledger.json"
+    ),
+) -> None:
+    """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
+
+    Everything that leaves is listed with its protection; the most exposed records are left out and
+    replaced to see which published figures would change. The exit status is 0 when the release was
+    written, 2 for bad input, and 3 where seepage itself failed.
+    """
+    from seepage.auditing.release.command import read_domain, run_release
+    from seepage.auditing.release.procedure import Procedure
+
+    procedure = Procedure(
+        target=target,
+        model=model,
+        l2=l2,
+        sigma=sigma,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        quantities=quantity or (),
+        missing=missing,
+        rare=rare,
+        holders=least_holders,
+        identity=identity,
+        domain=read_domain(domain or ()),
+    )
+    run_release(
+        table,
+        procedure,
+        out=out,
+        report=report,
+        ledger=ledger,
+        header=not no_header,
+        names=names,
+    )
 
 
 @app.command()
@@ -278,6 +386,60 @@ def calibrate(
         model_file=model_file,
     )
     run_calibration(question, as_json=as_json)
+
+
+@app.command()
+def layers(
+    recording: Annotated[
+        Path, typer.Argument(help="Recorded updates: .npz or .safetensors of an UpdateRecorder.")
+    ],
+    property: Annotated[
+        Path,
+        typer.Option(
+            help="What is known of the clients: a table with a column node (and perhaps round), "
+            "or a JSON object of nodes."
+        ),
+    ],
+    column: Annotated[
+        str | None, typer.Option(help="The column of that table, where it has several.")
+    ] = None,
+    family: Annotated[
+        str,
+        typer.Option(help="The adversary: random_forest, logistic, gradient_boosting or mlp."),
+    ] = "random_forest",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the report (default seepage-layers; none with --json)."),
+    ] = None,
+    max_bits: Annotated[
+        float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Show each client's property in the report.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Tell what recorded updates of federated learning give away about clients; write a report.
+
+    Which layer tells the property, since which round, and whose updates stand out. The exit status
+    is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    """
+    from seepage.auditing.layers_command import RecordingQuestion, run_layers
+
+    question = RecordingQuestion(
+        recording=recording,
+        property=property,
+        column=column,
+        family=family,
+        max_bits=max_bits,
+        show_values=show_values,
+        seed=seed,
+    )
+    folder = out or (None if as_json else Path("seepage-layers"))
+    passed = run_layers(question, out=folder, as_json=as_json)
+    if not passed:
+        raise typer.Exit(1)
 
 
 def _reproduction(module: str) -> Any:

@@ -299,4 +299,5 @@ def test_stages_are_told_as_they_begin():
         "privacy and utility",
         "remedies",
         "bounds on the most exposed record",
+        "who was in the data, and guesses",
     ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seepage.core.spectra import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
+from seepage.core.jacobian import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
 
 
 def _matrices(kind: str, size: int) -> np.ndarray:

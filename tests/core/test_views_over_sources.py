@@ -21,7 +21,7 @@ import seepage as sp
 import seepage.streams.disk.source as disk
 from cases import BY_NAME, Case, audit, fit, trio
 from oracle import dense, stack
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.tables.source import Chunk
@@ -106,8 +106,8 @@ class Products(ReleaseJacobian):
         return self.whole.adjoint(v, unknowns, rows)
 
 
-class ProductsOnly(Release):
-    def __init__(self, release: Release) -> None:
+class ProductsOnly(MeasuredRelease):
+    def __init__(self, release: MeasuredRelease) -> None:
         self.template = Products(release.template)
         self.release = release
 

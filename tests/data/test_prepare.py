@@ -7,8 +7,8 @@ import publisher_files as files
 import pytest
 
 import seepage.data as sd
+from seepage.data.loaders import ADULT_COLUMNS, ADULT_CONTINUOUS, Adult
 from seepage.data.structures import Images, ImageSet, Records
-from seepage.data.tables import ADULT_COLUMNS, ADULT_CONTINUOUS, Adult
 from seepage.errors import InputError
 
 

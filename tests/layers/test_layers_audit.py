@@ -88,9 +88,9 @@ def test_where_every_layer_is_to_be_protected():
 
 def test_which_layers_are_dropped():
     many = [str(k) for k in range(9)]
-    assert _drops([], 3) == ([], [])
-    assert _drops(["a"], 3) == ([("a",)], [])
-    alone, notes = _drops(many, 12)
+    assert _drops([], "abc") == ([], [])
+    assert _drops(["a"], "abc") == ([("a",)], [])
+    alone, notes = _drops(many, [*many, *"abc"])
     assert alone == [tuple(many)]
     assert "not dropped one by one" in notes[0]
 

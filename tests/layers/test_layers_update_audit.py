@@ -90,3 +90,36 @@ def test_updates_that_cannot_be_audited():
     found = audit_updates(still, np.arange(20) % 2, family="logistic")
     assert [remedy.name for remedy in found.remedies] == ["as it is"]
     assert "no norm to clip to" in found.notes[0]
+
+
+def test_every_layer_tells_and_only_metrics_would_be_left():
+    draw = np.random.default_rng(0)
+    client = np.tile(np.arange(20), 3)
+    told = {name: draw.standard_normal((60, 3)) + 9 * (client % 2)[:, None] for name in "ab"}
+    seen = replace(
+        LayerGradients.of(told), nodes=client, metrics={"loss": draw.standard_normal(60)}
+    )
+    found = audit_updates(seen, client % 2, family="logistic")
+    assert set(found.protect) == {"a", "b"}
+    names = [remedy.name for remedy in found.remedies]
+    assert names[1:3] == ["without a", "without b"]
+    assert not any("," in name for name in names[:3])
+    assert any("nothing is left to send" in note for note in found.notes)
+    alone = audit_updates(seen.only("a"), client % 2, family="logistic")
+    assert any("only layer" in note for note in alone.notes)
+
+
+def test_metrics_that_tell_are_named_and_dropped():
+    draw = np.random.default_rng(0)
+    client = np.tile(np.arange(20), 3)
+    seen = replace(
+        LayerGradients.of({"a": draw.standard_normal((60, 3))}),
+        nodes=client,
+        metrics={"num-examples": 100.0 + 50 * (client % 2) + draw.integers(0, 9, 60)},
+    )
+    found = audit_updates(seen, client % 2, family="logistic", unit="bits")
+    assert found.protect == ("client metrics",)
+    left = {remedy.name: remedy.value for remedy in found.remedies}
+    assert left["as it is"] > 0.8
+    assert left["without client metrics"] < 0.2
+    assert max(value for name, value in left.items() if "noise" in name) > 0.5  # it goes around

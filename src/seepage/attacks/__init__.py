@@ -1,9 +1,10 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-A room for every aim: an attribute of known records (``attribute``), a whole record from a released
-linear model (``record``), records from a network's gradients (``gradient``). Beside them lie the
-attacks that are one file each, the releases they are made on, and the intervals of what they
-achieve. Measures and bounds are not here: attacks only test them.
+A room for every aim: who was in the data (``membership``), an attribute of known records
+(``attribute``), a whole record from a released linear model (``record``), records from a network's
+gradients (``gradient``). Beside them lie the attacks that are one file each, the releases they are
+made on, and the intervals of what they achieve. Measures and bounds are not here: attacks only test
+them.
 
 Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """
@@ -15,68 +16,52 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.attacks.attribute.adversary import Accuracy, AttributeInversion, InversionResult
-    from seepage.attacks.attribute.baselines import Ideal, Prior
-    from seepage.attacks.attribute.black_box import BlackBox
-    from seepage.attacks.attribute.nominal import NominalAttribute
-    from seepage.attacks.attribute.white_box import WhiteBox
-    from seepage.attacks.gradient.image_similarity import (
-        ImageQuality,
-        compare_images,
-        haarpsi,
-        psnr,
-        ssim,
+    from seepage.attacks.attribute.adversary import Accuracy as Accuracy
+    from seepage.attacks.attribute.adversary import AttributeInversion as AttributeInversion
+    from seepage.attacks.attribute.adversary import InversionResult as InversionResult
+    from seepage.attacks.attribute.baselines import Ideal as Ideal
+    from seepage.attacks.attribute.baselines import Prior as Prior
+    from seepage.attacks.attribute.black_box import BlackBox as BlackBox
+    from seepage.attacks.attribute.nominal import NominalAttribute as NominalAttribute
+    from seepage.attacks.attribute.white_box import WhiteBox as WhiteBox
+    from seepage.attacks.gradient.image_similarity import ImageQuality as ImageQuality
+    from seepage.attacks.gradient.image_similarity import compare_images as compare_images
+    from seepage.attacks.gradient.image_similarity import haarpsi as haarpsi
+    from seepage.attacks.gradient.image_similarity import psnr as psnr
+    from seepage.attacks.gradient.image_similarity import ssim as ssim
+    from seepage.attacks.gradient.inversion import GradientInversion as GradientInversion
+    from seepage.attacks.gradient.inversion import GradientReconstruction as GradientReconstruction
+    from seepage.attacks.gradient.labels import recover_labels as recover_labels
+    from seepage.attacks.gradient.releases import GradientReleases as GradientReleases
+    from seepage.attacks.gradient.releases import release_gradients as release_gradients
+    from seepage.attacks.gradient.releases import release_updates as release_updates
+    from seepage.attacks.membership.inference import MembershipInference as MembershipInference
+    from seepage.attacks.membership.inference import (
+        MembershipInferenceResult as MembershipInferenceResult,
     )
-    from seepage.attacks.gradient.inversion import GradientInversion, GradientReconstruction
-    from seepage.attacks.gradient.labels import recover_labels
-    from seepage.attacks.gradient.releases import GradientReleases, release_gradients
-    from seepage.attacks.noisy_releases import Releases, draw_releases
-    from seepage.attacks.outliers import OutlierDetection, out_of_distribution
+    from seepage.attacks.noisy_releases import Releases as Releases
+    from seepage.attacks.noisy_releases import draw_releases as draw_releases
+    from seepage.attacks.outliers import OutlierDetection as OutlierDetection
+    from seepage.attacks.outliers import out_of_distribution as out_of_distribution
+    from seepage.attacks.property_inference import PropertyInference as PropertyInference
     from seepage.attacks.property_inference import (
-        PropertyInference,
-        PropertyInferenceResult,
-        attack_layers,
+        PropertyInferenceResult as PropertyInferenceResult,
     )
-    from seepage.attacks.record.informed import InformedAdversary, Reconstruction
-    from seepage.attacks.record.linearised import LinearisedAdversary
+    from seepage.attacks.property_inference import attack_layers as attack_layers
+    from seepage.attacks.record.informed import InformedAdversary as InformedAdversary
+    from seepage.attacks.record.informed import Reconstruction as Reconstruction
+    from seepage.attacks.record.linearised import LinearisedAdversary as LinearisedAdversary
     from seepage.attacks.record.reconstruction_error import (
-        ReconstructionErrors,
-        categorical_accuracy,
-        reconstruction_errors,
+        ReconstructionErrors as ReconstructionErrors,
     )
-
-__all__ = [
-    "Accuracy",
-    "AttributeInversion",
-    "BlackBox",
-    "GradientInversion",
-    "GradientReconstruction",
-    "GradientReleases",
-    "Ideal",
-    "ImageQuality",
-    "InformedAdversary",
-    "InversionResult",
-    "LinearisedAdversary",
-    "NominalAttribute",
-    "OutlierDetection",
-    "Prior",
-    "PropertyInference",
-    "PropertyInferenceResult",
-    "Reconstruction",
-    "ReconstructionErrors",
-    "Releases",
-    "WhiteBox",
-    "attack_layers",
-    "categorical_accuracy",
-    "compare_images",
-    "draw_releases",
-    "haarpsi",
-    "out_of_distribution",
-    "psnr",
-    "reconstruction_errors",
-    "recover_labels",
-    "release_gradients",
-    "ssim",
-]
+    from seepage.attacks.record.reconstruction_error import (
+        categorical_accuracy as categorical_accuracy,
+    )
+    from seepage.attacks.record.reconstruction_error import (
+        reconstruction_errors as reconstruction_errors,
+    )
+    from seepage.attacks.remedies_compared import RemedyComparison as RemedyComparison
+    from seepage.attacks.remedies_compared import RemedyOutcome as RemedyOutcome
+    from seepage.attacks.remedies_compared import compare_remedies as compare_remedies
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

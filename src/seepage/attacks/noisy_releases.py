@@ -10,9 +10,7 @@ import numpy as np
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.classifiers import LogisticRegression
-from seepage.glm.estimators.regressors import GLMRegressor
+from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.tables.source import as_numpy
 
 

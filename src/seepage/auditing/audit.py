@@ -17,8 +17,15 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import Advice, Audit
-from seepage.auditing.measures import measure
-from seepage.auditing.tradeoff import draw_curve, find_remedies, tells_apart, try_out
+from seepage.auditing.measures import measure, record_leakage, worst_record
+from seepage.auditing.risks import find_risks, with_gains
+from seepage.auditing.tradeoff import (
+    draw_curve,
+    find_remedies,
+    judge_usefulness,
+    tells_apart,
+    try_out,
+)
 from seepage.auditing.trained_model import (
     EncodedTable,
     FitSettings,
@@ -28,9 +35,9 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
-from seepage.core.coarse_grid import round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive
@@ -43,6 +50,8 @@ FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+_MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
+_LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
@@ -67,21 +76,21 @@ def audit_table(
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
     Where not given, the kind of model follows from the target (see :func:`choose_model`), the
-    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise is
-    the least with which no record leaks more than ``target_eta`` (1 where not given). ``sensitive``
-    are columns (the target may be one) for which the error on every record is reported; those of
-    ``table`` where not given. ``fitted`` is a model of ours to audit instead of fitting one.
-    ``show_values`` has the audit carry the caller's own values, which a table in memory has;
-    ``remedies`` tries out what would help, which takes several more fits; ``seed`` is that of the
-    held-out rows and of the noise in the privacy–utility curve; ``tell`` is called with what is
-    being done.
+    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise
+    is the least with which no record leaks more than ``target_eta`` (1 where not given).
+    ``sensitive`` are columns (the target may be one) for which the error on every record is
+    reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
+    fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
+    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
+    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
+    ``tell`` is called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
         raise InputError(
             f"Only {rows} rows can be used, too few for an audit; give at least {FEWEST_ROWS}."
         )
-    _check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     if tell is not None:
         tell("fitting")
     if sensitive is not None:
@@ -111,7 +120,7 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table."""
     say = tell or (lambda words: None)
-    _check_noise(sigma, target_eta)
+    check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
@@ -131,17 +140,26 @@ def audit_model(
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
     advice: tuple[Advice, ...] = ()
-    bounds = None
+    bounds = useful = None
     if remedies:
+        if sigma is None:
+            steps.extend(_sigma_without(trained, noise, target))
         say("remedies")
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
+    attributes = found.attributes(noise, (table.target, kind, spread))
+    records = found.records(noise)
+    risks = None
+    if remedies and isinstance(trained.source, RecordsInMemory):
+        say("who was in the data, and guesses")
+        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
         source=name,
         target=table.target,
@@ -152,10 +170,10 @@ def audit_model(
         sigma_reason=_sigma_reason(sigma, target_eta, noise),
         released=found.released,
         steps=tuple(steps),
-        attributes=found.attributes(noise, (table.target, kind, spread)),
+        attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset(noise),
         curve=curve,
-        records=found.records(noise),
+        records=records,
         groupings=tuple(found.grouping(column, noise) for column in table.groups),
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
@@ -163,7 +181,9 @@ def audit_model(
         remedies=advice,
         values=values,
         guarantees=bounds,
-        versions=_versions(),
+        risks=risks,
+        usefulness=useful,
+        versions=find_versions(),
     )
 
 
@@ -205,7 +225,7 @@ def _check_sensitive(table: EncodedTable) -> None:
             )
 
 
-def _check_noise(sigma: float | None, target_eta: float | None) -> None:
+def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
     """Refuse a noise or a target that is no positive number, or none to reckon with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
@@ -255,6 +275,29 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
     )
 
 
+def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
+    """Say for how many of the most exposed records the coarse σ would be another without them."""
+    source = trained.source
+    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
+        return ()
+    order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
+    others = 0
+    for row in order:
+        rest = source.at(np.delete(np.arange(len(source)), row))
+        without = replace(trained, table=replace(trained.table, source=rest))
+        try:
+            others += round_up(worst_record(without.refitted(trained.settings)) / target) != sigma
+        except InputError:  # without the record there is no such model
+            others += 1
+    if not others:
+        return ()
+    return (
+        f"Disclosed: without {others} of the {len(order)} most exposed records, one at a time, σ "
+        "would be another point of the grid, so who knows all other records learns that one is "
+        "there. Declare σ beforehand with --sigma.",
+    )
+
+
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
@@ -291,7 +334,7 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Return the names and versions of what computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {

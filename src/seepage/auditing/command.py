@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from scipy.special import ndtri
 
 from seepage.auditing.audit import Tell, audit_table
-from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.findings import Audit, Gate, RiskFinding
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
-from seepage.auditing.report.words import error_at, judge, most_exposed
-from seepage.core.coarse_grid import round_up
-from seepage.core.result import NOTICE
+from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
 from seepage.support.folders import check_folder
 from seepage.support.number_check import check_positive
@@ -29,7 +29,7 @@ from seepage.tables.names import escaped, shown
 if TYPE_CHECKING:
     from seepage.streams.disk.files import Batches
 
-_STAGES = 6
+_STAGES = 7
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
 _SHOWN = 8  # columns that are printed
 _NAMED = 10  # records over a limit that are named
@@ -79,6 +79,10 @@ class Limits:
     min_mse: float | None = None
     # The most by which the mean leakage of one group may exceed that of another
     max_group_ratio: float | None = None
+    # How often, as a probability, anybody may tell rightly that a record was in the data
+    max_membership: float | None = None
+    # The most that the release may add to the probability of a right guess of a class or category
+    max_guess_gain: float | None = None
 
     def check(self, grouped: bool) -> float | None:
         """Refuse limits that mean nothing, and return the leakage of a record that meets them all.
@@ -95,6 +99,13 @@ class Limits:
         ratio = self.max_group_ratio
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
+        told, gain = self.max_membership, self.max_guess_gain
+        if told is not None and not 0.5 < told < 1:
+            raise InputError(
+                f"--max-membership is a probability above 0.5, a coin, and below 1, not {told:g}."
+            )
+        if gain is not None and not 0 < gain < 1:
+            raise InputError(f"--max-guess-gain is a probability between 0 and 1, not {gain:g}.")
         if ratio is not None and not grouped:
             raise InputError("--max-group-ratio compares groups: name a column with --group.")
         return min(etas) if etas else None
@@ -109,6 +120,10 @@ class Limits:
             gates.append(_min_mse(audit, self.min_mse))
         if self.max_group_ratio is not None:
             gates.append(_group_ratio(audit, self.max_group_ratio))
+        if self.max_membership is not None:
+            gates.append(_membership(audit, self.max_membership))
+        if self.max_guess_gain is not None:
+            gates.append(_guess_gain(audit, self.max_guess_gain))
         return tuple(gates)
 
 
@@ -118,7 +133,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
     computed when a report asks for them.
     """
-    with _progress() as tell:
+    with progress() as tell:
         tell("reading")
         table = _open(question, client)
         plan = plan_columns(
@@ -261,6 +276,43 @@ def _group_ratio(audit: Audit, limit: float) -> Gate:
     return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
 
 
+def _membership(audit: Audit, limit: float) -> Gate:
+    risks = _known_risks(audit, "--max-membership")
+    passed = risks.membership <= limit * (1 + _ROUNDING)
+    text = (
+        f"Row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100, "
+        f"{'within' if passed else 'over'} the limit of {in_100(limit)}."
+    )
+    if not passed:
+        enough = round_up(audit.sigma * risks.mu / (2 * float(ndtri(limit))))
+        text = f"{text[:-1]}; σ = {enough:g} would be enough."
+    return Gate("--max-membership", limit, risks.membership, passed, text)
+
+
+def _guess_gain(audit: Audit, limit: float) -> Gate:
+    guesses = _known_risks(audit, "--max-guess-gain").guesses
+    if not guesses:
+        text = "There is no class or category to guess."
+        return Gate("--max-guess-gain", limit, 0.0, True, text)
+    worst = max(guesses, key=lambda guess: guess.gain)
+    passed = worst.gain <= limit * (1 + _ROUNDING)
+    text = (
+        f"{shown(worst.name)} of row {worst.row} is guessed right {in_100(worst.right)} times in "
+        f"100 instead of {in_100(worst.baseline)} without the release, "
+        f"{'within' if passed else 'over'} the limit of {100 * limit:g} more."
+    )
+    return Gate("--max-guess-gain", limit, worst.gain, passed, text)
+
+
+def _known_risks(audit: Audit, option: str) -> RiskFinding:
+    if audit.risks is None:
+        raise InputError(
+            f"{option} needs a table in memory: of data that are read in chunks, and of this "
+            "release, such probabilities are not known."
+        )
+    return audit.risks
+
+
 def _records(audit: Audit, count: int) -> str:
     rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
     more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
@@ -356,7 +408,7 @@ def _given_model(question: Question) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def progress() -> Iterator[Tell]:
     """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda words: None

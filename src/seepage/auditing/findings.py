@@ -40,6 +40,8 @@ class AttributeFinding:
     median_error: float  # the median of that error over the records
     spread: float  # the standard deviation of the column, in its own units
     sensitive: bool = False  # whether the caller named it so
+    # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
+    gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,20 @@ class TradeoffCurve:
 
 
 @dataclass(frozen=True)
+class UsefulnessFinding:
+    """How much better the noisy model is than always giving the same answer, over several splits.
+
+    ``advantage`` is by how much its error is the smaller one, with a 95 % interval that allows for
+    the splits' sharing most of their records (Nadeau and Bengio 2003).
+    """
+
+    advantage: float
+    low: float
+    high: float
+    splits: int
+
+
+@dataclass(frozen=True)
 class Advice:
     """One way to bring the worst record's leakage down to the target, with what it takes."""
 
@@ -92,10 +108,49 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class GuessFinding:
+    """How often a category or class is guessed right, for the record where the release adds most.
+
+    By somebody who knows everything else about it and all other records.
+    """
+
+    name: str  # the column
+    # What is believed beforehand: the ``frequencies`` in the table, or what the ``model`` fitted
+    # without the record predicts
+    prior: str
+    # With the release and without it, as probabilities, and for which record
+    right: float
+    baseline: float
+    row: int
+    # Over the records that were looked at
+    median_right: float
+    median_baseline: float
+    looked_at: int
+
+    @property
+    def gain(self) -> float:
+        """What the release adds."""
+        return self.right - self.baseline
+
+
+@dataclass(frozen=True)
+class RiskFinding:
+    """How often anybody tells rightly that a record was in the data, and guesses its categories."""
+
+    membership: float  # the largest probability over the records; a coin has 0.5
+    row: int  # the record it is largest for
+    median: float  # the median of it
+    mu: float  # the distance that it follows from
+    looked_at: int  # how many records
+    exact: bool  # or else the upper ends of intervals
+    guesses: tuple[GuessFinding, ...] = ()
+
+
+@dataclass(frozen=True)
 class Gate:
     """One limit the caller set: what it is, what was measured, and who is over it."""
 
-    name: str  # "--max-eta", "--min-mse", "--max-group-ratio"
+    name: str  # "--max-eta", "--max-membership", "--max-group-ratio" and the like
     limit: float
     measured: float
     passed: bool
@@ -244,6 +299,11 @@ class Audit:
         The caller's own values of the audited rows, only where they asked to show them.
     guarantees
         Every bound on what can be found out about the most exposed record, where they are known.
+    risks
+        Probabilities that a record is told to be in the data and that its categories are guessed
+        right, for a table in memory.
+    usefulness
+        What the noisy model is worth beside a constant answer, where that was tried.
     versions
         Names and versions of what computed this.
     """
@@ -269,6 +329,8 @@ class Audit:
     gates: tuple[Gate, ...] = ()
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
+    risks: RiskFinding | None = None
+    usefulness: UsefulnessFinding | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     @property

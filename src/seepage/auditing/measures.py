@@ -34,7 +34,7 @@ from seepage.auditing.findings import (
     count_into,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.unknowns import Unknowns
@@ -63,7 +63,7 @@ class RecordQuestions:
     the label last.
     """
 
-    release: Release  # the model and its noise
+    release: MeasuredRelease  # the model and its noise
     attributes: tuple[Attribute, ...]  # the caller's columns
     # How the features move with them; see :func:`seepage.auditing.trained_model.basis_of`
     basis: np.ndarray | None
@@ -401,6 +401,12 @@ def worst_record(trained: TrainedModel) -> float:
     """Return the largest leakage of a record with its label at σ = 1."""
     ask = partial(_eta, questions=_questions(trained), sigma=1.0)
     return max(float(eta.max()) for eta in trained.source.each(ask, "records"))
+
+
+def record_leakage(trained: TrainedModel) -> np.ndarray:
+    """Return the leakage of every record with its label at σ = 1."""
+    ask = partial(_eta, questions=_questions(trained), sigma=1.0)
+    return np.concatenate(list(trained.source.each(ask, "records")))
 
 
 def _questions(trained: TrainedModel) -> RecordQuestions:

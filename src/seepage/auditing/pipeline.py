@@ -20,6 +20,7 @@ from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import check_groups
 from seepage.auditing.trained_model import (
     ROW,
+    TARGET_OF,
     Attribute,
     EncodedTable,
     FitSettings,
@@ -30,18 +31,12 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.tables.columns import category_spread
 from seepage.tables.source import as_numpy, check_column, read_table
 
-_TARGET_KINDS = {
-    "linear": "numeric",
-    "poisson": "count",
-    "logistic": "binary",
-    "softmax": "multiclass",
-}
 _PROBED = 3  # rows at which the map is looked at
 _TOLERANCE = 1e-6
 _MOST_LEVELS = 1000
@@ -147,7 +142,7 @@ def audit(
         source=RecordsInMemory(features, names, labels, weights, beside),
         attributes=_raw_attributes(frame, named, transform, categorical, quantities),
         target=name,
-        target_kind=_TARGET_KINDS[settings.model],
+        target_kind=TARGET_OF[settings.model],
         labels=LabelFacts.of(labels, settings.classifies),
         groups=tuple(column for column in beside if column != ROW),
         sensitive=tuple(dict.fromkeys(sensitive)),

@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import stdtrit
 
-from seepage.auditing.findings import Advice, TradeoffCurve
+from seepage.auditing.findings import Advice, TradeoffCurve, UsefulnessFinding
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
-from seepage.core.coarse_grid import round_up
 from seepage.core.noise import Gaussian
+from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
 from seepage.tables.names import counted
@@ -30,6 +31,7 @@ from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 HELD_OUT = 0.2
 DRAWS = 20
 POINTS = 15
+SPLITS = 5  # over which a model is judged useful or not
 TESTED = 20_000  # held-out records at most: more would not make the error any surer
 _WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
 _LARGEST_PENALTY = 1e3
@@ -250,6 +252,27 @@ def draw_curve(
     )
 
 
+def judge_usefulness(
+    trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
+) -> UsefulnessFinding | None:
+    """Return by how much the noisy model beats a constant answer, over several splits.
+
+    ``None`` where fitting that often takes long, or where no model exists on a part of the rows.
+    """
+    if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
+        return None
+    trials = [first]
+    trials += [try_out(trained, trained.settings, seed + k) for k in range(1, SPLITS)]
+    if any(trial.saw_them for trial in trials):
+        return None
+    gains = np.array([trial.trivial_error() - trial.error(sigma) for trial in trials])
+    tested = len(first.held_out)
+    spread = float(gains.std(ddof=1)) * math.sqrt(1 / SPLITS + tested / (first.rows - tested))
+    reach = float(stdtrit(SPLITS - 1, 0.975)) * spread
+    middle = float(gains.mean())
+    return UsefulnessFinding(middle, middle - reach, middle + reach, SPLITS)
+
+
 def find_remedies(
     trained: TrainedModel,
     trial: HeldOutTrial,
@@ -266,7 +289,7 @@ def find_remedies(
     """
     met = worst / target <= sigma * (1 + 1e-9)
     enough = round_up(worst / target)
-    noise = _noise_when_met(trial, sigma, target) if met else _noise(trial, sigma, enough, target)
+    noise = _noise(trial, sigma, enough, target, met)
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
         words = "Other penalties and weights were not tried: fitting a table this large is slow."
@@ -283,21 +306,20 @@ def find_remedies(
     return tuple(remedies)
 
 
-def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float) -> Advice:
+def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
+    if met:
+        words = (
+            f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
+            f"half of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)}"
+        )
+    else:
+        words = (
+            f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
+            f"η = {target:.3g}; {_cost(trial, enough)}"
+        )
     return Advice(
         "more noise",
-        f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than η = {target:.3g}; "
-        f"{_cost(trial, enough)} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
-        f"{_said(trial, trial.noiseless_error())} without noise).",
-    )
-
-
-def _noise_when_met(trial: HeldOutTrial, sigma: float, target: float) -> Advice:
-    return Advice(
-        "more noise",
-        f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: half "
-        f"of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)} "
-        f"({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
+        f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
     )
 
@@ -435,15 +457,25 @@ def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSour
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit on and those held out, every class on the first side."""
+    """Return the rows to fit on and those held out, every class on the first side.
+
+    Of every class about the same share is held out, so that a constant answer, which is judged on
+    the records that are, is not made to look better or worse than it is by chance.
+    """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
     wanted = _held_out_count(n)
     if classes:
-        # The first record of every class (in random order) stays on the side of the fit.
-        _, first = np.unique(y[order], return_index=True)
-        rest = np.delete(order, first)
-        train = order[first]
+        # The first record of every class (in random order) stays on the side of the fit; of the
+        # others of each class, those come first that are earliest among their own.
+        _, first, inverse = np.unique(y[order], return_index=True, return_inverse=True)
+        among = np.empty(n)
+        for k in range(len(first)):
+            own = np.flatnonzero(inverse == k)
+            among[own] = (np.arange(len(own)) + 0.5) / len(own)
+        among[first] = np.inf
+        ranked = order[np.argsort(among, kind="stable")]
+        rest, train = ranked[: n - len(first)], ranked[n - len(first) :]
     else:
         rest, train = order, order[:0]
     wanted = min(wanted, len(rest) - 1)

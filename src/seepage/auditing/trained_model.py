@@ -11,13 +11,18 @@ import pyarrow as pa
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
-from seepage.glm.estimators.regressors import LinearRegression, PoissonRegression
+from seepage.glm.estimators import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.tables.source import MemorySource, Table
 
 if TYPE_CHECKING:
+    from seepage.tables.columns import TableEncoding
     from seepage.tables.source import RowSource
 
 MODELS = {
@@ -29,18 +34,10 @@ MODELS = {
 ROW = "row\x00"  # the number of a record in the data; no column that is read can be called so
 
 _BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
-_BY_TARGET = {
-    "numeric": "linear",
-    "count": "poisson",
-    "binary": "logistic",
-    "multiclass": "softmax",
-}
-_SUITS = {
-    "linear": ("numeric", "count"),
-    "poisson": ("count",),
-    "logistic": ("binary",),
-    "softmax": ("binary", "multiclass"),
-}
+# What each kind of model is made for, and what else it can predict
+TARGET_OF = {"linear": "numeric", "poisson": "count", "logistic": "binary", "softmax": "multiclass"}
+_ALSO = {"linear": "count", "softmax": "binary"}
+_BY_TARGET = {target: model for model, target in TARGET_OF.items()}
 _WORDS = {
     "numeric": "a number",
     "count": "a count",
@@ -85,7 +82,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
         raise InputError(f"There is no model {model!r}; choose one of {', '.join(MODELS)}.")
-    if target_kind not in _SUITS[model]:
+    if target_kind not in (TARGET_OF[model], _ALSO.get(model)):
         raise InputError(
             f"The target {target!r} is {_WORDS[target_kind]}, which a {model} model cannot "
             f"predict; use --model {_BY_TARGET[target_kind]}, or leave --model out."
@@ -256,6 +253,7 @@ class EncodedTable:
     steps: tuple[str, ...] = ()  # what was done to the data, one sentence each
     # The records as they came, all columns of them, where they are in memory
     raw: pa.Table | None = None
+    coding: TableEncoding | None = None  # how its columns became features
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, inverse_gram_diagonal
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
-from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.source import Chunk, as_numpy
-
-Array = Any
+from seepage.tables.source import Array, Chunk, as_numpy
 
 _BIASED = "The adversary's estimate has the stated bias."
 _BLOCK_LIMIT = 5000  # unknowns in a block, or released numbers, whose matrix is written out
@@ -239,7 +236,7 @@ class BlockAndRest:
 
 
 def _write_out(
-    chunk: Chunk, release: Release, unknowns: Unknowns, positions: np.ndarray, rest: bool
+    chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
     """Return a chunk's part of the block at these positions of the table, from products."""
     jacobian = release.jacobian(chunk)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from seepage.core.coarse_grid import GRID, round_up
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.record_stream import Measure, RecordStream
-from seepage.core.result import Result
+from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
 from seepage.tables.source import Chunk
 

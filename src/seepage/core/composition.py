@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.finite_changes import ComposedChanges, FiniteChanges
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 
 def compose(first: Leakage, *others: Leakage) -> Leakage:
@@ -33,7 +31,7 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     >>> float(twice.dataset()) / float(leak.dataset())
     1.414...
     """
-    parts: list[Release] = []
+    parts: list[MeasuredRelease] = []
     for leak in (first, *others):
         _check_same_table(first, leak)
         for part in leak.release.parts:
@@ -43,7 +41,7 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     return Leakage(together, first.source, noise, first.attributes)
 
 
-def _add(parts: list[Release], new: Release) -> None:
+def _add(parts: list[MeasuredRelease], new: MeasuredRelease) -> None:
     for k, part in enumerate(parts):
         both = part.merged(new)
         if both is not None:
@@ -80,15 +78,15 @@ def _same(mine: Array, yours: Array) -> bool:
     return mine is yours or bool(array_namespace(mine).all(mine == yours))
 
 
-class ComposedRelease(Release):
+class ComposedRelease(MeasuredRelease):
     """Independent releases about the same records."""
 
-    def __init__(self, parts: Sequence[Release]) -> None:
+    def __init__(self, parts: Sequence[MeasuredRelease]) -> None:
         self._parts = list(parts)
         self.template = ComposedJacobian([part.template for part in parts])
 
     @property
-    def parts(self) -> list[Release]:
+    def parts(self) -> list[MeasuredRelease]:
         """The single releases."""
         return self._parts
 
@@ -97,6 +95,10 @@ class ComposedRelease(Release):
         if chunk.X is self.template.X:
             return self.template
         return ComposedJacobian([part.jacobian(chunk) for part in self.parts])
+
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far all releases move together: squared distances add."""
+        return ComposedChanges([part.finite_changes() for part in self.parts])
 
 
 class ComposedJacobian(ReleaseJacobian):
@@ -171,7 +173,8 @@ class ComposedJacobian(ReleaseJacobian):
         return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
 
     def _worst(self, errors: list[Array]) -> Array:
-        return array_namespace(self.X).max(array_namespace(self.X).stack(errors), axis=0)
+        xp = array_namespace(self.X)
+        return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
 
     def row_width(self, unknowns: Unknowns) -> int:
         """Return how many numbers the work on one row holds at a time."""

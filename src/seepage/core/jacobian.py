@@ -2,8 +2,10 @@
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`Release` gives it for
-any chunk of them, and :class:`Refits` is the same question for changes that are not small.
+columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
+gives it for any chunk of them, and :class:`Refits` is the same question for changes that are not
+small. Of the information the largest eigenvalue and the inverse are taken, of many matrices at
+once.
 """
 
 from __future__ import annotations
@@ -16,21 +18,18 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.spectra import (
-    DENSE_LIMIT,
-    dense_largest,
-    inverse_gram_diagonal,
-    largest_eigenvalues,
-)
+from seepage.core.finite_changes import FiniteChanges
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Chunk
-
-Array = Any
+from seepage.tables.source import Array, Chunk
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
+DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
+_CHECK_EVERY = 4
+_UNSURE = 4.0  # times its error, below which a singular value may as well be zero
+_RESIDUAL = 1e-10  # relative; a Ritz value is accurate to the square of it, over the gap
 
 
 class ReleaseJacobian(ABC):
@@ -104,7 +103,7 @@ class ReleaseJacobian(ABC):
         return operator
 
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, ``(n,)``."""
+        """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         count = self.unknown_count(unknowns)
         if count <= DENSE_LIMIT:
             information = self.row_information(unknowns)
@@ -299,7 +298,7 @@ class ReleaseJacobian(ABC):
             yield self.adjoint(unit, unknowns, rows)
 
 
-class Release(ABC):
+class MeasuredRelease(ABC):
     """What leaves, as records that come in chunks see it: plain data, which workers are sent.
 
     Attributes
@@ -312,7 +311,7 @@ class Release(ABC):
     template: ReleaseJacobian
 
     @property
-    def parts(self) -> list[Release]:
+    def parts(self) -> list[MeasuredRelease]:
         """The single releases that it is made of."""
         return [self]
 
@@ -330,7 +329,14 @@ class Release(ABC):
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of a chunk, exact for each of them."""
 
-    def merged(self, other: Release) -> Release | None:
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far the release moves when a record leaves or is another."""
+        raise InputError(
+            "How far this release moves when a record leaves or changes is not known; risks are "
+            "told for linear models of a table in memory."
+        )
+
+    def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None
 
@@ -366,3 +372,135 @@ class Refits(Protocol):
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
         """Return the Jacobian about the replaced row, at a release :meth:`parameters` gave."""
+
+
+# What is taken of the information -----------------------------------------------------------------
+
+
+def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
+    """Return the largest eigenvalue of each of a batch of symmetric matrices.
+
+    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
+    that shape, which says where the batch lives. Up to :data:`DENSE_LIMIT` the matrices are written
+    out and decomposed. Beyond, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
+    (the value itself is then off by far less) or, in the worst case, until the whole space is
+    spanned and the answer exact.
+    """
+    if like.shape[1] <= DENSE_LIMIT:
+        return dense_largest(_written_out(apply, like))
+    return _lanczos(apply, like)
+
+
+def dense_largest(matrices: Array) -> Array:
+    """Return the largest eigenvalue of each symmetric matrix in a batch, not below zero."""
+    xp = array_namespace(matrices)
+    if matrices.shape[-1] == 1:
+        values = matrices[..., 0, 0]
+    else:
+        values = xp.linalg.eigvalsh(matrices)[..., -1]
+    return xp.where(values > 0, values, xp.zeros_like(values))
+
+
+def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
+    xp = array_namespace(like)
+    m, k = like.shape
+    columns = []
+    for j in range(k):
+        unit = xp.zeros_like(like)
+        unit[:, j] = 1.0
+        columns.append(apply(unit))
+    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
+    return (matrices + xp.matrix_transpose(matrices)) / 2
+
+
+def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
+    xp = array_namespace(like)
+    k = like.shape[1]
+    # One fixed start for all, so that the same question always gets the same answer.
+    start = np.random.default_rng(0).standard_normal(k)
+    vector = xp.zeros_like(like) + xp.asarray(
+        start / np.linalg.norm(start), dtype=like.dtype, device=like.device
+    )
+    basis = vector[:, None, :]
+    diagonal: list[Array] = []
+    beside: list[Array] = []
+    eps = float(xp.finfo(like.dtype).eps)
+    tolerance = max(_RESIDUAL, 8 * eps)
+    scale = xp.zeros_like(like[:, 0])
+    while True:
+        image = apply(vector)
+        diagonal.append(xp.vecdot(image, vector))
+        scale = xp.maximum(scale, diagonal[-1])
+        for _ in range(2):  # twice is enough to stay orthogonal to machine precision
+            overlaps = basis @ image[:, :, None]
+            image = image - (xp.matrix_transpose(basis) @ overlaps)[:, :, 0]
+        length = xp.sqrt(xp.vecdot(image, image))
+        # What is left after an invariant subspace was found is rounding: it must not go on.
+        length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
+        beside.append(length)
+        steps = len(diagonal)
+        if steps % _CHECK_EVERY == 0 or steps == k:
+            values, vectors = xp.linalg.eigh(_tridiagonal(diagonal, beside))
+            residual = length * xp.abs(vectors[:, -1, -1])
+            leading = values[:, -1]
+            leading = xp.where(leading > 0, leading, xp.zeros_like(leading))
+            if steps == k or bool(xp.all(residual <= tolerance * leading)):
+                return leading
+        inverse = xp.where(length > 0, 1 / xp.where(length > 0, length, 1.0), 0.0)
+        vector = image * inverse[:, None]
+        basis = xp.concat([basis, vector[:, None, :]], axis=1)
+
+
+def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
+    xp = array_namespace(diagonal[0])
+    steps = len(diagonal)
+    out = xp.zeros(
+        (diagonal[0].shape[0], steps, steps), dtype=diagonal[0].dtype, device=diagonal[0].device
+    )
+    for j in range(steps):
+        out[:, j, j] = diagonal[j]
+        if j + 1 < steps:
+            out[:, j, j + 1] = beside[j]
+            out[:, j + 1, j] = beside[j]
+    return out
+
+
+def inverse_diagonal(matrices: Array) -> Array:
+    """Return the diagonal of each inverse, ``(m, k)``; infinite where a matrix is singular."""
+    xp = array_namespace(matrices)
+    # Scaled to a unit diagonal, so that different units do not look like a lack of information.
+    size = xp.sqrt(xp.linalg.diagonal(matrices))
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    values, vectors = xp.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
+    floor = 64 * values.shape[1] * float(xp.finfo(values.dtype).eps) * values[:, -1:]
+    regular = xp.all(values > floor, axis=1)
+    safe = xp.where(values > floor, values, xp.ones_like(values))
+    diagonal = xp.sum(vectors * vectors / safe[:, None, :], axis=2) * scale * scale
+    return xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+
+
+def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
+    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
+
+    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
+    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
+    are independent at all, the diagonal is infinite.
+    """
+    xp = array_namespace(J)
+    _, P, k = J.shape
+    size = xp.sqrt(xp.sum(J * J, axis=1))
+    if k > P:
+        infinite = xp.full_like(size, float("inf"))
+        return infinite, xp.zeros_like(size)
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    _, values, rows = xp.linalg.svd(J * scale[:, None, :], full_matrices=False)
+    rounding = 8 * k * float(xp.finfo(J.dtype).eps)
+    off = (accuracy + rounding) * values[:, 0]
+    regular = values[:, -1] > _UNSURE * off
+    safe = xp.where(regular[:, None], values, xp.ones_like(values))
+    diagonal = xp.sum((rows / safe[:, :, None]) ** 2, axis=1) * scale * scale
+    error = 2 * off / xp.where(regular, values[:, -1], xp.ones_like(off))
+    diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+    error = xp.where(regular, error, xp.zeros_like(error))
+    return diagonal, xp.zeros_like(diagonal) + error[:, None]

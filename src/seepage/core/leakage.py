@@ -24,14 +24,23 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import SUMS_HELD, Refits, Release, ReleaseJacobian
+from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import ALARMING, Result
+from seepage.core.risk_views import Guess, Membership, Prior, guess, membership, within
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_length
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -42,11 +51,10 @@ else:
 
     PerRecord = TypeVar("PerRecord")
 
-Array = Any
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
-_FREE = 1 << 18  # numbers of a release about a table up to which a law is checked besides
+_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked besides
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -73,7 +81,7 @@ class Leakage(Generic[PerRecord]):
 
     def __init__(
         self,
-        release: Release,
+        release: MeasuredRelease,
         source: RowSource,
         noise: tuple[Noise, ...],
         attributes: Attributes,
@@ -248,6 +256,118 @@ class Leakage(Generic[PerRecord]):
         position = int(row_positions([row], len(self.source))[0])
         ask = partial(_information, release=self.release, unknowns=unknowns, row=position)
         return self.source.total(ask, "one record")[0]
+
+    # Risks --------------------------------------------------------------------------------------
+
+    def membership(
+        self,
+        rows: Any = None,
+        *,
+        groups: Any = None,
+        exact: bool = False,
+        refit: Callable[[np.ndarray], Any] | None = None,
+    ) -> Membership:
+        """Return how well anybody can tell that a record was in the data: for every record μ.
+
+        The adversary knows all other records, and may be biased or not. Linear models are exact in
+        closed form; logistic and Poisson models by a certified expansion, with the most exposed and
+        the least certain records refitted; softmax and families without a constant of
+        self-concordance by refits.
+
+        Parameters
+        ----------
+        rows
+            The records, by position or as a mask; all of them where not given.
+        groups
+            The group of every record: all records of a group leave together.
+        exact
+            Refit for every record, however many there are.
+        refit
+            Makes the whole release anew: called with the positions of the records that stay, it
+            returns the numbers that would be released, scaling and all. Without it, what
+            ``mu.assumptions`` of the result names is held fixed.
+
+        Examples
+        --------
+        >>> import numpy as np, seepage as sp
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((100, 3))
+        >>> y = (X[:, 0] + rng.standard_normal(100) > 0).astype(int)
+        >>> model = sp.glm.LogisticRegression(l2=1e-2).fit(X, y)
+        >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+        >>> leak.membership()
+        <100 records: membership, exact: told right ...
+        """
+        if groups is None:
+            return membership(self, self._asked(rows), None, exact, refit)
+        if rows is not None:
+            raise InputError("Groups leave together, all of their records; rows= is for records.")
+        labels = _sortable(group_labels(groups, self.source))
+        known, inverse = np.unique(labels, return_inverse=True)
+        sets = [np.flatnonzero(inverse == k) for k in range(len(known))]
+        return membership(self, np.arange(len(self.source)), (known, sets), exact, refit)
+
+    def guess(
+        self,
+        column: str | int | None = None,
+        prior: Prior = "frequencies",
+        *,
+        rows: Any = None,
+        exact: bool = False,
+        precision: float = 1e-5,
+    ) -> Guess:
+        """Return how often the best guess of a category or class is right, for every record.
+
+        The adversary knows everything else, all other records and the rest of this one; the guess
+        is Bayes-optimal, and what it would be worth without the release stands beside it.
+
+        Parameters
+        ----------
+        column
+            The category (a column, or an attribute of one-hot columns); the label where not given.
+        prior
+            What is believed before the release: ``"equal"`` of all levels, their ``"frequencies"``
+            in the table, what the ``"model"`` fitted without this record predicts, or
+            probabilities, one for each level, for all records or for each.
+        rows, exact
+            As for :meth:`membership`.
+        precision
+            The error to aim for with more than three levels, where the integral has no closed form.
+        """
+        return guess(self, column, prior, self._asked(rows), exact, precision)
+
+    def within(
+        self,
+        column: str | int | None,
+        tolerance: float,
+        prior: Prior = "frequencies",
+        *,
+        values: Any = None,
+        rows: Any = None,
+        exact: bool = False,
+    ) -> Guess:
+        """Return how often the best guess of a number is right to within a tolerance.
+
+        Parameters
+        ----------
+        column
+            The column, or ``None`` for a label that is a number.
+        tolerance
+            How far off a guess may be, in the unit of the column.
+        prior
+            ``"equal"`` over the column's range, the ``"frequencies"`` of its values, what the
+            ``"model"`` makes of them, or a probability for each of ``values``.
+        values
+            The values that the number may have; those of the table where not given (its quantiles,
+            where there are many), or a grid over their range.
+        rows, exact
+            As for :meth:`membership`.
+        """
+        return within(self, column, tolerance, prior, values, self._asked(rows), exact)
+
+    def _asked(self, rows: Any) -> np.ndarray:
+        self._check_in_memory("the records one by one")
+        return row_positions(rows, len(self.source))
 
     def write_rows(
         self,
@@ -474,15 +594,19 @@ class Leakage(Generic[PerRecord]):
         if not self.source.in_memory or values.dtype == self.table.values.dtype:
             return values, accuracy
         xp, kind = array_namespace(values), self.table.values.dtype
-        rounding = float(xp.finfo(kind).eps)
-        return xp.astype(values, kind), None if accuracy is None else accuracy + rounding
+        limits, size = xp.finfo(kind), xp.abs(values)
+        beyond = (size > limits.max) | (size < limits.smallest_normal)
+        if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):
+            return values, accuracy  # which the type of the table has no room for
+        stated = None if accuracy is None else accuracy + float(limits.eps)
+        return xp.astype(values, kind), stated
 
 
 # Questions to one chunk, as functions that can be sent to whoever has it ------------------------
 
 
 def _of_each_chunk(
-    chunk: Chunk, release: Release, ask: Callable[[ReleaseJacobian], Array]
+    chunk: Chunk, release: MeasuredRelease, ask: Callable[[ReleaseJacobian], Array]
 ) -> Array:
     return ask(release.jacobian(chunk))
 
@@ -512,11 +636,14 @@ def _with_accuracy(
         return traces / count, accuracy
     if question == "cramer_rao_cells":
         return jacobian.inverses(unknowns)
-    values = _of_each_record(jacobian, question, unknowns)
     if question == "cells":
-        return values, jacobian.cell_accuracy(values**2, unknowns)
-    squared = values**2 * (count if question == "dfil" else 1)
-    return values, jacobian.row_accuracy(squared, unknowns)
+        squared = jacobian.cell_information(unknowns)
+        return _root(squared), jacobian.cell_accuracy(squared, unknowns)
+    if question == "dfil":
+        squared = jacobian.row_traces(unknowns)
+        return _root(squared / count), jacobian.row_accuracy(squared, unknowns)
+    squared = jacobian.row_norms(unknowns)
+    return _root(squared), jacobian.row_accuracy(squared, unknowns)
 
 
 def warned(result: Result) -> Result:
@@ -532,7 +659,9 @@ def warned(result: Result) -> Result:
     return result
 
 
-def _information(chunk: Chunk, release: Release, unknowns: Unknowns, row: int) -> list[Array]:
+def _information(
+    chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, row: int
+) -> list[Array]:
     here = row - chunk.start
     if not 0 <= here < len(chunk):
         return []
@@ -571,7 +700,7 @@ class BlockAnswers(dict[Any, Any]):
 
 def _of_blocks(
     chunk: Chunk,
-    release: Release,
+    release: MeasuredRelease,
     unknowns: Unknowns,
     measure: str,
     alone: bool,
@@ -599,7 +728,7 @@ def _of_blocks(
 
 def _of_columns(
     chunk: Chunk,
-    release: Release,
+    release: MeasuredRelease,
     question: str,
     attributes: list[Unknowns],
     choose: Callable[[Chunk], dict[Any, np.ndarray]],
@@ -655,7 +784,8 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 
 def row_positions(rows: Any, count: int) -> np.ndarray:
     """Return the positions that ``rows`` names among ``count`` rows, sorted, each once."""
-    return np.unique(named_positions(rows, count))
+    positions = named_positions(rows, count)
+    return positions if rows is None else np.unique(positions)
 
 
 def named_positions(rows: Any, count: int) -> np.ndarray:
@@ -704,4 +834,6 @@ def _check_measure(measure: str) -> str:
 def _root(squared: Array) -> Array:
     """Return the root of what rounding may have left below zero."""
     xp = array_namespace(squared)
+    if squared.shape and not bool(xp.any(squared < 0)):
+        return xp.sqrt(squared)
     return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))

@@ -1,9 +1,13 @@
-"""The result people hold in their hands: numbers with an index, a kind, and what they imply."""
+"""The result people hold in their hands: numbers with an index, a kind, and what they imply.
+
+And what may be told of such numbers to others: figures on a coarse grid.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +17,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError
-from seepage.tables.source import as_numpy, build_frame
-
-Array = Any
+from seepage.tables.source import Array, as_numpy, build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 
@@ -35,6 +37,11 @@ _SYMBOLS = {
     "plis": "PLIS",
     "mse": "mean squared error",
     "std": "standard error",
+    "membership": "membership μ",
+    "advantage": "advantage",
+    "right": "probability of being right",
+    "gain": "gain in probability",
+    "tpr": "true positive rate",
 }
 _UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups": "groups"}
 
@@ -53,7 +60,8 @@ class Result(NDArrayOperatorsMixin):
     view
         What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``subset``, ``dataset``.
     measure
-        What they are: ``fil``, ``dfil``, or, for a bound, ``mse`` or ``std``.
+        What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
+        ``membership``, ``advantage``, ``right``, ``gain`` or ``tpr``.
     kind
         ``exact``, ``estimate``, ``bound`` or ``attack``.
     about
@@ -162,7 +170,7 @@ class Result(NDArrayOperatorsMixin):
         has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
         leaks.
         """
-        if self.measure in ("plis", "jacsens"):
+        if self.measure not in ("fil", "dfil", "mse", "std"):
             raise InputError(
                 f"{_SYMBOLS[self.measure]} bounds no adversary's error; take the FIL or dFIL."
             )
@@ -251,3 +259,47 @@ class Result(NDArrayOperatorsMixin):
 
 def _singular(view: str) -> str:
     return {"rows": "row", "columns": "attribute", "groups": "group"}.get(view, view)
+
+
+# The coarse public grid on which figures that depend on the data may be told -------------------
+#
+# A figure on the grid does not move with small changes of a record, so its Fisher information is
+# zero almost everywhere; it takes one of a few values, and the mutual information with the data is
+# at most the logarithm of their number. It is *not* hidden from finite changes: who knows all other
+# records learns something for certain where the figure with and without a record are different
+# points.
+
+GRID = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # points of a decade
+_ROUNDING = 1e-9  # a number this close above a point is taken for the point
+
+
+def round_up(value: float, grid: Sequence[float] = GRID) -> float:
+    """Return the least point of the grid that is not below a positive number.
+
+    >>> round_up(0.0213), round_up(3.0), round_up(712)
+    (0.03, 3.0, 1000.0)
+    """
+    decade = math.floor(math.log10(value)) - 1
+    points = (float(f"{step:g}e{k}") for k in range(decade, decade + 4) for step in grid)
+    return next(point for point in points if point >= value * (1 - _ROUNDING))
+
+
+def round_down(value: float, grid: Sequence[float] = GRID) -> float:
+    """Return the largest point of the grid that is not above a positive number.
+
+    >>> round_down(0.0213), round_down(569, (1.0, 2.0, 5.0))
+    (0.02, 500.0)
+    """
+    decade = math.floor(math.log10(value)) + 1
+    steps = sorted(grid, reverse=True)
+    points = (float(f"{step:g}e{k}") for k in range(decade, decade - 4, -1) for step in steps)
+    return next(point for point in points if point <= value * (1 + _ROUNDING))
+
+
+def round_to_multiple(value: float, step: float) -> float:
+    """Return the multiple of a step that is nearest to a number.
+
+    >>> round_to_multiple(28.4, 5.0)
+    30.0
+    """
+    return round(value / step) * step

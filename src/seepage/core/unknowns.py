@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError, nearest
-from seepage.tables.source import Chunk, RowSource
-
-Array = Any
+from seepage.tables.source import Array, Chunk, RowSource
 
 
 @dataclass(frozen=True, eq=False)

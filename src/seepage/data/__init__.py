@@ -2,7 +2,7 @@
 
 For the demo, the papers and the tests: nothing that measures needs this room. ``registry`` says
 what there is, ``obtain`` and ``download`` bring it here, ``readers`` know the file formats,
-``tables``, ``images`` and ``faces`` load the sets, and ``prepare`` makes learning problems of them.
+``loaders`` load the sets, and ``prepare`` makes learning problems of them.
 Everything is imported on first use, so that ``import seepage.data`` costs next to nothing.
 """
 
@@ -13,42 +13,27 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.data.faces import load_celeba, load_lfw, load_pubfig
-    from seepage.data.images import load_cifar10, load_mnist, load_pneumoniamnist
-    from seepage.data.obtain import fetch, locate
-    from seepage.data.prepare import (
-        adult_one_hot,
-        iwpc_one_hot,
-        two_class_pca,
-        two_class_pixels,
-    )
-    from seepage.data.registry import DATA_SETS
-    from seepage.data.structures import Faces, Images, ImageSet, Problem, Records, Tabular
-    from seepage.data.tables import load_adult, load_bundled, load_iwpc
-
-__all__ = [
-    "DATA_SETS",
-    "Faces",
-    "ImageSet",
-    "Images",
-    "Problem",
-    "Records",
-    "Tabular",
-    "adult_one_hot",
-    "fetch",
-    "iwpc_one_hot",
-    "load_adult",
-    "load_bundled",
-    "load_celeba",
-    "load_cifar10",
-    "load_iwpc",
-    "load_lfw",
-    "load_mnist",
-    "load_pneumoniamnist",
-    "load_pubfig",
-    "locate",
-    "two_class_pca",
-    "two_class_pixels",
-]
+    from seepage.data.loaders import load_adult as load_adult
+    from seepage.data.loaders import load_bundled as load_bundled
+    from seepage.data.loaders import load_celeba as load_celeba
+    from seepage.data.loaders import load_cifar10 as load_cifar10
+    from seepage.data.loaders import load_iwpc as load_iwpc
+    from seepage.data.loaders import load_lfw as load_lfw
+    from seepage.data.loaders import load_mnist as load_mnist
+    from seepage.data.loaders import load_pneumoniamnist as load_pneumoniamnist
+    from seepage.data.loaders import load_pubfig as load_pubfig
+    from seepage.data.obtain import fetch as fetch
+    from seepage.data.obtain import locate as locate
+    from seepage.data.prepare import adult_one_hot as adult_one_hot
+    from seepage.data.prepare import iwpc_one_hot as iwpc_one_hot
+    from seepage.data.prepare import two_class_pca as two_class_pca
+    from seepage.data.prepare import two_class_pixels as two_class_pixels
+    from seepage.data.registry import DATA_SETS as DATA_SETS
+    from seepage.data.structures import Faces as Faces
+    from seepage.data.structures import Images as Images
+    from seepage.data.structures import ImageSet as ImageSet
+    from seepage.data.structures import Problem as Problem
+    from seepage.data.structures import Records as Records
+    from seepage.data.structures import Tabular as Tabular
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

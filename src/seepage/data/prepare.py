@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from seepage.data.loaders import ADULT_COLUMNS, ADULT_CONTINUOUS, IWPC_NOMINAL, Adult
 from seepage.data.structures import Images, ImageSet, Problem, Records
-from seepage.data.tables import ADULT_COLUMNS, ADULT_CONTINUOUS, IWPC_NOMINAL, Adult
 from seepage.errors import InputError
 
 Matrix = NDArray[np.float64]

@@ -1,29 +1,29 @@
 """Generalized linear models: their losses, their fits, and what releasing them leaks.
 
-From the bottom up: ``losses``, ``fitting`` (objectives and minimisers), ``estimators``,
-``adapters`` (models of other libraries), ``jacobian`` (the closed forms of a release's Jacobian)
-and ``reweighting``; ``leakage`` is the door. Everything that knows the shape of a GLM belongs here,
-and nothing that would do for any release.
+From the bottom up: ``inputs`` (what callers hand in), ``losses``, ``fitting`` (objectives and
+minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
+libraries), ``jacobian`` (the closed forms of a release's Jacobian) and ``reweighting``; ``leakage``
+is the door. Everything that knows the shape of a GLM belongs here, and nothing that would do for
+any release.
 """
 
-from seepage.glm.estimators.classifiers import LogisticRegression, SoftmaxRegression
-from seepage.glm.estimators.regressors import (
-    GeneralizedLinearRegression,
-    LinearRegression,
-    PoissonRegression,
-)
-from seepage.glm.losses.families import Family, get_family, register_family
-from seepage.glm.reweighting.reweight import Reweighting, reweight
+from __future__ import annotations
 
-__all__ = [
-    "Family",
-    "GeneralizedLinearRegression",
-    "LinearRegression",
-    "LogisticRegression",
-    "PoissonRegression",
-    "Reweighting",
-    "SoftmaxRegression",
-    "get_family",
-    "register_family",
-    "reweight",
-]
+from typing import TYPE_CHECKING
+
+from seepage.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seepage.glm.estimators import GeneralizedLinearRegression as GeneralizedLinearRegression
+    from seepage.glm.estimators import LinearRegression as LinearRegression
+    from seepage.glm.estimators import LogisticRegression as LogisticRegression
+    from seepage.glm.estimators import PoissonRegression as PoissonRegression
+    from seepage.glm.estimators import SoftmaxRegression as SoftmaxRegression
+    from seepage.glm.losses import Family as Family
+    from seepage.glm.losses import get_family as get_family
+    from seepage.glm.losses import register_family as register_family
+    from seepage.glm.reweighting.reweight import Reweighting as Reweighting
+    from seepage.glm.reweighting.reweight import reweight as reweight
+    from seepage.glm.shaped_noise import noise_shape as noise_shape
+
+__getattr__, __dir__ = lazy_names(__name__, globals())

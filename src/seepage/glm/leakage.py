@@ -15,32 +15,37 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import Release
+from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import as_source, read_penalty
-from seepage.glm.fitting.minimiser import (
-    REFUSE,
-    OptimumSums,
-    check_columns,
-    judge_stationarity,
-    optimum_sums,
-)
-from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
+from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.inputs import as_source, read_penalty
+from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
-from seepage.glm.jacobian.optimum import MINIMAL, Optimum, optimum, plain_inverse, polished
-from seepage.glm.jacobian.whitening import Whitener, whitened, whitener_of
-from seepage.glm.losses.families import Categorical
+from seepage.glm.jacobian.optimum import (
+    MINIMAL,
+    REFUSE,
+    Optimum,
+    OptimumSums,
+    Whitener,
+    judge_stationarity,
+    optimum,
+    optimum_sums,
+    plain_inverse,
+    polished,
+    whitened,
+    whitener_of,
+)
+from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
-Array = Any
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
 
@@ -129,7 +134,7 @@ def leakage(
 
 
 @dataclass(frozen=True)
-class GLMRelease(Release):
+class GLMRelease(MeasuredRelease):
     """The parameters of a fitted GLM with noise."""
 
     # The model. Its target and weights are those of a table in memory, or of no row.
@@ -139,6 +144,8 @@ class GLMRelease(Release):
     # The Jacobian about all rows of a table in memory, or about one made-up row: what all rows have
     # in common is kept in it, and passed on to the Jacobians of the chunks
     template: GLMJacobian
+    # On the parameters; several where they were released as often
+    noise: tuple[Noise, ...]
 
     @property
     def model(self) -> FittedGLM:
@@ -156,12 +163,23 @@ class GLMRelease(Release):
             return self.template.about(chunk.X, r, a, b, fit.target)
         return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
 
-    def merged(self, other: Release) -> GLMRelease | None:
+    def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None
         template = self.template.merged(other.template)
-        return None if template is None else replace(self, template=template)
+        if template is None:
+            return None
+        return replace(self, template=template, noise=self.noise + other.noise)
+
+    def finite_changes(self) -> ChangedRecords:
+        """Return how far the parameters move when a record leaves or is another."""
+        if self.problem is not None:
+            raise InputError(
+                "What the model would be without a record needs all records in memory; these are "
+                "read in chunks. Take the rows it was fitted on into memory first."
+            )
+        return ChangedRecords(self.fit, self.template.X, self.noise)
 
 
 def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
@@ -193,7 +211,7 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
     template = _jacobian_of_rows(one, row, one.margins(row), whitener)
-    return GLMRelease(fit, problem, template)
+    return GLMRelease(fit, problem, template, (noise,))
 
 
 def _release_in_memory(
@@ -209,7 +227,7 @@ def _release_in_memory(
         X, near = _wide(X), _wide(near)
     template = _jacobian_at(found, X, near, whitener)
     template.fit = found.fit
-    return GLMRelease(found.fit, None, template)
+    return GLMRelease(found.fit, None, template, (noise,))
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:

@@ -59,7 +59,9 @@ class LayerAudit:
         The layers whose V-information is above zero beyond doubt (by the test, the number of layers
         allowed for, and by the interval, or with half of the highest estimate) and whose interval
         reaches that of the highest. That none is named does not say that none gives anything away:
-        with few groups no test can be sure.
+        with few groups no test can be sure. It is a rule about each layer by itself: what the
+        others tell without those that are named, the remedies say, and over a whole training
+        :func:`seepage.attacks.compare_remedies`.
     remedies
         The V-information of the whole update as it is, and after each remedy.
     mix
@@ -230,7 +232,8 @@ def audit_updates(
     """Audit what clients have sent, without their records: from a recording alone.
 
     How a client came to its update (one step or many, momentum, Adam, weight decay) does not
-    matter to V-information, and what it sent besides parameters is measured too. The remedies are
+    matter to V-information, and what it sent besides parameters is measured too: buffers, and
+    metrics (how many records it has, its loss) as the entry ``"client metrics"``. The remedies are
     those of :func:`audit`. Measures that need the records are refused, each by its reason.
 
     Updates are as they were recorded: nobody has seen to it that clients with and without the
@@ -284,16 +287,18 @@ def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
 ) -> tuple[PerLayer, tuple[str, ...], tuple[LayerRemedy, ...], tuple[str, ...]]:
     """Return the V-information, the layers to protect, and what remedies leave; with notes."""
-    information = v_information(recorded, property, **options)
+    sent = recorded.with_metrics()
+    information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
 
     def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
-        found = v_information(gradients[JOINED], property, **options, width=1 << 30)
+        joined = gradients.with_metrics()[JOINED]
+        found = v_information(joined, property, **options, width=1 << 30)
         ends = float(found.low[0]), float(found.high[0])
         return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
     norm = float(np.median(recorded.total_norms()))
-    drops, notes = _drops(protect, len(recorded.layers))
+    drops, notes = _drops(protect, recorded.layers)
     remedies = [
         whole("as it is", recorded),
         *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
@@ -334,17 +339,24 @@ def _refused(net: nn.Module) -> dict[str, str]:
     return {}
 
 
-def _drops(protect: Sequence[str], count: int) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return which layers to drop, each choice a remedy, and what there is to say about it."""
+def _drops(
+    protect: Sequence[str], layers: Sequence[str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return which of these layers to drop, each choice a remedy, and what to say about it.
+
+    Metrics, which are no layer, may be dropped too, but are not enough to be left.
+    """
     named, notes = tuple(protect), []
-    if named and count == 1:
-        return [], [f"{named[0]} is the only layer: without it nothing is left to send."]
+    whole = set(layers) <= set(named)
+    if whole and len(layers) == 1:
+        others: list[tuple[str, ...]] = [(name,) for name in named if name not in layers]
+        return others, [f"{layers[0]} is the only layer: without it nothing is left to send."]
     single: list[tuple[str, ...]] = []
     if len(named) <= _SINGLE:
         single = [(name,) for name in named]
     if not single and named:
         notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
-    if named and len(named) == count:
+    if whole:
         notes.append(
             "Every layer is to be protected, but without all of them nothing is left to send"
             f"{': each was dropped alone' if single else ''}."

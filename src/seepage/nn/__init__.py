@@ -10,61 +10,36 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.nn.accounting.accountant import FisherAccountant
-    from seepage.nn.accounting.joining import MergedRuns, gather_shares, join_shares, merge_runs
-    from seepage.nn.accounting.run_record import RunRecord
-    from seepage.nn.gradients.network_checks import FallbackWarning, KinkWarning
-    from seepage.nn.jacobian.engine import Engine, Step
-    from seepage.nn.measures.estimate import Estimate
-    from seepage.nn.measures.gradient_leakage import GradientLeakage, leakage
-    from seepage.nn.privacy.individual_loss import IndividualLoss
-    from seepage.nn.problem.clipping import HardClip, NoClip, SmoothClip
-    from seepage.nn.problem.views import Embedding, Input, Label
-    from seepage.nn.sampling.batch_check import SamplerWarning
-    from seepage.nn.sampling.samplers import FixedSizeSampler, PoissonSampler
-    from seepage.nn.susceptibility.comparison import Comparison
-    from seepage.nn.susceptibility.over_training import (
-        PlisOverTraining,
-        RunSusceptibility,
-        SampledBatchWarning,
-    )
-    from seepage.nn.susceptibility.plis import plis
-    from seepage.nn.susceptibility.result import Susceptibility
-    from seepage.nn.training.opacus import attach
-    from seepage.nn.training.private_sgd import PrivateSGD
-
-__all__ = [
-    "Comparison",
-    "Embedding",
-    "Engine",
-    "Estimate",
-    "FallbackWarning",
-    "FisherAccountant",
-    "FixedSizeSampler",
-    "GradientLeakage",
-    "HardClip",
-    "IndividualLoss",
-    "Input",
-    "KinkWarning",
-    "Label",
-    "MergedRuns",
-    "NoClip",
-    "PlisOverTraining",
-    "PoissonSampler",
-    "PrivateSGD",
-    "RunRecord",
-    "RunSusceptibility",
-    "SampledBatchWarning",
-    "SamplerWarning",
-    "SmoothClip",
-    "Step",
-    "Susceptibility",
-    "attach",
-    "gather_shares",
-    "join_shares",
-    "leakage",
-    "merge_runs",
-    "plis",
-]
+    from seepage.nn.accounting.accountant import FisherAccountant as FisherAccountant
+    from seepage.nn.accounting.joining import MergedRuns as MergedRuns
+    from seepage.nn.accounting.joining import gather_shares as gather_shares
+    from seepage.nn.accounting.joining import join_shares as join_shares
+    from seepage.nn.accounting.joining import merge_runs as merge_runs
+    from seepage.nn.accounting.measured_run import MeasuredRun as MeasuredRun
+    from seepage.nn.gradients.network_checks import FallbackWarning as FallbackWarning
+    from seepage.nn.gradients.network_checks import KinkWarning as KinkWarning
+    from seepage.nn.jacobian.engine import Engine as Engine
+    from seepage.nn.jacobian.engine import Step as Step
+    from seepage.nn.measures.estimate import Estimate as Estimate
+    from seepage.nn.measures.gradient_leakage import GradientLeakage as GradientLeakage
+    from seepage.nn.measures.gradient_leakage import leakage as leakage
+    from seepage.nn.privacy.individual_loss import IndividualLoss as IndividualLoss
+    from seepage.nn.problem.clipping import HardClip as HardClip
+    from seepage.nn.problem.clipping import NoClip as NoClip
+    from seepage.nn.problem.clipping import SmoothClip as SmoothClip
+    from seepage.nn.problem.views import Embedding as Embedding
+    from seepage.nn.problem.views import Input as Input
+    from seepage.nn.problem.views import Label as Label
+    from seepage.nn.sampling.batch_check import SamplerWarning as SamplerWarning
+    from seepage.nn.sampling.samplers import FixedSizeSampler as FixedSizeSampler
+    from seepage.nn.sampling.samplers import PoissonSampler as PoissonSampler
+    from seepage.nn.susceptibility.comparison import Comparison as Comparison
+    from seepage.nn.susceptibility.over_training import PlisOverTraining as PlisOverTraining
+    from seepage.nn.susceptibility.over_training import RunSusceptibility as RunSusceptibility
+    from seepage.nn.susceptibility.over_training import SampledBatchWarning as SampledBatchWarning
+    from seepage.nn.susceptibility.plis import Susceptibility as Susceptibility
+    from seepage.nn.susceptibility.plis import plis as plis
+    from seepage.nn.training.opacus import attach as attach
+    from seepage.nn.training.private_sgd import PrivateSGD as PrivateSGD
 
 __getattr__, __dir__ = lazy_names(__name__, globals(), needs_torch=True)

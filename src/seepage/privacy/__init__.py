@@ -5,33 +5,28 @@
 move a fitted model, and so what noise on its parameters promises.
 """
 
-from seepage.privacy.gaussian_mechanism import analytic_gaussian_sigma, classic_gaussian_sigma
-from seepage.privacy.sensitivity import (
-    Sensitivity,
-    clip_rows,
-    epsilon_printed_in_paper_004,
-    output_perturbation,
-    output_sensitivity,
-)
-from seepage.privacy.statements import (
-    DifferentialPrivacy,
-    GaussianDP,
-    PrivacyStatement,
-    RenyiDP,
-    renyi_of_event,
-)
+from __future__ import annotations
 
-__all__ = [
-    "DifferentialPrivacy",
-    "GaussianDP",
-    "PrivacyStatement",
-    "RenyiDP",
-    "Sensitivity",
-    "analytic_gaussian_sigma",
-    "classic_gaussian_sigma",
-    "clip_rows",
-    "epsilon_printed_in_paper_004",
-    "output_perturbation",
-    "output_sensitivity",
-    "renyi_of_event",
-]
+from typing import TYPE_CHECKING
+
+from seepage.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from seepage.privacy.gaussian_mechanism import (
+        analytic_gaussian_sigma as analytic_gaussian_sigma,
+    )
+    from seepage.privacy.gaussian_mechanism import classic_gaussian_sigma as classic_gaussian_sigma
+    from seepage.privacy.sensitivity import Sensitivity as Sensitivity
+    from seepage.privacy.sensitivity import clip_rows as clip_rows
+    from seepage.privacy.sensitivity import (
+        epsilon_printed_in_paper_004 as epsilon_printed_in_paper_004,
+    )
+    from seepage.privacy.sensitivity import output_perturbation as output_perturbation
+    from seepage.privacy.sensitivity import output_sensitivity as output_sensitivity
+    from seepage.privacy.statements import DifferentialPrivacy as DifferentialPrivacy
+    from seepage.privacy.statements import GaussianDP as GaussianDP
+    from seepage.privacy.statements import PrivacyStatement as PrivacyStatement
+    from seepage.privacy.statements import RenyiDP as RenyiDP
+    from seepage.privacy.statements import renyi_of_event as renyi_of_event
+
+__getattr__, __dir__ = lazy_names(__name__, globals())

@@ -31,12 +31,10 @@ from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
 from seepage.support.number_check import check_positive
-from seepage.tables.source import Chunk, as_numpy, read_table
-
-Array = Any
+from seepage.tables.source import Array, Chunk, as_numpy, read_table
 
 _LABELLED = ("gaussian", "poisson")  # families whose slope grows with the label
 _FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guarantee for other data."

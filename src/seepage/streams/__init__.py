@@ -1,7 +1,7 @@
 """Sources larger than memory: records that come in chunks, from Parquet files or a Dask cluster.
 
 Both give what :class:`~seepage.tables.source.RowSource` asks for and nothing else; what is asked of
-the chunks is not known here.
+the chunks is not known here. What callers hand in becomes a source in ``glm.inputs``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seepage.streams.disk.source import ParquetRows, parquet
-    from seepage.tables.source import Chunk, RowSource
-
-__all__ = ["Chunk", "ParquetRows", "RowSource", "parquet"]
+    from seepage.streams.disk.source import ParquetRows as ParquetRows
+    from seepage.streams.disk.source import parquet as parquet
+    from seepage.tables.source import Chunk as Chunk
+    from seepage.tables.source import RowSource as RowSource
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

@@ -69,7 +69,7 @@ def by_rows(
     use all cores already.
     """
     pieces = row_slices(rows, width, chunk=chunk, what=what)
-    if threads and usable_cores() > 1:
+    if threads and rows * width > chunk and usable_cores() > 1:
         with ThreadPoolExecutor(usable_cores()) as pool:
             parts = list(pool.map(function, pieces))
     else:

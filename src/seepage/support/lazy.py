@@ -13,22 +13,15 @@ from typing import Any
 def lazy_names(
     package: str, known: dict[str, Any], needs_torch: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+    """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
-    What the package imports under ``if TYPE_CHECKING:`` is what it offers: type checkers follow
-    those lines, and this function reads the home of every public name from them, so that no
-    second list of homes has to agree with them.
-
-    Parameters
-    ----------
-    package
-        Its name.
-    known
-        The package's ``globals()``: a name stays there once it was used.
-    needs_torch
-        Whether nothing in it works without torch.
+    What the package imports under ``if TYPE_CHECKING:`` is what it offers, a line for each public
+    name: type checkers follow those lines (and ``as`` tells them that the name is handed on), and
+    this function reads the home of every name from them, so that no second list has to agree with
+    them. ``known`` are the package's ``globals()``: a name stays there once it was used.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
+    known["__all__"] = sorted(name for name in homes if not name.startswith("_"))
 
     def look_up(name: str) -> Any:
         if name not in homes:

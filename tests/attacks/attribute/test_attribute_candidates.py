@@ -10,7 +10,7 @@ from seepage.attacks import WhiteBox
 from seepage.attacks.attribute import candidate_models
 from seepage.attacks.attribute.candidate_models import ThirdDerivatives
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.families import bernoulli
+from seepage.glm.losses import bernoulli
 
 
 def _white(setting):

@@ -228,3 +228,12 @@ def test_the_two_zeros_of_floating_point_are_one_level():
     block = found.X[:, found.positions()["code"]]
     np.testing.assert_array_equal(block, np.stack([codes == 0, codes == 2.5], axis=1))
     assert set(found.groups["code"]) == {"0", "2.5"}
+
+
+def test_values_of_few_records_are_counted():
+    jobs = ["baker"] * 15 + ["judge"] * 3 + ["smith"] * 12 + ["queen"]
+    table = pa.table({"job": jobs, "y": np.arange(31.0) ** 1.5})
+    said = " ".join(encode(table, plan_columns(table, "y")).steps)
+    assert "'job' (2 of 4, 1 of a single record)" in said
+    common = pa.table({"job": ["baker"] * 15 + ["smith"] * 16, "y": np.arange(31.0) ** 1.5})
+    assert "would leave" not in " ".join(encode(common, plan_columns(common, "y")).steps)

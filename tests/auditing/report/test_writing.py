@@ -16,6 +16,7 @@ import pytest
 from factory import changed, make_audit, make_gated, make_hostile
 from jinja2 import UndefinedError
 
+from coarse import point_above
 from seepage.auditing.report import page, summarise, to_json, write_report, writing
 from seepage.auditing.report.writing import record_table, write_card
 from seepage.errors import InputError
@@ -114,8 +115,8 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         real(text, file)
 
-    real = writing._write_text
-    monkeypatch.setattr(writing, "_write_text", interrupted)
+    real = writing.write_text
+    monkeypatch.setattr(writing, "write_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(make_audit(), tmp_path)
     assert listing(tmp_path) == set()
@@ -183,6 +184,21 @@ def test_the_card_names_no_record_and_no_value():
     assert "8128" not in card
     assert "--max-eta 0.5: not met" in card
     assert "logistic regression of “readmitted”" in card
+
+
+def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
+    audit = make_audit()
+    card = write_card(audit)
+    assert f"η of a record: at most {point_above(audit.eta.max()):g}," in card
+    assert f"at most {point_above(np.median(audit.eta)):g}." in card
+    assert "fitted to 500 records or more" in card
+    assert "569" not in card
+    grouping = audit.groupings[0]
+    small = replace(grouping.groups[0], label="only-two", count=2, mean_eta=1e6)
+    audit = make_audit(groupings=(replace(grouping, groups=(*grouping.groups, small)),))
+    assert "only-two" not in write_card(audit)
+    alone = replace(grouping, groups=(small, grouping.groups[0]))
+    assert "**Groups.**" not in write_card(make_audit(groupings=(alone,)))
 
 
 def test_the_card_escapes_names():

@@ -19,9 +19,9 @@ from seepage.glm import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.minimiser import check_stationarity
-from seepage.glm.losses.families import Categorical
+from seepage.glm.adapters import describe
+from seepage.glm.jacobian.optimum import check_stationarity
+from seepage.glm.losses import Categorical
 from seepage.tables.source import read_table
 
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from seepage.glm.fitting.objective import (
     stacked_r,
     weighted_gram,
 )
-from seepage.glm.losses.families import Categorical, bernoulli, gaussian, poisson
+from seepage.glm.losses import Categorical, bernoulli, gaussian, poisson
 
 NAMES = tuple("abcdefghij")
 

@@ -9,11 +9,11 @@ from sklearn import linear_model
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.preprocessing import scale
 
-from seepage.errors import InputError, NotTheMinimiserError
+from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
 from seepage.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
-from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.minimiser import NotConvergedWarning, check_stationarity
+from seepage.glm.adapters import describe
 from seepage.glm.fitting.objective import Objective
+from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.tables.source import read_table
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -95,7 +95,7 @@ def test_large_intercept_does_not_hide_a_wrong_penalty():
         check(theirs, X, target)
 
 
-@pytest.mark.filterwarnings("ignore::seepage.glm.fitting.minimiser.NotConvergedWarning")
+@pytest.mark.filterwarnings("ignore::seepage.errors.NotConvergedWarning")
 @pytest.mark.parametrize(
     ("estimator", "y"),
     [
@@ -117,7 +117,7 @@ def test_given_hessian_gives_the_same_step(estimator, y):
     assert 1e-7 < given < 2e-3
 
 
-@pytest.mark.filterwarnings("ignore::seepage.glm.fitting.minimiser.NotConvergedWarning")
+@pytest.mark.filterwarnings("ignore::seepage.errors.NotConvergedWarning")
 @pytest.mark.parametrize("factor", [1 + 1e-7, 1 + 1e-4, 1.5])
 def test_step_is_the_relative_distance(factor):
     """A quadratic's Newton step leads from (1 + ε)w back to w: ε/(1 + ε) of the coefficients."""

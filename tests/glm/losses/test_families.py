@@ -8,11 +8,15 @@ import torch
 
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
-from seepage.glm import Family, GeneralizedLinearRegression, register_family
-from seepage.glm.losses import derivative_check as checking
-from seepage.glm.losses import families
-from seepage.glm.losses.derivative_check import probe_points
-from seepage.glm.losses.families import Categorical, bernoulli, gaussian, get_family, poisson
+from seepage.glm import Family, GeneralizedLinearRegression, losses, register_family
+from seepage.glm.losses import (
+    Categorical,
+    bernoulli,
+    gaussian,
+    get_family,
+    poisson,
+    probe_points,
+)
 
 BUILT_IN = [gaussian, bernoulli, poisson]
 
@@ -34,8 +38,8 @@ def pseudo_huber():
 
 @pytest.fixture
 def registry(monkeypatch):
-    known = dict(families._registry)
-    monkeypatch.setattr(families, "_registry", known)
+    known = dict(losses._registry)
+    monkeypatch.setattr(losses, "_registry", known)
     return known
 
 
@@ -43,13 +47,13 @@ def registry(monkeypatch):
 def method(request, monkeypatch):
     """Both ways to check a derivative; the second is taken where torch is missing."""
     if request.param == "differences":
-        monkeypatch.setattr(checking, "find_spec", lambda name: None)
+        monkeypatch.setattr(losses, "find_spec", lambda name: None)
     return request.param
 
 
 @pytest.mark.parametrize("family", [*BUILT_IN, pseudo_huber()], ids=lambda f: f.name)
 def test_stated_derivatives_are_right(family, method):
-    checking.check_derivatives(family)
+    losses.check_derivatives(family)
 
 
 @pytest.mark.parametrize("name", ["slope", "curvature", "label_slope"])
@@ -58,12 +62,12 @@ def test_wrong_derivative_is_named(family, name, method):
     right = getattr(family, name)
     wrong = replace(family, **{name: lambda m, y: right(m, y) + 1e-4})
     with pytest.raises(InputError, match=rf"^{name} of family .*off by 0.0001\)"):
-        checking.check_derivatives(wrong)
+        losses.check_derivatives(wrong)
 
 
 def test_derivative_that_is_not_a_number_is_refused(method):
     with pytest.raises(InputError, match="slope of family"):
-        checking.check_derivatives(replace(gaussian, slope=lambda m, y: m * np.nan))
+        losses.check_derivatives(replace(gaussian, slope=lambda m, y: m * np.nan))
 
 
 def test_concave_loss_is_refused(method):
@@ -76,7 +80,7 @@ def test_concave_loss_is_refused(method):
         mean=lambda m: m,
     )
     with pytest.raises(InputError, match="curvature of family 'concave' is negative"):
-        checking.check_derivatives(concave)
+        losses.check_derivatives(concave)
 
 
 def test_loss_linear_in_the_margin_has_no_curvature(method):
@@ -88,14 +92,14 @@ def test_loss_linear_in_the_margin_has_no_curvature(method):
         label_slope=lambda m, y: 0 * m,
         mean=lambda m: m,
     )
-    checking.check_derivatives(perceptron)
+    losses.check_derivatives(perceptron)
 
 
 def test_extrapolated_differences_agree_with_torch():
     for family in BUILT_IN:
         margins, labels = probe_points(family)
-        rough = checking._by_differences(family, margins, labels)
-        exact = checking._by_torch(family, margins, labels)
+        rough = losses._by_differences(family, margins, labels)
+        exact = losses._by_torch(family, margins, labels)
         for name, values in exact.items():
             np.testing.assert_allclose(rough[name], values, atol=1e-10)
 

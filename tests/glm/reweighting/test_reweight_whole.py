@@ -15,9 +15,9 @@ from seepage.glm import (
     SoftmaxRegression,
     reweight,
 )
-from seepage.glm.losses import derivative_check
-from seepage.glm.losses.families import bernoulli
+from seepage.glm.losses import bernoulli
 from seepage.glm.reweighting import whole_procedure
+from seepage.nn.jacobian import derivative_check
 
 N, D = 22, 3
 STEP = 1e-4

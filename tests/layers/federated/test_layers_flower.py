@@ -24,8 +24,8 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from grids import InProcess
 
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, LayerGradients, record_updates, v_information
@@ -45,31 +45,6 @@ def apps(monkeypatch):
     from loopback import clients, server
 
     return SimpleNamespace(clients=clients, server=server)
-
-
-class InProcess(Grid):
-    """Carries messages to clients in this process."""
-
-    def __init__(self, client, nodes):
-        self.client, self.nodes = client, nodes
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return [self._answer(message) for message in messages]
-
-    def _answer(self, message):
-        node = message.metadata.dst_node_id
-        context = Context(1, node, {"partition-id": self.nodes[node]}, RecordDict(), {})
-        return self.client(message, context)
-
-    def set_run(self, *args, **kwargs): ...
-    @property
-    def run(self): ...
-    def create_message(self, *args, **kwargs): ...
-    def push_messages(self, messages): ...
-    def pull_messages(self, message_ids): ...
 
 
 def start(apps, recorder, rounds=3, client=None, nodes=NODES):
@@ -107,6 +82,26 @@ def test_updates_are_what_the_clients_moved_by(apps, tmp_path):
     np.testing.assert_array_equal(found["0"], seen["0"])
     assert columns["node"].tolist() == recorder.nodes
     assert stat.S_IMODE((tmp_path / "updates.npz").stat().st_mode) == 0o600
+
+
+def test_metrics_that_clients_send_are_recorded(apps, tmp_path):
+    on_server = UpdateRecorder(apps.server.network(), tmp_path / "updates.safetensors")
+    own = UpdateRecorder(apps.server.network())
+    client = ClientApp(mods=[recording_mod(own)])
+
+    @client.train()
+    def train(message, context):
+        reply = apps.clients.train(message, context)
+        reply.content["metrics"]["loss"] = [0.5, 0.25]
+        return reply
+
+    start(apps, on_server, client=client)
+    for seen in (load_gradients(tmp_path / "updates.safetensors")[0], own.gradients()):
+        assert {k: v.tolist() for k, v in seen.metrics.items()} == {
+            "num-examples": [64.0] * 6,
+            "loss[0]": [0.5] * 6,
+            "loss[1]": [0.25] * 6,
+        }
 
 
 def test_a_recording_goes_on_where_it_stopped(apps, tmp_path):

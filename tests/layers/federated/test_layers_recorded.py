@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from seepage.layers import (
     simulate,
 )
 from seepage.layers.federated.gradients import joined, load_gradients, save_gradients
+from seepage.layers.federated.sent_names import with_own_names
 
 
 def network():
@@ -161,6 +164,49 @@ def test_recordings_know_whose_they_are(tmp_path):
         record_gradients(net, "cross_entropy", [(x, y)] * 2, nodes=[7])
 
 
+@pytest.mark.parametrize("name", ["seen.npz", "seen.safetensors"])
+def test_everything_recorded_comes_back_from_a_file(tmp_path, name):
+    draw = np.random.default_rng(0)
+    whole = replace(
+        LayerGradients.of({"fc1": draw.standard_normal((4, 3)), "fc2": np.ones((4, 9))}, width=5),
+        nodes=np.array(["0+1", "2+3", "0+1", "2+3"]),
+        rounds=np.array([1, 1, 2, 2]),
+        metrics={"z": np.array([1.0, 2.0, np.nan, 4.0]), "a": np.zeros(4)},
+    )
+    save_gradients(whole, tmp_path / name, age=np.arange(4))
+    found, columns = load_gradients(tmp_path / name)
+    whole.check_same_projection(found)
+    for layer in whole:
+        np.testing.assert_array_equal(found[layer], whole[layer])
+    assert found.nodes.tolist() == whole.nodes.tolist()
+    assert found.rounds.tolist() == whole.rounds.tolist()
+    assert list(found.metrics) == ["z", "a"]
+    np.testing.assert_array_equal(found.metrics["z"], whole.metrics["z"])
+    assert columns["age"].tolist() == [0, 1, 2, 3]
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_metrics_are_an_entry_that_clipping_does_not_reach():
+    seen = replace(
+        LayerGradients.of({"fc": np.full((3, 4), 5.0)}),
+        metrics={"loss": np.array([7.0, 8.0, np.nan])},
+    )
+    clipped = seen.clipped(1.0).with_metrics()
+    assert clipped.layers == ("fc", "client metrics")
+    np.testing.assert_allclose(np.linalg.norm(clipped["fc"], axis=1), 1.0)
+    assert clipped["client metrics"].tolist() == [[7, 1], [8, 1], [0, 0]]
+    assert seen.rows([0]).metrics["loss"].tolist() == [7.0]
+    assert seen.without("client metrics").with_metrics().layers == ("fc",)
+    with pytest.raises(InputError, match="stands for what is sent along"):
+        replace(seen, blocks={"client metrics": seen["fc"]})
+
+
+def test_a_metric_that_some_did_not_send_is_missing_there():
+    one = LayerGradients.of({"fc": np.ones((2, 3))})
+    both = joined([replace(one, metrics={"loss": np.array([1.0, 2.0])}), one])
+    np.testing.assert_array_equal(both.metrics["loss"], [1.0, 2.0, np.nan, np.nan])
+
+
 def test_no_damaged_recording_is_read_in_silence(tmp_path):
     path, rng = tmp_path / "seen.npz", np.random.default_rng(1)
     save_gradients(LayerGradients.of({"a": rng.normal(size=(6, 5))}), path, client=np.arange(6))
@@ -200,3 +246,42 @@ def test_a_recording_whose_parts_do_not_belong_together_is_refused(tmp_path, cha
     np.savez(path, **arrays)
     with pytest.raises(InputError, match=complaint):
         load_gradients(path)
+
+
+class Adapted(nn.Module):
+    """Names its adapters as peft does."""
+
+    def __init__(self):
+        super().__init__()
+        self.peft_config = {"default": None}
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(3, 2, bias=False)})
+        self.head = nn.ModuleDict({"modules_to_save": nn.ModuleDict({"default": nn.Linear(2, 1)})})
+
+
+@pytest.mark.parametrize(
+    ("net", "sent", "own"),
+    [
+        (nn.BatchNorm1d(2), ["weight", "extra"], ["weight", "extra"]),
+        (nn.BatchNorm1d(2), ["0", "1"], ["weight", "bias"]),
+        (
+            nn.BatchNorm1d(2),
+            ["0", "1", "2", "3", "4"],
+            ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"],
+        ),
+        (nn.BatchNorm1d(2), ["0", "1", "2"], ["0", "1", "2"]),
+        (nn.Linear(2, 2), ["_module.weight", "_module.bias"], ["weight", "bias"]),
+        (nn.Linear(2, 2), ["module._orig_mod.weight"], ["weight"]),
+        (
+            Adapted(),
+            ["lora_A.weight", "head.weight", "head.bias"],
+            [
+                "lora_A.default.weight",
+                "head.modules_to_save.default.weight",
+                "head.modules_to_save.default.bias",
+            ],
+        ),
+    ],
+)
+def test_names_that_tools_give_are_the_networks_own(net, sent, own):
+    found = with_own_names(net, {name: k for k, name in enumerate(sent)})
+    assert found == {name: k for k, name in enumerate(own)}

@@ -114,6 +114,30 @@ def test_one_step_of_linear_regression_is_the_formula():
     assert torch.allclose(bound, torch.trace(torch.linalg.inv(J.T @ J)) / 3, rtol=1e-8)
 
 
+def test_a_record_that_is_replaced_is_trained_on_again():
+    options, optimiser = CASES["batches, momentum and weight decay"]
+    training = sp.layers.LocalTraining(**options, seed=3)
+    net, (x, y) = network(), records()
+    leak = sp.layers.update_leakage(
+        net, "cross_entropy", x, y, training=training, noise=sp.Gaussian(0.02)
+    )
+    steps = training.rows_of_steps(5)
+    features = np.array([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]])
+    moves = leak.refits().moves(2, features)
+    for found, one in zip(moves, features, strict=True):
+        other = x.clone()
+        other[2] = torch.from_numpy(one)
+        ends = [sent(net, optimiser, given, y, steps) for given in (other, x)]
+        assert np.allclose(found, ends[0] - ends[1], atol=1e-12)
+    there = leak.refits().jacobian(2, features[0], None, None, sp.Gaussian(0.02))
+    other = x.clone()
+    other[2] = torch.from_numpy(features[0])
+    J = differences(net, optimiser, other, y, steps)[:, 2].numpy() / 0.02
+    assert np.allclose(there.row_traces(leak.unknowns(None)[0]), [(J**2).sum()], rtol=1e-6)
+    bound = sp.bounds.hammersley_chapman_robbins(leak, 2, 0)
+    assert float(bound.bound) >= bound.cramer_rao * (1 - 1e-6)
+
+
 def test_finite_steps_estimate_the_same_and_say_their_scale():
     training = sp.layers.LocalTraining(lr=0.2, epochs=3, batch_size=2, momentum=0.5)
     net, (x, y) = network(), records()

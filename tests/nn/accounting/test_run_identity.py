@@ -11,8 +11,8 @@ from torch import nn
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import join_shares, merge_runs
+from seepage.nn.accounting.measured_run import MeasuredRun
 from seepage.nn.accounting.run_identity import loss_name
-from seepage.nn.accounting.run_record import RunRecord
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.views import Input, Label
 
@@ -159,7 +159,7 @@ def test_what_is_no_state_is_refused(state):
 
 def test_a_state_can_be_read_without_a_network():
     run = _run(amplification="theorem4", delta=1e-3, steps=4)
-    bare = RunRecord(N, 2, "the input", individual=True, sketch=None)
+    bare = MeasuredRun(N, 2, "the input", individual=True, sketch=None)
     bare.load_state_dict(run.state_dict())
     assert bare.measurement == run.run.measurement
     assert bare.failure_probability == run.failure_probability

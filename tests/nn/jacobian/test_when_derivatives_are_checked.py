@@ -94,3 +94,15 @@ def test_a_few_records_are_of_all_classes(seed: int) -> None:
     assert torch.bincount(y[chosen]).tolist() in ([8, 5, 3], [8, 4, 4], [7, 5, 4], [9, 4, 3])
     assert len(spread_over_classes(y.double(), 16, seed)) == 16
     assert spread_over_classes(y[:5], 16, seed).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_bend_beside_a_record_is_nothing_hidden() -> None:
+    """The gradient of a Huber loss bends where its residual is one; it hides nothing there."""
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    x = torch.randn(50, 3, dtype=torch.float64)
+    with torch.no_grad():
+        y = net(x) + 1 + 1e-5 * torch.randn(50, 1, dtype=torch.float64)
+    for clip in (sp.nn.HardClip(1.0), sp.nn.NoClip()):
+        engine = sp.nn.Engine(net, nn.SmoothL1Loss(reduction="sum"), clip=clip)
+        assert bool((engine.step(x, y).traces > 0).any())

@@ -37,7 +37,7 @@ from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.errors import InputError
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor
-from seepage.glm.losses.families import Family
+from seepage.glm.losses import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 
 # A smaller determinant of I + SG is rounding: without the row's level some direction is empty.

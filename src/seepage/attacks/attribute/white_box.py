@@ -12,12 +12,12 @@ from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.attacks.noisy_releases import parameters_of, released_parameters
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
-from seepage.glm.losses.families import Family
+from seepage.glm.losses import Family
 from seepage.tables.source import Table, as_numpy
 
 

@@ -1,7 +1,8 @@
 """Puts records together again from their gradients: gradient inversion.
 
 The adversary looks for a record whose gradient is the one it saw. It knows the network, how
-gradients were clipped and how many records there are in a batch.
+gradients were clipped and how many records there are in a batch. Of a client's update after several
+local steps, it knows how the client trains, and takes the same steps with its candidates.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from seepage.attacks.gradient.image_similarity import ImageQuality, compare_imag
 from seepage.attacks.gradient.labels import is_plain_cross_entropy, recover_labels
 from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
 from seepage.attacks.gradient.releases import GradientReleases
-from seepage.attacks.gradient.simulation import COSTS, GradientCost, SimulatedGradients
+from seepage.attacks.gradient.simulation import COSTS, GradientCost
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
@@ -138,8 +139,8 @@ class GradientInversion:
     (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
     ``cost="euclidean", optimiser="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
     Han (2019, "Deep leakage from gradients"), where ``t`` is what was seen and ``g`` simulates it,
-    clipped as it was. All releases are attacked at once, each from several starts; those that are
-    solved drop out.
+    clipped as it was, or after the same local steps. All releases are attacked at once, each from
+    several starts; those that are solved drop out.
 
     Parameters
     ----------
@@ -213,9 +214,11 @@ class GradientInversion:
             The gradients that were seen, with what the adversary knows of them.
         labels
             The labels where the adversary knows them, (releases, batch size), or (releases,) for
-            single records; read off the last layer's gradient where not given.
+            single records; read off the last layer's gradient where not given. Read off, they are
+            in rising order: where a client's local steps take different records, give the labels
+            in the order of these.
         """
-        simulated = SimulatedGradients(self.net, self.loss, releases.clip, releases.batch_size)
+        simulated = releases.simulated(self.net, self.loss)
         targets = releases.flat(simulated.parameters())
         silent = torch.nonzero((targets == 0).all(1)).flatten()
         if len(silent):

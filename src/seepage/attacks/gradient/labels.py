@@ -31,7 +31,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     net
         The network, whose last linear layer gives the classes.
     releases
-        What was seen. Clipping shrinks ``g``, and noise blurs it: the labels are then a guess.
+        What was seen. Clipping shrinks ``g``, noise blurs it, and over local steps it changes: the
+        labels are then a guess.
     outputs
         What the network says about some records of the adversary's own, (m, classes).
 
@@ -55,6 +56,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     if bias is not None:
         if b == 1:
             return bias.argmin(1)[:, None]
+        if releases.training is not None:
+            bias = bias / _reach(releases)
         likely = torch.softmax(outputs.detach().to(bias), 1).mean(0)
         return torch.stack([_given_out(row, likely, b) for row in bias])
     if b > 1 or classes < 3:
@@ -66,6 +69,14 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     across = rows @ rows.transpose(1, 2)
     against = across.sum(2) - torch.diagonal(across, dim1=1, dim2=2)
     return against.argmin(1)[:, None]
+
+
+def _reach(releases: GradientReleases) -> float:
+    """Return what makes an update the mean of the gradients of its steps."""
+    try:
+        return releases.training.reach(releases.batch_size) if releases.training else 1.0
+    except InputError as error:
+        raise InputError(f"{error} For its labels, {_GIVE}.") from None
 
 
 def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a gradient inversion attack sees: the gradients that a network's training gives away."""
+"""What a gradient inversion attack sees: the gradients, or updates, that training gives away."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.gradient.simulation import SimulatedGradients
+from seepage.attacks.gradient.simulation import SimulatedGradients, SimulatedUpdates
 from seepage.errors import InputError
+from seepage.layers.federated.local_training import LocalTraining
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
@@ -27,25 +28,29 @@ class GradientReleases:
 
     ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: of single records (b = 1), of the updates of federated
     clients, or of steps of private SGD. Gradients that were recorded elsewhere are put into this
-    form by hand.
+    form by hand. With ``training`` they are the updates of FedAvg, ``θ_sent − θ_returned``, after
+    local steps that the adversary knows.
 
     Parameters
     ----------
     gradients
-        For every released parameter, by its name in ``net.named_parameters()``, the gradients,
-        (releases, …), the shape of the parameter last: tensors, or NumPy arrays.
+        For every released parameter, by its name in ``net.named_parameters()``, the gradients (or
+        updates), (releases, …), the shape of the parameter last: tensors, or NumPy arrays.
     batch_size
         The number of records in each release, which the adversary knows.
     clip
         How the gradient of each record was clipped, which the adversary knows too.
     noise
         The standard deviation of the noise on every entry of what was released.
+    training
+        For updates, how each client trained on its ``batch_size`` records.
     """
 
     gradients: Mapping[str, Tensor]
     batch_size: int = 1
     clip: Clip = field(default_factory=NoClip)
     noise: float = 0.0
+    training: LocalTraining | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.gradients, Mapping) or not self.gradients:
@@ -55,6 +60,13 @@ class GradientReleases:
         gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
         object.__setattr__(self, "gradients", gradients)
         _check_clip(self.clip)
+        if self.training is not None:
+            _check_training(self.training)
+            if not isinstance(self.clip, NoClip):
+                raise InputError(
+                    "Gradients of single records were clipped in none of the local steps that can "
+                    "be simulated; leave clip or training out."
+                )
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
         if not (math.isfinite(self.noise) and self.noise >= 0):
@@ -100,7 +112,17 @@ class GradientReleases:
     def __repr__(self) -> str:
         each = f" of {self.batch_size} records each" if self.batch_size > 1 else ""
         noise = f", noise {self.noise:.4g}" if self.noise else ""
+        if self.training is not None:
+            steps = len(self.training.rows_of_steps(self.batch_size))
+            after = f"after {steps} local step{'s' if steps != 1 else ''}"
+            return f"<{len(self):,} released updates{each}, {after}{noise}>"
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
+
+    def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
+        """Return what gives the same for an adversary's own records."""
+        if self.training is not None:
+            return SimulatedUpdates(net, loss, self.training, self.batch_size)
+        return SimulatedGradients(net, loss, self.clip, self.batch_size)
 
 
 def _tensor(name: str, values: Any) -> Tensor:
@@ -112,6 +134,14 @@ def _tensor(name: str, values: Any) -> Tensor:
             f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
         )
     return torch.tensor(found)
+
+
+def _check_training(training: Any) -> None:
+    if not isinstance(training, LocalTraining):
+        raise InputError(
+            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
+            f"not {type(training).__name__}."
+        )
 
 
 def _check_clip(clip: Any) -> None:
@@ -162,38 +192,94 @@ def release_gradients(
     """
     used = NoClip() if clip is None else clip
     _check_clip(used)
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise InputError(f"noise_multiplier must not be negative, but it is {noise_multiplier!r}.")
+    x, y = _records(net, x, y, batch_size)
+    noise = noise_multiplier * used.max_grad_norm / batch_size
+    simulated = SimulatedGradients(net, loss, used, batch_size)
+    return GradientReleases(_seen(simulated, x, y, noise, seed), batch_size, used, noise)
+
+
+def release_updates(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    x: Any,
+    y: Any,
+    *,
+    training: LocalTraining,
+    batch_size: int = 1,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> GradientReleases:
+    """Return the updates that clients would send who train on some records each.
+
+    Parameters
+    ----------
+    net, loss
+        The network as clients receive it, and its loss, as for :class:`seepage.nn.Engine`.
+    x, y
+        The records, one client's after the other's, as for :func:`release_gradients`.
+    training
+        How every client trains.
+    batch_size
+        Records of each client; ``training`` may cut them into smaller batches.
+    noise
+        The standard deviation of the noise on every entry of an update.
+    seed
+        Of the noise: the same seed gives the same noise. Draw a real release with a secret one.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> x, y = torch.rand(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])
+    >>> training = sp.layers.LocalTraining(lr=0.1, epochs=5)
+    >>> sp.attacks.release_updates(net, "cross_entropy", x, y, training=training, batch_size=2)
+    <3 released updates of 2 records each, after 5 local steps>
+    """
+    _check_training(training)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise must not be negative, but it is {noise!r}.")
+    x, y = _records(net, x, y, batch_size)
+    simulated = SimulatedUpdates(net, loss, training, batch_size)
+    seen = _seen(simulated, x, y, noise, seed)
+    return GradientReleases(seen, batch_size, noise=noise, training=training)
+
+
+def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
+    """Return the records of releases as tensors, or say what is wrong with them."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(
             f"x must be one tensor, array or data frame of records, not {type(x).__name__}."
         )
-    y = y.long() if y.dtype == torch.bool else y
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise InputError(f"noise_multiplier must not be negative, but it is {noise_multiplier!r}.")
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(f"{len(x)} records cannot be cut into batches of {batch_size!r}.")
     if len(x) != len(y):
         raise InputError(f"x has {len(x)} records, but y has {len(y)} labels.")
-    simulated = SimulatedGradients(net, loss, used, batch_size)
+    return x, y.long() if y.dtype == torch.bool else y
+
+
+def _seen(
+    simulated: SimulatedGradients, x: Tensor, y: Tensor, noise: float, seed: int
+) -> dict[str, Tensor]:
+    """Return what is released of every ``batch_size`` records, with the noise on it."""
     simulated.prepare(x, y)
+    b = simulated.batch_size
     rows = []
-    for piece in row_slices(
-        len(x) // batch_size, simulated.held(), chunk=_HELD, what="releasing gradients"
-    ):
-        records = slice(piece.start * batch_size, piece.stop * batch_size)
+    for piece in row_slices(len(x) // b, simulated.held(), chunk=_HELD, what="releasing gradients"):
+        records = slice(piece.start * b, piece.stop * b)
         rows.append(simulated.flat(x[records], y[records]))
     values = torch.cat(rows)
-    noise = noise_multiplier * used.max_grad_norm / batch_size
     if noise:
         # Drawn on the processor, so that the same seed means the same noise on every device.
         draw = torch.Generator().manual_seed(seed)
         values += noise * torch.randn(values.shape, generator=draw, dtype=values.dtype).to(values)
     parameters = simulated.parameters()
     sizes = [parameter.numel() for parameter in parameters.values()]
-    gradients = {
+    return {
         name: part.reshape(-1, *parameter.shape)
         for (name, parameter), part in zip(
             parameters.items(), values.split(sizes, dim=1), strict=True
         )
     }
-    return GradientReleases(gradients, batch_size, used, noise)

@@ -1,6 +1,6 @@
-"""Gradients of candidate records, as an adversary simulates them, against those that were seen.
+"""Gradients and updates of candidate records, as an adversary simulates them, against those seen.
 
-They are differentiable in the records, and put together from the inputs of the layers and the
+Gradients are differentiable in the records, and put together from the inputs of the layers and the
 gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
 pass. Two costs compare them with what was seen, both zero for the record itself where nothing was
 added: the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the
@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from seepage.errors import InputError
+from seepage.layers.federated.local_training import LocalTraining, Parameters
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import squared_norms
 from seepage.nn.gradients.per_record_gradients import (
@@ -25,9 +27,9 @@ from seepage.nn.gradients.per_record_gradients import (
     grouped,
     sum_of,
 )
-from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip, NoClip
-from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
+from seepage.nn.problem.problem import Batch, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input
 
 Piece = tuple[int, Tensor]  # where a part of the gradient starts, and its values (N, size)
@@ -126,6 +128,59 @@ class SimulatedGradients:
             )
             right = right / b
         return OuterProducts(left, right).written_out()
+
+
+class SimulatedUpdates(SimulatedGradients):
+    """What clients with ``batch_size`` records each send after their local steps.
+
+    The steps are taken for all candidates at once, each with parameters of its own after the first,
+    and can be differentiated through.
+
+    Parameters
+    ----------
+    net, loss
+        The network as clients receive it, and its loss.
+    training
+        How clients train, in which order of their records included.
+    batch_size
+        Records of each client.
+    """
+
+    def __init__(
+        self, net: nn.Module, loss: str | nn.Module | Loss, training: LocalTraining, batch_size: int
+    ) -> None:
+        super().__init__(net, loss, NoClip(), batch_size)
+        self.training, self._steps = training, training.rows_of_steps(batch_size)
+
+    def held(self) -> int:
+        """Return about how many numbers the simulation of one release holds at a time."""
+        return len(self._steps) * super().held()
+
+    def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
+        """Return the updates, in one piece, differentiable in ``z``."""
+        y = self.problem.batch(z.detach(), y).y
+        parameters = self.parameters()
+
+        def sent(records: Tensor, labels: Tensor) -> Tensor:
+            def gradient(at: Parameters, rows: Tensor) -> Parameters:
+                some, target = records[rows], labels[rows]
+
+                def mean(w: Parameters) -> Tensor:
+                    return self.problem.losses(w, Batch(some, target, some), some).mean()
+
+                found: Parameters = grad(mean)(at)
+                return found
+
+            return self.training.update(parameters, gradient, self._steps)
+
+        clients = (-1, self.batch_size)
+        with torch.enable_grad(), differentiable_backends(self.problem.net):
+            return [(0, vmap(sent)(z.unflatten(0, clients), y.unflatten(0, clients)))]
+
+    def flat(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the updates as plain numbers, (releases, size)."""
+        ((_, updates),) = self.pieces(self.problem.batch(x.detach(), y).z, y)
+        return updates.detach()
 
 
 class Evaluation(NamedTuple):

@@ -17,10 +17,10 @@ from seepage.attacks.record.reconstruction_error import ErrorTally, Reconstructi
 from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
-from seepage.glm.adapters.describe import describe
-from seepage.glm.fitting.minimiser import check_stationarity
+from seepage.glm.adapters import describe
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses.families import Categorical
+from seepage.glm.jacobian.optimum import check_stationarity
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import progress, usable_cores
 from seepage.tables.source import Table, as_numpy, read_table
 
@@ -125,10 +125,7 @@ class InformedAdversary:
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table))
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
-        parts = []
-        for start in range(0, len(theta), self._step()):
-            some = theta[start : start + self._step()]
-            parts.append(attack.reconstruct(some, which))
+        parts = [attack.reconstruct(some, which) for some in self._pieces(theta)]
         features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Reconstruction(features, labels, which)
 
@@ -156,19 +153,18 @@ class InformedAdversary:
         unknown = self._unknown()
         size = int(unknown.sum())
 
-        def one(start: int) -> tuple[np.ndarray, np.ndarray]:
-            some = theta[start : start + self._step()]
+        def one(some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             squared, offset = attack.errors(some, which)
             squared /= size
             return squared, offset if size == len(unknown) else offset[:, unknown]
 
         tally = ErrorTally(self._names(which), size)
-        starts, cores = range(0, trials, self._step()), usable_cores()
+        pieces, cores = self._pieces(theta), usable_cores()
         # Releases are spread over the cores, so that elementwise work is shared out as well; a
         # product of matrices that wants all cores for itself would be in the way.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:
-            for k in progress(range(0, len(starts), cores), "attacking"):
-                for squared, offset in pool.map(one, starts[k : k + cores]):
+            for k in progress(range(0, len(pieces), cores), "attacking"):
+                for squared, offset in pool.map(one, pieces[k : k + cores]):
                     tally.add(squared, offset)
         return tally.result()
 
@@ -187,8 +183,8 @@ class InformedAdversary:
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
             raise InputError("Slopes are for models with one margin and Gaussian noise.")
         theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
-        for start in progress(range(0, trials, self._step()), "following"):
-            total += attack.slope_sums(theta[start : start + self._step()], which, noise)
+        for some in progress(self._pieces(theta), "following"):
+            total += attack.slope_sums(some, which, noise)
         return total / (trials * int(self._unknown().sum()))
 
     def _draw(self, noise: Noise, trials: int, seed: int | None) -> np.ndarray:
@@ -213,9 +209,10 @@ class InformedAdversary:
     def _names(self, rows: np.ndarray) -> np.ndarray:
         return rows if self._table.index is None else np.asarray(self._table.index[rows])
 
-    def _step(self) -> int:
-        """Return how many releases are worked on at a time."""
-        return max(1, _CHUNK // (len(self._table) * self._fitted().outputs))
+    def _pieces(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return the releases that are worked on at a time."""
+        step = max(1, _CHUNK // (len(self._table) * self._fitted().outputs))
+        return [theta[start : start + step] for start in range(0, len(theta), step)]
 
 
 def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:

@@ -35,7 +35,7 @@ import numpy as np
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, Objective
-from seepage.glm.losses.families import Family
+from seepage.glm.losses import Family
 from seepage.support.chunks import by_rows
 
 _GRID = 33  # margins tried before the iteration

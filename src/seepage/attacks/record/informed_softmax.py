@@ -22,7 +22,7 @@ import numpy as np
 from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, Objective
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 
 
 class SolvedClasses(NamedTuple):

@@ -33,6 +33,7 @@ from seepage.auditing.trained_model import (
     LabelFacts,
     RecordsInMemory,
 )
+from seepage.core.result import round_to_multiple, round_up
 from seepage.errors import InputError, nearest
 from seepage.tables.columns import (
     FEW,
@@ -64,6 +65,10 @@ from seepage.tables.source import RowSource
 MOST_CLASSES = 100
 MOST_GROUPS = 100
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
+# The grid of the units of columns; 1 is none of its points, for many a table is whitened already,
+# and a spread at a point would follow every record.
+UNITS = (2.0, 5.0)
+HOLDERS = 10  # records that should share a value before its name leaves
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -435,13 +440,19 @@ def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> 
 
 
 def encode(
-    table: TableToAudit, plan: ColumnPlan, *, scale: bool = True, drop_first: bool = True
+    table: TableToAudit,
+    plan: ColumnPlan,
+    *,
+    scale: bool = True,
+    drop_first: bool = True,
+    public: Mapping[str, tuple[float, float]] | None = None,
 ) -> EncodedTable:
     """Encode a table as planned by :func:`plan_columns`.
 
-    ``scale`` centres numeric columns and divides them by their standard deviations. ``drop_first``
-    leaves out the first level of every category: with an intercept, all levels together would be
-    one column too many.
+    ``scale`` centres numeric columns and divides them by their standard deviations. With
+    ``public`` both may be published: they come from the declared domain of a column, or lie on a
+    coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
+    levels together would be one column too many.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -451,10 +462,13 @@ def encode(
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
     parts = _usable_parts(parts, plan, steps)
+    if public is not None:
+        parts = [_publicly_scaled(part, sums[part.name], public) for part in parts]
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
-    steps.extend(_told_steps(parts, scale, drop_first))
+    steps.extend(_told_steps(parts, scale, drop_first, public is not None))
+    steps.extend(_told_rare(parts, sums))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
@@ -467,6 +481,7 @@ def encode(
         sensitive=plan.sensitive,
         steps=tuple(steps),
         raw=used.raw,
+        coding=coding,
     )
 
 
@@ -504,6 +519,28 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
     return ColumnEncoding.of_numbers(name, sums, fill)
+
+
+def _publicly_scaled(
+    part: ColumnEncoding, sums: ColumnSums, domain: Mapping[str, tuple[float, float]]
+) -> ColumnEncoding:
+    """Return the encoding with a centre and a unit that may be published.
+
+    Of a declared domain they are the middle and a quarter; else the unit is rounded up to a grid
+    coarser than others, for there are many of them, and the centre to whole units.
+    """
+    if part.kind != "numeric":
+        return part
+    if part.name in domain:
+        low, high = domain[part.name]
+        if sums.least < low or sums.most > high:
+            raise InputError(
+                f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
+                f"{high:g}; declare a wider one, or correct them."
+            )
+        return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
+    unit = round_up(part.spread, UNITS)
+    return replace(part, mean=round_to_multiple(part.mean, unit), spread=unit)
 
 
 def _code_labels(
@@ -566,12 +603,15 @@ def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
     return tuple(found)
 
 
-def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) -> list[str]:
+def _told_steps(
+    parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool, public: bool
+) -> list[str]:
     """Return how the columns were encoded, one sentence each."""
     steps = []
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:
         done = "centred and divided by their standard deviations" if scale else "used as they are"
+        done += ", both declared or on a coarse grid" if public and scale else ""
         steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
@@ -587,9 +627,28 @@ def _told_steps(parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool) 
             f"{counted(len(levels), 'category', 'categories')} written as {made} of 0 and 1"
             f"{first}: {listed(list(levels))}."
         )
-    if scale and numeric:
+    if scale and numeric and not public:
         steps.append("The means and standard deviations used are taken to be public.")
     return steps
+
+
+def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
+    """Say whose names would leave: values of a category that few records have."""
+    told = []
+    for part in parts:
+        sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []
+        rare = sum(size < HOLDERS for size in sizes)
+        if rare:
+            told.append(
+                f"{shown(part.name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single "
+                "record)"
+            )
+    if not told:
+        return []
+    return [
+        f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
+        f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
+    ]
 
 
 def _check_size(n: int, coding: TableEncoding) -> None:

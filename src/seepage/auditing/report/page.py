@@ -6,12 +6,9 @@ import base64
 import hashlib
 import math
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from seepage.auditing.findings import (
     NUMBERS,
@@ -22,23 +19,21 @@ from seepage.auditing.findings import (
     GroupingFinding,
     SomeRecords,
 )
-from seepage.auditing.report.figures import Drawing
+from seepage.auditing.report.figures import Drawing, find_drawing
+from seepage.auditing.report.templating import read_template, render_template, trusted
 from seepage.auditing.report.words import (
-    count,
     count_over,
     error_at,
     find_limit,
+    in_100,
     judge,
     most_exposed,
     number,
     plain,
-    protection,
     relative_error,
-    sentence,
     short,
 )
 from seepage.bounds.guarantees import Guarantee, Guarantees
-from seepage.tables.names import counted
 
 EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only
 EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
@@ -51,80 +46,44 @@ LISTED_GROUPS = 40
 def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
     """Return the page of an audit."""
     ranked = most_exposed(audit.attributes)
-    script = _read("records.js")
-    return (
-        _environment()
-        .from_string(_read("report.html.j2"))
-        .render(
-            audit=audit,
-            verdict=judge(audit),
-            limit=find_limit(audit),
-            over=count_over(audit),
-            facts=_pick_facts(audit),
-            most=_list_records(audit, audit.records.most(SHOWN_RECORDS)),
-            least=_list_records(audit, audit.records.least(SHOWN_RECORDS)),
-            shown_values=_choose_values(audit),
-            attributes=ranked[:LISTED_ATTRIBUTES],
-            guarantees=_list_guarantees(audit.guarantees),
-            groupings=[
-                (grouping, _choose_groups(grouping), _find(figures, f"groups-{place}"))
-                for place, grouping in enumerate(audit.groupings, 1)
-            ],
-            histogram=_find(figures, "leakage"),
-            exposed=_find(figures, "attributes"),
-            curve=_find(figures, "curve"),
-            records=pack(audit),
-            embedded_cells=EMBEDDED_CELLS,
-            schema=SCHEMA,
-            style=_trusted(_read("style.css")),
-            script=_trusted(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    script = read_template("records.js")
+    return render_template(
+        "report.html.j2",
+        audit=audit,
+        verdict=judge(audit),
+        limit=find_limit(audit),
+        over=count_over(audit),
+        facts=_pick_facts(audit),
+        most=_list_records(audit, audit.records.most(SHOWN_RECORDS)),
+        least=_list_records(audit, audit.records.least(SHOWN_RECORDS)),
+        shown_values=_choose_values(audit),
+        attributes=ranked[:LISTED_ATTRIBUTES],
+        guarantees=_list_guarantees(audit.guarantees),
+        groupings=[
+            (grouping, _choose_groups(grouping), find_drawing(figures, f"groups-{place}"))
+            for place, grouping in enumerate(audit.groupings, 1)
+        ],
+        histogram=find_drawing(figures, "leakage"),
+        exposed=find_drawing(figures, "attributes"),
+        curve=find_drawing(figures, "curve"),
+        records=pack(audit),
+        embedded_cells=EMBEDDED_CELLS,
+        schema=SCHEMA,
+        script=trusted(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": number,
-        "count": count,
-        "plain": plain,
-        "short": short,
-        "sentence": sentence,
-        "protection": protection,
-        "trusted": _trusted,
-    }
-    environment.globals |= {"counted": counted}
-    return environment
-
-
-def _trusted(text: str) -> Markup:
-    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
-    return Markup(text)  # noqa: S704
-
-
-def _read(name: str) -> str:
-    return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")
-
-
-def _find(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
-    return next((figure for figure in figures if figure.name == name), None)
 
 
 def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     """Return the numbers worth a large print: what they are, the number, and what it means."""
     row, worst = audit.records.worst()
     facts = [
+        *_risk_facts(audit),
         {
             "name": "Most exposed record",
             "value": f"η = {number(worst)}",
             "note": f"row {row}; the median record has {number(audit.records.median())}",
-        }
+        },
     ]
     facts += [_attribute_fact(a) for a in _pick_attribute(audit)]
     if audit.groupings:
@@ -144,6 +103,33 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
             f"noise, {number(audit.curve.trivial_error)} for always the same answer"
         )
         facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
+    return facts
+
+
+def _risk_facts(audit: Audit) -> list[dict[str, str]]:
+    """Return the probabilities worth a large print."""
+    risks = audit.risks
+    if risks is None:
+        return []
+    facts = [
+        {
+            "name": "Told to be in the data",
+            "value": f"{in_100(risks.membership)} in 100",
+            "note": f"at most (row {risks.row}); 50 is a coin; half of the records "
+            f"{in_100(risks.median)} or less",
+        }
+    ]
+    known = [g for g in risks.guesses if g.prior == "frequencies"]
+    if known:
+        most = max(known, key=lambda guess: guess.gain)
+        facts.append(
+            {
+                "name": f"{short(most.name, 24)} guessed right",
+                "value": f"{in_100(most.right)} in 100",
+                "note": f"at most (row {most.row}), by who knows everything else; "
+                f"{in_100(most.baseline)} without the release",
+            }
+        )
     return facts
 
 

@@ -20,6 +20,8 @@ SHORT = 48  # characters of a name that fit a table cell
 LONG = 400  # characters of a sentence that may quote a long name
 _TOLERANCE = 1e-6  # of the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
+_LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess by the release, as probabilities
+_TOLD = 0.75  # the probability of being told to be in the data from which on a record stands out
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
@@ -115,9 +117,14 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
-    Strong: the best unbiased attack errs by at least the spread of the column (a whole level of a
-    category), so it tells less than the column's own variation. Weak: by less than half of it.
+    Of a category by what the release adds to the best guess of it: strong up to 5 times in 100,
+    weak from 20 on. Of a number, strong: the best unbiased attack errs by at least the spread of
+    the column, so it tells less than the column's own variation; weak: by less than half of it.
     """
+    if attribute.gain is not None:
+        if attribute.gain <= _LITTLE_GAIN:
+            return "strong"
+        return "partial" if attribute.gain <= _LARGE_GAIN else "weak"
     error = relative_error(attribute, attribute.smallest_error)
     if error >= 1 - _TOLERANCE:
         return "strong"
@@ -167,7 +174,10 @@ def judge(audit: Audit) -> Verdict:
     over, limit = count_over(audit), find_limit(audit)
     failed = [gate for gate in audit.gates if not gate.passed]
     useful = usefulness(audit, audit.sigma)
+    judged = audit.usefulness
     useless = useful is not None and useful < _HARDLY_USEFUL
+    # A difference smaller than its interval is none.
+    useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
         headline = (
@@ -185,14 +195,88 @@ def judge(audit: Audit) -> Verdict:
     else:
         tone, label = "good", "Within the limits" if audit.gates else "Within " + limit.words
         headline = f"No record gives away more than {limit.words} allows."
+    exposed = _stands_out(audit)
+    if exposed and not failed and not over:
+        tone, label = "caution", label + ", but somebody stands out"
+        headline = f"{headline[:-1]}, but {exposed}."
     if useless and not failed and not over:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
     return Verdict(tone, label, headline, _explain(audit))
 
 
+def _stands_out(audit: Audit) -> str:
+    """Say who is told apart or guessed far better than without the release; nothing for nobody."""
+    risks = audit.risks
+    if risks is None:
+        return ""
+    most = max(risks.guesses, key=lambda guess: guess.gain, default=None)
+    if most is not None and most.gain > _LARGE_GAIN:
+        return (
+            f"“{short(most.name)}” of row {most.row} is guessed right {in_100(most.right)} times "
+            f"in 100 instead of {in_100(most.baseline)}"
+        )
+    if risks.membership > _TOLD:
+        return f"row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100"
+    return ""
+
+
+def in_100(probability: float) -> str:
+    """Write a probability as times in 100, never rounded to certainty or to a coin."""
+    if probability in (0.0, 0.5, 1.0):
+        return f"{100 * probability:.0f}"
+    if probability > 0.999:
+        return "nearly 100"
+    rounded = f"{100 * probability:.0f}"
+    return f"{100 * probability:.1f}" if rounded in ("50", "100", "0") else rounded
+
+
+def tell_risks(audit: Audit) -> list[str]:
+    """Return the risks in sentences: who was in the data, and how often a guess is right."""
+    risks = audit.risks
+    if risks is None:
+        return []
+    some = (
+        ""
+        if risks.looked_at == audit.records.count
+        else (
+            f" (of the {count(risks.looked_at)} most leaked records, the others were not looked at)"
+        )
+    )
+    told = [
+        "Whoever knows everybody else in the table can tell that a record was in the data "
+        f"{in_100(risks.membership)} times in 100 at most (row {risks.row}; 50 is a coin), and "
+        f"{in_100(risks.median)} times for half of the records{some}."
+    ]
+    by_prior = {(g.name, g.prior): g for g in risks.guesses}
+    own = by_prior.get((audit.target, "frequencies"))
+    if own is not None:
+        told.append(
+            f"“{short(own.name)}” of a record is guessed right at most {in_100(own.right)} times "
+            f"in 100 (row {own.row}), {in_100(own.baseline)} without the release; for half of the "
+            f"records {in_100(own.median_right)} or less."
+        )
+    predicted = by_prior.get((audit.target, "model"))
+    if predicted is not None:
+        told.append(
+            "Who predicts it from the other columns, with a model of the other records, is right "
+            f"{in_100(predicted.median_baseline)} times in 100 for half of the records without the "
+            f"release and {in_100(predicted.median_right)} with it; the most it adds is "
+            f"{in_100(predicted.baseline)} to {in_100(predicted.right)} (row {predicted.row})."
+        )
+    others = [g for g in risks.guesses if g.name != audit.target]
+    if others:
+        most = max(others, key=lambda guess: guess.gain)
+        told.append(
+            f"Of the other categories “{short(most.name)}” gains most: guessed right "
+            f"{in_100(most.right)} times in 100 (row {most.row}), {in_100(most.baseline)} without "
+            "the release."
+        )
+    return told
+
+
 def _explain(audit: Audit) -> tuple[str, ...]:
-    told = [_tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
+    told = [*tell_risks(audit), _tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     if sensitive:
         told.append(_tell_attribute(most_exposed(sensitive)[0], "the columns you called sensitive"))
@@ -200,6 +284,7 @@ def _explain(audit: Audit) -> tuple[str, ...]:
         told.append(_tell_attribute(most_exposed(audit.attributes)[0], "all columns"))
     told.extend(_tell_groups(audit))
     told.append(_tell_usefulness(audit))
+    told.append(_tell_advantage(audit))
     return tuple(line for line in told if line)
 
 
@@ -290,6 +375,23 @@ def _tell_usefulness(audit: Audit) -> str:
         if error > curve.noiseless_error * 1.01
         else f"The noise costs next to nothing: on records held out from fitting, the "
         f"{name} stays at {number(error)}."
+    )
+
+
+def _tell_advantage(audit: Audit) -> str:
+    judged = audit.usefulness
+    if judged is None:
+        return ""
+    name = short(audit.curve.error_name, 80)
+    ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
+    if judged.low <= 0:
+        return (
+            f"Over {judged.splits} ways to hold records out it cannot be told from always giving "
+            f"the same answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+        )
+    return (
+        f"Over {judged.splits} ways to hold records out its {name} is smaller by "
+        f"{number(judged.advantage)} than that of always giving the same answer ({ends})."
     )
 
 

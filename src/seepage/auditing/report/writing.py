@@ -2,15 +2,16 @@
 
 Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
 records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
-model card or a data-protection impact assessment. The card may leave the house, so it names no
-record and rounds what depends on the data.
+model card or a data-protection impact assessment. The card names no record and no small group, and
+tells what depends on the data in coarse bands.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from itertools import count as counting
@@ -24,7 +25,6 @@ from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, RecordLeak
 from seepage.auditing.report.figures import draw_figures
 from seepage.auditing.report.page import render_page
 from seepage.auditing.report.words import (
-    count,
     count_over,
     error_at,
     find_limit,
@@ -35,13 +35,14 @@ from seepage.auditing.report.words import (
     plain,
     protection,
 )
-from seepage.core.result import NOTICE
+from seepage.core.result import NOTICE, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.files import write_private
 from seepage.support.folders import whole_folder
 from seepage.tables.names import counted
 
 _SHOWN = 5  # columns on the card
+SMALLEST_GROUP = 20  # records of a group that the card may compare
 
 
 def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
@@ -59,24 +60,32 @@ def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
         "model-card.md": write_card(audit),
         "report.html": render_page(audit, figures),
     }
-    writer = audit.records.writer(record_table)
+    with report_folder(out, keep) as folder:
+        table, writer = folder / "leakage.parquet", audit.records.writer(record_table)
+        if writer is None:
+            audit.records.write_folder(record_table, table)
+        else:
+            write_private(table, writer)
+        for name, text in texts.items():
+            write_private(folder / name, partial(write_text, text))
+    return out / "report.html"
+
+
+@contextmanager
+def report_folder(out: Path, keep: Sequence[Path]) -> Iterator[Path]:
+    """Give a folder to fill with a report, which takes the place of ``out`` when all is written."""
     try:
         with whole_folder(out, "report", keep) as folder:
-            if writer is None:
-                audit.records.write_folder(record_table, folder / "leakage.parquet")
-            else:
-                write_private(folder / "leakage.parquet", writer)
-            for name, text in texts.items():
-                write_private(folder / name, partial(_write_text, text))
+            yield folder
     except OSError as error:
         raise InputError(
             f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing was "
             "left behind."
         ) from error
-    return out / "report.html"
 
 
-def _write_text(text: str, file: BinaryIO) -> None:
+def write_text(text: str, file: BinaryIO) -> None:
+    """Write a text whatever it holds."""
     file.write(text.encode("utf-8", "replace"))
 
 
@@ -135,11 +144,13 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "curve": asdict(audit.curve),
         "remedies": [asdict(remedy) for remedy in audit.remedies],
         "guarantees": _guarantees(audit),
+        "risks": None if audit.risks is None else asdict(audit.risks),
+        "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
         "gates": [asdict(gate) for gate in audit.gates],
         "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
     }
-    plain: dict[str, Any] = _to_plain(summary)
+    plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
@@ -170,11 +181,12 @@ def _quantiles(records: RecordLeakage, name: str) -> dict[str, float]:
     return {f"{q:g}": float(value) for q, value in zip(SHARES, found, strict=True)}
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Return plain JSON values: what is not finite becomes ``None``."""
     if isinstance(value, dict):
-        return {str(key): _to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_to_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -186,8 +198,10 @@ def write_card(audit: Audit) -> str:
         [
             "# Privacy of the training data",
             "",
-            "<!-- Before you publish: the numbers below are rounded, but they were computed from",
-            "the training data without noise. Leave out those your reviewer does not need. -->",
+            "<!-- The figures below that depend on the training data are told in coarse bands, and",
+            f"groups of fewer than {SMALLEST_GROUP} records not at all. What may be published with "
+            "a model is made by",
+            "`seepage release`, which also checks what such figures disclose. -->",
             "",
             _what(audit),
             "",
@@ -213,27 +227,23 @@ def write_card(audit: Audit) -> str:
 
 def _what(audit: Audit) -> str:
     article = {"linear": "A linear", "poisson": "A Poisson"}.get(audit.model, f"A {audit.model}")
+    least = round_down(audit.records.count, (1.0, 2.0, 5.0))
     return (
         f"**Release.** {article} regression of “{markdown(audit.target)}”, fitted to "
-        f"{counted(audit.records.count, 'record')} of “{markdown(audit.source)}” with L2 penalty "
+        f"{least:,.0f} records or more of “{markdown(audit.source)}” with L2 penalty "
         f"λ = {number(audit.l2)}; {counted(audit.released, 'number')} released, each with "
-        f"independent Gaussian noise of standard deviation σ = {_round(audit.sigma)}."
+        f"independent Gaussian noise of standard deviation σ = {number(audit.sigma)}."
     )
 
 
 def _protection(audit: Audit) -> str:
-    over, limit = count_over(audit), find_limit(audit)
-    worst, median = audit.records.largest("eta"), audit.records.median()
-    told = (
-        f"**Protection.** Fisher information loss η of a record: at most {_round(worst)}, "
-        f"median {_round(median)}. "
+    limit, worst = find_limit(audit), audit.records.largest("eta")
+    who = "Some records exceed" if count_over(audit) else "No record exceeds"
+    told = f"**Protection.** Fisher information loss η of a record: at most {_at_most(worst)}, "
+    return told + (
+        f"for half of them at most {_at_most(audit.records.median())}. {who} {limit.words} of "
+        f"η = {number(limit.eta)}."
     )
-    if over:
-        return told + (
-            f"{count(over)} of {counted(audit.records.count, 'record')} exceed {limit.words} of "
-            f"η = {number(limit.eta)}."
-        )
-    return told + f"No record exceeds {limit.words} of η = {number(limit.eta)}."
 
 
 def _card_attributes(audit: Audit) -> list[str]:
@@ -241,9 +251,9 @@ def _card_attributes(audit: Audit) -> list[str]:
     ranked = most_exposed(sensitive or audit.attributes)[:_SHOWN]
     if not ranked:
         return []
-    lines = ["| column | no unbiased attack errs by less than | spread of the column |", "|-|-|-|"]
+    lines = ["| column | no unbiased attack errs by less than | it varies by up to |", "|-|-|-|"]
     for a in ranked:
-        error, spread = f"±{_round(a.smallest_error)}", f"±{_round(a.spread)}"
+        error, spread = f"±{_at_least(a.smallest_error)}", f"±{_at_most(a.spread)}"
         if a.kind != "numeric":
             error, spread = f"{error} of a level", "a whole level"
         lines.append(f"| {markdown(a.name)} | {error} | {spread} |")
@@ -251,14 +261,24 @@ def _card_attributes(audit: Audit) -> list[str]:
 
 
 def _groups(audit: Audit) -> list[str]:
-    if not audit.groupings:
+    """Compare the groups that are large enough to be named."""
+    told = []
+    for grouping in audit.groupings:
+        large = [g for g in grouping.groups if g.count >= SMALLEST_GROUP and g.mean_eta > 0]
+        if len(large) < 2:
+            continue
+        least, most = (pick(large, key=lambda g: g.mean_eta) for pick in (min, max))
+        told.append(
+            f"by “{markdown(grouping.column)}” up to {_at_most(most.mean_eta / least.mean_eta)} "
+            f"(most for “{markdown(most.label)}”, least for “{markdown(least.label)}”)"
+        )
+    if not told:
         return []
-    ratios = "; ".join(
-        f"by “{markdown(g.column)}” {_round(g.ratio)} (most for “{markdown(g.least_protected)}”, "
-        f"least for “{markdown(g.most_protected)}”)"
-        for g in audit.groupings
+    words = (
+        "**Groups.** Largest over smallest mean leakage of a group, groups of fewer than "
+        f"{SMALLEST_GROUP} records left out: {'; '.join(told)}."
     )
-    return [f"**Groups.** Largest over smallest mean leakage of a group: {ratios}.", ""]
+    return [words, ""]
 
 
 def _gates(audit: Audit) -> list[str]:
@@ -276,9 +296,9 @@ def _usefulness(audit: Audit) -> list[str]:
     if error is None:
         return []
     return [
-        f"**Usefulness.** Held-out {markdown(curve.error_name)}: "
-        f"{_round(curve.noiseless_error)} without noise, {_round(error)} as "
-        f"released, {_round(curve.trivial_error)} for always giving the same answer.",
+        f"**Usefulness.** Held-out {markdown(curve.error_name)}: up to "
+        f"{_at_most(curve.noiseless_error)} without noise, {_at_most(error)} as "
+        f"released, {_at_most(curve.trivial_error)} for always giving the same answer.",
         "",
     ]
 
@@ -288,6 +308,11 @@ def _versions(audit: Audit) -> str:
     return markdown(named[0]) if named else "seepage"
 
 
-def _round(value: float) -> str:
-    """Write two digits: enough for a reader, less than an attacker would like."""
-    return number(float(f"{value:.2g}"))
+def _at_most(value: float) -> str:
+    """Write a figure that depends on the data as the point of the coarse grid that it is below."""
+    return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
+
+
+def _at_least(value: float) -> str:
+    """Write it as the point of the coarse grid that it is above."""
+    return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)

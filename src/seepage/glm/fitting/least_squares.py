@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace, device
 
-from seepage.glm.fitting.coordinates import Coordinates, conditioned
-from seepage.glm.fitting.minimiser import check_columns
-from seepage.glm.fitting.objective import Objective, cholesky_factor, stacked_r
+from seepage.glm.fitting.objective import (
+    Coordinates,
+    Objective,
+    check_columns,
+    cholesky_factor,
+    conditioned,
+    stacked_r,
+)
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this smallest
 # squared pivot of the scaled matrix the condition is known to be bad and QR takes over.

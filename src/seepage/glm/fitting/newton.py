@@ -1,33 +1,37 @@
-"""Damped Newton's method for GLM objectives, down to the rounding error of the gradient."""
+"""Damped Newton's method for GLM objectives, down to the rounding error of the gradient.
+
+Without L2 there may be no minimum: a direction along which no loss ever rises and some loss always
+falls has none on it; for logistic loss a direction that separates the classes (perhaps with ties).
+Newton's method on such data walks along it for ever, so its last step is the certificate.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
-from seepage.glm.fitting.coordinates import Coordinates, conditioned
-from seepage.glm.fitting.minimiser import check_columns, check_counts, check_drift, check_overlap
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
+    Coordinates,
     NewtonSums,
     Objective,
+    check_columns,
     cholesky_factor,
+    conditioned,
     damped_factor,
     norm,
 )
-from seepage.glm.losses.families import Categorical
-from seepage.tables.source import as_numpy
+from seepage.glm.losses import Categorical
+from seepage.tables.source import Array, as_numpy
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
-
-Array = Any  # any array of the array API standard
 
 _MOST_STEPS = 200
 # A Newton step this small, beside the coefficients and weighed by the curvature, is followed by one
@@ -39,6 +43,8 @@ _PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scal
 _KEEP_DIGITS = ("bernoulli", "categorical")  # whose slopes are no differences of large numbers
 _LBFGS_FROM = 1000  # parameters, from which on a Hessian costs more than many gradients
 _LBFGS_STEPS = 200
+_FAR = 0.1  # a step of a margin that tells a diverging fit from one that has settled
+_TIE = 1e-3  # records on the boundary stand this still, compared with the one that moves most
 
 
 @dataclass(frozen=True)
@@ -206,3 +212,42 @@ def _lbfgs(objective: AnyObjective) -> Array:
     )
     usable = math.isfinite(found.fun) and bool(np.all(np.isfinite(found.x)))
     return parameters(found.x) if usable else zeros
+
+
+def check_counts(objective: AnyObjective, label_scale: float) -> None:
+    """Raise for counts that are all zero: no penalty holds the intercept."""
+    if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
+        raise InputError(
+            "Every count (of positive weight) is zero, so the intercept diverges to minus "
+            "infinity; fit without an intercept, or leave these data out."
+        )
+
+
+def check_overlap(objective: AnyObjective, least_gain: float) -> None:
+    """Raise where the margins put every record strictly on its own side: classes are separable."""
+    if objective.ridge == 0 and 0 < least_gain < math.inf:
+        raise InputError(_divergence(objective.family.name))
+
+
+def check_drift(objective: AnyObjective, step: Array, largest_norm: float) -> None:
+    """Raise where Newton's step still goes far, and moves no record to a wrong side.
+
+    ``largest_norm`` is that of the rows: a step too short to move any margin far needs no look.
+    """
+    if objective.ridge > 0 or norm(step) * largest_norm <= _FAR:
+        return
+    least, most = objective.gains(step)
+    if most > _FAR and least >= -_TIE * most:
+        raise InputError(_divergence(objective.family.name))
+
+
+def _divergence(family: str) -> str:
+    if family == "poisson":
+        return (
+            "The counts are all zero in some direction of X (for example in every row of a "
+            "category), so without L2 the coefficients diverge; set l2 to a positive number."
+        )
+    return (
+        "The data are separable: some combination of the columns tells the classes apart without "
+        "error, so without L2 the coefficients diverge; set l2 to a positive number."
+    )

@@ -13,22 +13,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
-from seepage.glm.losses.families import Categorical, Family
+from seepage.errors import InputError
+from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
-from seepage.tables.source import Table, place_like
+from seepage.tables.source import Array, Table, place_like
 
-Array = Any  # any array of the array API standard
+if TYPE_CHECKING:
+    from seepage.glm.fitting.streamed import AnyObjective
 
 _CHUNK_ELEMENTS = 1 << 20
 _CHUNK_ROWS = 4096
+# Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
+# this proves independence, one below it only calls for the slower QR.
+_CLEARLY_INDEPENDENT = 1e-7
+_MANY = 10**6  # rows from which on rounding errors no longer add up to more
+_TAKES_PART = 1e-6  # entries of unit null vectors above this are not rounding
+FAR = 16.0  # times half its range: how far from zero a column must be to be shifted
+_UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,14 @@ class FittedGLM:
         xp = array_namespace(self.coef)
         last = xp.reshape(self.intercept, (1, *self.coef.shape[1:]))
         return xp.concat([self.coef, last], axis=0)
+
+    def at(self, theta: Array) -> FittedGLM:
+        """Return the model with other parameters."""
+        if self.intercept is None:
+            return replace(self, coef=theta)
+        xp = array_namespace(theta)
+        last = xp.reshape(theta[-1, ...], self.intercept.shape)
+        return replace(self, coef=theta[:-1, ...], intercept=last)
 
 
 @dataclass(frozen=True)
@@ -523,3 +540,162 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
         stack = block if R is None else xp.concat([R, block], axis=0)
         R = xp.linalg.qr(stack, mode="reduced")[1]
     return R
+
+
+# Coordinates ------------------------------------------------------------------------------------
+#
+# With an intercept, a model of ``x`` is one of ``x − c`` with another intercept, ``w₀ + wᵀc``; and
+# one unit of a column may be any. A column far from zero (a time stamp, a serial number) all but
+# repeats the intercept, and columns of unlike sizes hide one another's gradients: so the table is
+# shifted and scaled first where it has such columns, and the parameters are taken back in the end.
+# Where a column is far from zero the subtraction is free of rounding (Sterbenz), and sizes are
+# powers of two: nothing is lost.
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """``x' = (x − centre)/units``, column by column; ``None`` where nothing is done."""
+
+    centre: Array | None = None
+    units: Array | None = None
+
+    def into(self, theta: Array) -> Array:
+        """Return parameters of the caller's columns as those of the shifted and scaled ones."""
+        xp = array_namespace(theta)
+        w, last = theta, None
+        if self.centre is not None:
+            w, last = theta[:-1, ...], theta[-1:, ...] + self.centre[None, :] @ theta[:-1, ...]
+        elif self.units is not None:
+            d = self.units.shape[0]
+            w, last = theta[:d, ...], theta[d:, ...]
+        if self.units is not None:
+            w = w * _column(self.units, w)
+        return w if last is None else xp.concat([w, xp.reshape(last, (-1, *w.shape[1:]))], axis=0)
+
+    def back(self, theta: Array) -> Array:
+        """Return parameters of the shifted and scaled columns as those of the caller's."""
+        if self.units is not None:
+            xp = array_namespace(theta)
+            d = self.units.shape[0]
+            w = theta[:d, ...] / _column(self.units, theta)
+            theta = xp.concat([w, theta[d:, ...]], axis=0)
+        return uncentred(theta, self.centre)
+
+
+def far_centre(least: Array, most: Array) -> Array | None:
+    """Return what to subtract from columns of that range; zero from those near zero.
+
+    ``None`` where all of them are.
+    """
+    xp = array_namespace(least)
+    middle = (least + most) / 2
+    far = xp.abs(middle) > FAR * (most - least) / 2
+    return xp.where(far, middle, xp.zeros_like(middle)) if bool(xp.any(far)) else None
+
+
+def uncentred(theta: Array, centre: Array | None) -> Array:
+    """Return parameters of columns less their centre as those of the columns: ``w₀ − wᵀc``."""
+    if centre is None:
+        return theta
+    xp = array_namespace(theta)
+    w, last = theta[:-1, ...], theta[-1:, ...]
+    shift = xp.reshape(centre[None, :] @ w, last.shape)
+    return xp.concat([w, last - shift], axis=0)
+
+
+def conditioned(objective: Objective) -> tuple[Objective, Coordinates]:
+    """Return an objective in coordinates that suit it; itself where they do already."""
+    X = objective.X
+    xp = array_namespace(X)
+    least, most = xp.min(X, axis=0), xp.max(X, axis=0)
+    centre = far_centre(least, most) if objective.intercept else None
+    near = X
+    if centre is not None:
+        near, least, most = X - centre[None, :], least - centre, most - centre
+    sizes = xp.maximum(xp.abs(least), xp.abs(most))
+    sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+    units = None
+    if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
+        units = 2.0 ** xp.round(xp.log2(sizes))
+        near = near / units[None, :]
+    if near is X:
+        return objective, Coordinates()
+    return replace(objective, X=near, units=units), Coordinates(centre, units)
+
+
+def _column(values: Array, like: Array) -> Array:
+    return array_namespace(values).reshape(values, (-1, *(1,) * (len(like.shape) - 1)))
+
+
+# Columns that depend on one another -------------------------------------------------------------
+
+
+def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
+    """Raise an :class:`InputError` naming the columns that depend linearly on one another.
+
+    With a penalty there is one minimiser all the same, and nothing is checked. ``H`` is the Hessian
+    at any parameters (not gauge-fixed), which is singular where the columns are; ``counted`` says
+    how many records have a positive weight.
+    """
+    if objective.ridge > 0:
+        return
+    xp = array_namespace(H)
+    # Each diagonal block of softmax's is a Gram matrix, weighted by something positive.
+    step = objective.family.outputs if isinstance(objective.family, Categorical) else 1
+    gram = H[::step, ::step]
+    P = gram.shape[0]
+    sizes = xp.sqrt(xp.linalg.diagonal(gram))
+    remedy = "drop it or set l2 to a positive number."
+    if bool(xp.any(sizes == 0)):
+        name = names[int(xp.argmin(sizes))]
+        if objective.intercept:  # from which the column has been shifted away
+            raise _constant(name, remedy)
+        raise InputError(
+            f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
+            f"determined; {remedy}"
+        )
+    factor = cholesky_factor(gram) if counted >= P else None
+    if factor is not None and factor.smallest_pivot > _CLEARLY_INDEPENDENT:
+        return
+    flat = objective.constant_columns() if objective.intercept else None
+    if flat is not None and bool(xp.any(flat)):
+        raise _constant(names[int(xp.argmax(xp.astype(flat, xp.int64)))], remedy)
+    if counted < P:
+        samples = "1 sample" if counted == 1 else f"{counted} samples"
+        raise InputError(
+            f"There are more parameters ({P}) than data ({samples} of positive weight), so without "
+            "L2 the coefficients are not determined; set l2 to a positive number or drop columns."
+        )
+    dependent = _dependent_columns(objective.triangle(labels=False), counted)
+    if dependent:
+        raise InputError(
+            f"{_listed(dependent, names)} depend linearly on one another, so without L2 the "
+            "coefficients are not determined; drop one of them or set l2 to a positive number."
+        )
+
+
+def _constant(name: str, remedy: str) -> InputError:
+    return InputError(
+        f"Column {name!r} is constant, and so is the intercept: without L2 only their sum is "
+        f"determined; {remedy}"
+    )
+
+
+def _dependent_columns(R: Array, rows: int) -> list[int]:
+    """Return the columns that take part in a dependence, by the null space of the unit columns."""
+    xp = array_namespace(R)
+    unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
+    _, singular, Vt = xp.linalg.svd(unit)
+    tolerance = 10 * max(min(rows, _MANY), R.shape[1]) * float(xp.finfo(R.dtype).eps)
+    null = Vt[singular <= tolerance * singular[0], :]
+    if null.shape[0] == 0:
+        return []
+    part = xp.sqrt(xp.sum(null * null, axis=0))
+    return [j for j in range(part.shape[0]) if float(part[j]) > _TAKES_PART]
+
+
+def _listed(columns: list[int], names: tuple[str, ...]) -> str:
+    shown = [repr(names[j]) if j < len(names) else "the intercept" for j in columns]
+    if len(shown) > 8:
+        return f"Columns {', '.join(shown[:7])} and {len(shown) - 7} more"
+    return f"Columns {', '.join(shown[:-1])} and {shown[-1]}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,12 @@ from seepage.glm.fitting.objective import (
     penalised,
     stacked_r,
 )
-from seepage.glm.losses.families import Categorical, Family, class_positions, class_targets
+from seepage.glm.losses import Categorical, Family, class_positions, class_targets
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.tables.source import Chunk, RowSource
 
-Array = Any
 Answer = TypeVar("Answer")
 
 

@@ -1,4 +1,5 @@
 """The Jacobian of a GLM's release, the equations it is solved by, and refits with a record changed.
 
-All of it starts from derivatives and a Hessian at hand; what model they are of is not known here.
+It is taken at the exact minimiser near a model's coefficients (``optimum``), answers in closed
+forms (``operator``, ``secular``, ``inverse``), and says how exact its answers are (``accuracy``).
 """

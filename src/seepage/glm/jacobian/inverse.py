@@ -14,24 +14,31 @@ simplifies to::
 Where all features are unknown, ``y`` is ``x`` but for a constant and ``κ`` is a constant (both zero
 without an intercept): no product with a matrix is left at all. The inverse does not exist, and no
 unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
+
+How exact that is follows from two inequalities. With ``D`` known to a share ``ρ = δ/√D``, where
+``δ`` is the error of ``r + a wᵀy``, Cauchy and Schwarz bound each of the terms of a cell by
+``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``, so that the cell is off by a few ``ρ P_j``; and ``P_j`` is at
+most five times the larger of ``(B⁻¹)_jj`` and the cell. What the whitener is off by is the same
+``(I + E)A`` for everything it is put to, which changes the inverse by ``2‖E‖``, whatever cancels.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
 from seepage.support.chunks import by_rows
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import SingleOutputJacobian
 
-Array = Any
-
-_DOUBTFUL = 1e-7  # a stated error beyond which a row is worth a decomposition of its own
+_LOOSE = 1e-8  # a stated error beyond which it is worth a closer look
+_DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 
 def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
@@ -40,50 +47,81 @@ def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[
     shared = shared_terms(jacobian, unknowns)
     trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
 
-    def traces(rows: slice) -> Array:
-        t = _row_terms(jacobian, unknowns, shared, rows)
-        y_v, y_squared = t.y @ shared.v, xp.vecdot(t.y, t.y)
-        total = trace - t.vv * v_squared - 2 * t.vy * y_v - t.yy * y_squared
-        terms = trace + t.vv * v_squared + xp.abs(2 * t.vy * y_v) + xp.abs(t.yy) * y_squared
-        values = _infinite_unless(t.regular, total / t.r_squared)
-        return xp.stack([values, _error(t, shared, terms, total)], axis=1)
+    def traces(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
+        t = _row_terms(jacobian, unknowns, shared, rows, closely)
+        added = t.yy * t.y_squared
+        total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) + added
+        positive = t.regular & (total > 0)
+        error = t.error * (trace + added) / xp.where(positive, total, xp.ones_like(total))
+        error = _infinite_unless(positive, error + t.apart)
+        return _infinite_unless(t.regular, total / t.r_squared), error
 
-    both = by_rows(traces, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
-    values, accuracy = both[:, 0], both[:, 1]
-    doubtful = _doubtful(accuracy)
-    if doubtful.shape[0]:
-        diagonal, errors = jacobian.inverses_of(unknowns, doubtful)
-        values[doubtful], accuracy[doubtful] = xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
-    return values, accuracy
+    def decomposed(rows: Array) -> tuple[Array, Array]:
+        diagonal, errors = jacobian.inverses_of(unknowns, rows)
+        return xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
+
+    return _answers(jacobian, traces, decomposed)
 
 
 def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
-    """Return the diagonal of ``I⁻¹`` of every row and its relative errors, ``(n, t)`` both."""
+    """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``, and the rows' relative errors."""
     xp = array_namespace(jacobian.X)
     shared = shared_terms(jacobian, unknowns)
-    accuracy = []
+    flat = xp.stack([shared.diagonal, shared.v * shared.v])
+    in_units = 1 / shared.diagonal
 
-    def diagonals(rows: slice) -> Array:
-        t = _row_terms(jacobian, unknowns, shared, rows)
-        # diag B⁻¹ − vv·v² − (2 vy·v + yy·y)·y, in place: a pass over a chunk is what costs here.
-        out = t.yy[:, None] * t.y
-        out += (2 * t.vy)[:, None] * shared.v[None, :]
-        out *= -t.y
-        out -= t.vv[:, None] * (shared.v * shared.v)[None, :]
-        out += shared.diagonal[None, :]
+    def diagonals(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
+        t = _row_terms(jacobian, unknowns, shared, rows, closely)
+        # (diag B⁻¹ − vv·v² − (2 vy·v − yy·y)·y)/r²: a pass over a chunk is what costs here.
+        out = (t.yy / t.r_squared)[:, None] * t.y
+        out -= (2 * t.vy / t.r_squared)[:, None] * shared.v[None, :]
+        out *= t.y
+        out += xp.stack([1 / t.r_squared, -t.vv / t.r_squared], axis=1) @ flat
         # Of all the cells of a row, the one that cancels most says how exact they are.
-        least = xp.min(out / shared.diagonal[None, :], axis=1)
-        accuracy.append(_error(t, shared, xp.ones_like(least) + xp.abs(least), least))
-        out /= t.r_squared[:, None]
-        return out if bool(xp.all(t.regular)) else _infinite_unless(t.regular[:, None], out)
+        least = t.r_squared * xp.min(out * in_units[None, :], axis=1)
+        positive = t.regular & (least > 0)
+        loss = 1 / xp.where(positive & (least < 1), least, xp.ones_like(least))
+        error = _infinite_unless(positive, 5 * t.error * loss + t.apart)
+        if not bool(xp.all(t.regular)):
+            out = _infinite_unless(t.regular[:, None], out)
+        return out, error
 
-    values = by_rows(diagonals, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
-    worst = xp.concat(accuracy)
-    doubtful = _doubtful(worst)
-    errors = xp.zeros_like(values) + worst[:, None]
-    if doubtful.shape[0]:
-        diagonal, off = jacobian.inverses_of(unknowns, doubtful)
-        values[doubtful, :], errors[doubtful, :] = diagonal, off
+    def decomposed(rows: Array) -> tuple[Array, Array]:
+        diagonal, errors = jacobian.inverses_of(unknowns, rows)
+        return diagonal, xp.max(errors, axis=1)
+
+    values, errors = _answers(jacobian, diagonals, decomposed)
+    return values, xp.broadcast_to(errors[:, None], values.shape)
+
+
+def _answers(
+    jacobian: SingleOutputJacobian,
+    answer: Callable[[slice | Array, bool], tuple[Array, Array]],
+    decomposed: Callable[[Array], tuple[Array, Array]],
+) -> tuple[Array, Array]:
+    """Return the answers about all rows and their errors, the doubtful ones from decompositions.
+
+    ``answer`` is asked about some rows, and whether to look closely at how exact it is.
+    """
+    xp = array_namespace(jacobian.X)
+    found = []
+
+    def values_of(rows: slice) -> Array:
+        values, error = answer(rows, False)
+        found.append(error)
+        return values
+
+    values = by_rows(values_of, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
+    errors = found[0] if len(found) == 1 else xp.concat(found)
+    loose = xp.nonzero(~(errors <= _LOOSE))[0]
+    if loose.shape[0]:
+        errors[loose] = answer(loose, True)[1]
+        doubtful = loose[~(errors[loose] <= _DOUBTFUL)]
+        if doubtful.shape[0]:
+            better, off = decomposed(doubtful)
+            worse = off > errors[doubtful]
+            which, better, off = doubtful[~worse], better[~worse, ...], off[~worse]
+            values[which, ...], errors[which] = better, off
     return values, errors
 
 
@@ -96,19 +134,22 @@ class SharedTerms(NamedTuple):
     v: Array  # (t,): B⁻¹w
     to_y: Array  # (P, t): x̃ ↦ y
     beyond: Array  # (P, P): x̃ ↦ the part of A x̃ that no unknown reaches
-    error: float  # the relative error of B⁻¹
+    scale: Array  # (t,): that gives the columns of A_V the same length
+    rounding: float  # the error of orthogonal projections, of vectors of unit length
+    condition: float  # by which solving multiplies it
 
 
 class _RowTerms(NamedTuple):
-    """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) − yy·y yᵀ``."""
+    """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
 
     y: Array
+    y_squared: Array
     vv: Array
     vy: Array
     yy: Array
     r_squared: Array
-    doubt: Array  # how many times larger than D the terms are whose sum it is
-    slope_error: Array  # of r, relative
+    error: Array  # of each term, relative to ``B⁻¹ + yy·y yᵀ``
+    apart: Array  # what is relative to ``I⁻¹`` itself
     regular: Array
 
 
@@ -128,61 +169,80 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     to_y = A.T @ (Q @ root.T)
     # The condition number of R, at most, but for a factor that is less than the root of its size.
     norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
-    condition = math.sqrt(float(norms) / R.shape[0])
-    error = (8 * R.shape[0] * jacobian.rounding + jacobian.map.accuracy) * condition
     jacobian.inverse_terms = SharedTerms(
-        unknowns, xp.linalg.diagonal(inverse), w, inverse @ w, to_y, A - A_V @ to_y.T, error
+        unknowns,
+        xp.linalg.diagonal(inverse),
+        w,
+        inverse @ w,
+        to_y,
+        A - A_V @ to_y.T,
+        scale,
+        rounding=8 * R.shape[0] * jacobian.rounding,
+        condition=math.sqrt(float(norms) / R.shape[0]),
     )
     return jacobian.inverse_terms
 
 
 def _row_terms(
-    jacobian: SingleOutputJacobian, unknowns: Unknowns, shared: SharedTerms, rows: slice
+    jacobian: SingleOutputJacobian,
+    unknowns: Unknowns,
+    shared: SharedTerms,
+    rows: slice | Array,
+    closely: bool,
 ) -> _RowTerms:
     xp = array_namespace(jacobian.X)
     r, a = jacobian.r[rows], jacobian.a[rows]
+    solved = shared.rounding * shared.condition
     if unknowns.columns is None and unknowns.basis is None:
-        y = jacobian.near[rows, :]
-        kappa = xp.zeros_like(r)
+        y, y_off = jacobian.near[rows, :], 4 * math.sqrt(shared.w.shape[0]) * jacobian.rounding
+        kappa = kappa_off = 0.0
         if jacobian.intercept:
-            y = y + shared.to_y[-1, :][None, :]
-            kappa = kappa + xp.sum(shared.beyond[:, -1] ** 2)
+            y, y_off = y + shared.to_y[-1, :][None, :], solved
+            kappa = xp.sum(shared.beyond[:, -1] ** 2)
+            seen = xp.sum(jacobian.whitener[:, -1] ** 2)
+            kappa_off = _square_off(shared, kappa, seen)
     else:
-        y = jacobian.design_times(rows, shared.to_y)
+        y, y_off = jacobian.design_times(rows, shared.to_y), solved
         out_of_reach = jacobian.design_times(rows, shared.beyond.T)
         kappa = xp.vecdot(out_of_reach, out_of_reach)
+        reached = y / shared.scale[None, :]
+        seen = kappa + shared.w.shape[0] * xp.vecdot(reached, reached)
+        kappa_off = _square_off(shared, kappa, seen)
+    y_squared = xp.vecdot(y, y)
     curve = xp.sum(shared.w * shared.v)
     along = a * (y @ shared.w)
-    D = (r + along) ** 2 + a * a * curve * kappa
+    total = r + along
+    bend = a * a * curve
+    D = total * total + bend * kappa
     eps = float(xp.finfo(D.dtype).eps)
     regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
-    scale = xp.where(regular, 1 / xp.where(regular, D, xp.ones_like(D)), xp.zeros_like(D))
+    safe = xp.where(regular, D, xp.ones_like(D))
+    scale = xp.where(regular, 1 / safe, xp.zeros_like(D))
+    # Σ|w_j y_j|, or what it cannot exceed.
+    sizes = xp.abs(y) @ xp.abs(shared.w) if closely else xp.sqrt(xp.sum(shared.w**2) * y_squared)
+    slope_off = jacobian.slope_errors[rows]
+    doubt = (slope_off + y_off * a * sizes) * xp.sqrt(scale)
+    yy = bend * scale
     return _RowTerms(
         y,
+        y_squared,
         vv=a * a * kappa * scale,
-        vy=a * (r + along) * scale,
-        yy=-a * a * curve * scale,
+        vy=a * total * scale,
+        yy=yy,
         r_squared=xp.where(regular, r * r, xp.ones_like(r)),
-        doubt=xp.where(
-            regular, ((xp.abs(r) + xp.abs(along)) ** 2 + a * a * curve * kappa) * scale, 1.0
-        ),
-        slope_error=jacobian.slope_errors[rows] / xp.where(regular, xp.abs(r), xp.ones_like(r)),
+        error=8 * solved + 8 * doubt + 4 * kappa_off * yy,
+        apart=2 * jacobian.map.accuracy
+        + 2 * slope_off / xp.where(regular, xp.abs(r), xp.ones_like(r)),
         regular=regular,
     )
 
 
-def _error(t: _RowTerms, shared: SharedTerms, terms: Array, total: Array) -> Array:
-    """Return the relative error of a difference ``total`` of ``terms``; infinite where in doubt."""
-    xp = array_namespace(total)
-    positive = t.regular & (total > 0)
-    loss = terms / xp.where(positive, total, xp.ones_like(total))
-    found = shared.error * loss * t.doubt + 2 * t.slope_error * loss
-    return xp.where(positive, found, xp.full_like(found, float("inf")))
-
-
-def _doubtful(accuracy: Array) -> Array:
-    """Return which rows are to be computed from the entries of their Jacobians instead."""
-    return array_namespace(accuracy).nonzero(~(accuracy <= _DOUBTFUL))[0]
+def _square_off(shared: SharedTerms, kappa: Array, seen: Array) -> Array:
+    """Return the error of ``κ``, the square of what a projection leaves of a vector that long."""
+    xp = array_namespace(shared.v)
+    rest = xp.sqrt(kappa)
+    off = shared.rounding * (xp.sqrt(seen) + shared.condition * rest)
+    return off * (2 * rest + off)
 
 
 def _infinite_unless(regular: Array, values: Array) -> Array:

@@ -25,23 +25,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian
-from seepage.core.spectra import dense_largest
+from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.objective import bordered_gram, hessian, weighted_gram
+from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
+from seepage.glm.jacobian.accuracy import block_error, cell_errors, entry_errors, row_errors
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
-from seepage.glm.jacobian.optimum import EPS
+from seepage.glm.jacobian.optimum import Whitener
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
-from seepage.glm.jacobian.whitening import Whitener
+from seepage.glm.jacobian.twice_precise import (
+    columns_precisely,
+    paired_jacobians,
+    seen_precisely,
+)
 from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
-from seepage.support.double_double import Double, product
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
 
-Array = Any
-
-LOSSY = 1e6  # what squares may cancel down by before the entries themselves are taken
+# The share that a square may be of those of the terms it is left of; below, the entries themselves
+# are taken.
+CANCELLED = 4e-6
+FINE = 1e-8  # up to which one bound for all numbers of a view says enough of their errors
 NEGLIGIBLE = 1e-8  # beside the largest number of a view
 MERGED = 1e4  # the condition up to which two whiteners become one without a loss
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
@@ -89,8 +94,10 @@ class GLMJacobian(ReleaseJacobian):
         self.rows, self.features = int(X.shape[0]), int(X.shape[1])
         self.outputs = int(coef.shape[1])
         self.size = int(self.whitener.shape[1])
+        self.rounding = float(array_namespace(X).finfo(X.dtype).eps)
         self._slope_error = slope_error
         self._seen: Array | None = None
+        self._largest: Largest | None = None
 
     def design(self, rows: slice | Array) -> Array:
         """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
@@ -110,25 +117,21 @@ class GLMJacobian(ReleaseJacobian):
     def seen(self, rows: slice | Array) -> Array:
         """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
         if not self.map.precise:
-            AX = self.design_times(rows, self._by_output(self.whitener))
+            AX = self.design_times(rows, self.by_output(self.whitener))
             return array_namespace(AX).reshape(AX, (AX.shape[0], self.outputs, -1))
         if self._seen is not None:
             return self._seen[rows, ...]
         if self.rows * self.outputs * self.size <= _KEPT:
-            self._seen = by_rows(self._precisely, self.rows, self.size, chunk=self.chunk)
+            self._seen = by_rows(
+                lambda piece: seen_precisely(self, piece).high,
+                self.rows,
+                self.size,
+                chunk=self.chunk,
+            )
             return self._seen[rows, ...]
-        return self._precisely(rows)
+        return seen_precisely(self, rows).high
 
-    def _precisely(self, rows: slice | Array) -> Array:
-        return self._precise_seen(rows).high
-
-    def _precise_seen(self, rows: slice | Array) -> Double:
-        xp = array_namespace(self.X)
-        A = Double(self._by_output(self.whitener), self._by_output(self.map.low))
-        AX = product(Double.of(self.design(rows)), A)
-        return Double(*(xp.reshape(part, (part.shape[0], self.outputs, -1)) for part in AX))
-
-    def _by_output(self, A: Array) -> Array:
+    def by_output(self, A: Array) -> Array:
         """Return a (P, P) whitener as ``(D, K P)``: from the design to the release."""
         xp = array_namespace(A)
         blocks = xp.reshape(A, (self.size, -1, self.outputs))
@@ -159,41 +162,20 @@ class GLMJacobian(ReleaseJacobian):
             return self._slope_error
         return self.rounding * self.slope_sizes
 
-    @property
-    def rounding(self) -> float:
-        """The rounding of the numbers that are computed with."""
-        return float(array_namespace(self.X).finfo(self.X.dtype).eps)
-
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
-            return self._precise_columns(unknowns).high
-        return unknowns.of(self._features_of(self.whitener), axis=1)
+            return columns_precisely(self, unknowns).high
+        return unknowns.of(self.features_of(self.whitener), axis=1)
 
-    def _features_of(self, A: Array) -> Array:
+    def features_of(self, A: Array) -> Array:
+        """Return those columns of a (P, P) whitener that are data, ``(P, d, K)``."""
         xp = array_namespace(A)
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
-    def _precise_columns(self, unknowns: Unknowns) -> Double:
-        """Return ``A_V`` to twice the precision: directions may be small differences of columns."""
-        xp = array_namespace(self.X)
-        picked = replace(unknowns, basis=None)
-        high, low = (picked.of(self._features_of(A), axis=1) for A in (self.whitener, self.map.low))
-        if unknowns.basis is None:
-            return Double(high, low)
-        high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
-        t = high.shape[2]
-        basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
-        found = product(
-            Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis)
-        )
-        shape = (self.size, self.outputs, -1)
-        return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
-
     def reach(self, unknowns: Unknowns) -> float:
         """Return ``‖A_V‖_F``: how far the unknowns move the release, but for ``r``."""
-        A_V = self.columns_of(unknowns)
-        return math.sqrt(float(array_namespace(A_V).sum(A_V * A_V)))
+        return norm(self.columns_of(unknowns))
 
     @property
     def exact_row_jacobians(self) -> bool:
@@ -209,145 +191,99 @@ class GLMJacobian(ReleaseJacobian):
         """
         return self.outputs > 1 and self.map.precise
 
-    def _own_class(self, rows: slice | Array) -> Array:
-        return array_namespace(self.target).argmax(self.target[rows, :], axis=1)
-
-    def _beside_own(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
-        xp = array_namespace(self.X)
-        seen, own = self._precise_seen(rows), self._own_class(rows)
-        m = xp.arange(own.shape[0])
-        high, low = (part - part[m, own, :][:, None, :] for part in seen)
-        return high + low
-
-    def _columns_beside(self, unknowns: Unknowns, own: int) -> Array:
-        """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
-        high, low = (part - part[:, :, own : own + 1] for part in self._precise_columns(unknowns))
-        return high + low
-
-    def term_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of the terms that each column of a Jacobian is the sum of, ``(m, q)``.
-
-        And the errors that those of the slopes put into them.
-        """
-        xp = array_namespace(self.X)
-        r, B = self.slopes(unknowns, rows)
-        t = unknowns.features(self.features)
-        if self.paired:
-            own = self._own_class(rows)
-            beside = xp.stack(
-                [
-                    xp.sqrt(xp.sum(self._columns_beside(unknowns, y) ** 2, axis=0))
-                    for y in range(self.outputs)
-                ]
-            )  # (own, t, K)
-            direct = xp.sum(xp.abs(r)[:, None, :] * beside[own, :, :], axis=2)
-            lengths = xp.sqrt(xp.sum(self._beside_own(rows) ** 2, axis=2))
-            curve = xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
-            error = self.rounding * direct
-        else:
-            direct = self.slope_sizes[rows, None] * self._column_reach(unknowns)[None, :]
-            error = self.slope_errors[rows, None] * self._column_reach(unknowns)[None, :]
-            curve = xp.zeros_like(B[:, 0, :])
-            if self.outputs > 1:
-                lengths = xp.sqrt(xp.sum(self.seen(rows) ** 2, axis=(1, 2)))
-                curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
-        padding = xp.zeros_like(curve[:, t:])
-        lost = self.curvature_errors(unknowns, rows)
-        return (
-            curve + xp.concat([direct, padding], axis=1),
-            lost + xp.concat([error, padding], axis=1),
-        )
-
-    def curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
-
-        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
-        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
-        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
-        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
-        """
-        xp = array_namespace(self.X)
-        r, a, _ = self.derivatives(rows)
-        _, B = self.slopes(unknowns, rows)
-        chosen = self._deviations(unknowns)
-        leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
-        out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
-        slopes = xp.sqrt(xp.sum(r * r, axis=1))
-        out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
-        return EPS * self.map.spread * out
-
-    def _deviations(self, unknowns: Unknowns) -> Array:
+    def deviations(self, unknowns: Unknowns) -> Array:
         """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
         xp = array_namespace(self.X)
         if self.map.deviations is None:
             return self.zeros(unknowns.features(self.features))
-        every = xp.reshape(self.map.deviations, (-1, self.outputs))[: self.features, :]
-        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
-        chosen = replace(unknowns, basis=None).of(every)
+        every = xp.astype(self.map.deviations[: self.features], self.X.dtype, copy=False)
         if unknowns.basis is None:
-            return chosen
+            return unknowns.of(every)
+        chosen = replace(unknowns, basis=None).of(every)
         return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
 
-    def _row_curvature_errors(self, unknowns: Unknowns) -> Array:
-        """Return the same for whole rows of one output, ``(n,)``."""
-        xp = array_namespace(self.X)
-        r, a, b = self.derivatives(slice(0, self.rows))
-        r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
-        if not self.map.spread:
-            return xp.zeros_like(r)
-        W, chosen = unknowns.of(self.coef), self._deviations(unknowns)
-        out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
-        own = a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0)
-        return (
-            EPS * self.map.spread * (out + xp.sqrt(own) * self._leverages(a, slice(0, self.rows)))
-        )
-
-    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+    def leverages(self, a: Array, rows: slice | Array) -> Array:
         """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
         most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
-        if self.map.deviations is None or bool(xp.all(a > _FLAT * xp.max(a))):
+        flat = xp.nonzero(a <= _FLAT * xp.max(a))[0]
+        if self.map.deviations is None or flat.shape[0] == 0:
             return most
-        every = xp.reshape(self.map.deviations, (-1, self.outputs))
-        every = xp.astype(xp.sqrt(xp.sum(every * every, axis=1)), self.X.dtype)
-        return xp.minimum(most, xp.abs(self.design(rows)) @ every)
+        every = xp.astype(self.map.deviations, self.X.dtype, copy=False)
+        where = xp.arange(self.rows, device=self.X.device)[rows][flat]
+        most[flat] = xp.minimum(most[flat], xp.abs(self.design(where)) @ every)
+        return most
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every record."""
-        part, error = self._row_terms_sizes(unknowns)
-        return self._accuracy(squared, part, error)
-
-    def _row_terms_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
-        xp = array_namespace(self.X)
-        if self.outputs == 1:
-            reach = self.reach(unknowns)
-            error = reach * self.slope_errors + self._row_curvature_errors(unknowns)
-            return reach * self.slope_sizes, error
-
-        def sizes(rows: slice) -> Array:
-            return xp.stack(
-                [xp.sqrt(xp.sum(s * s, axis=1)) for s in self.term_sizes(unknowns, rows)], axis=1
-            )
-
-        both = by_rows(sizes, self.rows, self.row_width(unknowns), chunk=self.chunk)
-        return both[:, 0], both[:, 1]
+        at_most = self._at_most(squared, unknowns, 1)
+        if at_most <= FINE:
+            return array_namespace(squared).full((), at_most, dtype=squared.dtype)
+        return row_errors(self, squared, unknowns)
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every cell."""
-        features = replace(unknowns, label=False)
-        return self._accuracy(squared, *self.term_sizes(features, slice(0, self.rows)))
+        return cell_errors(self, squared, unknowns)
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the relative error of η of a block, given the square of it."""
-        xp = array_namespace(self.X)
-        one = xp.asarray([1.0], dtype=xp.float64)
-        part, error = self._row_terms_sizes(unknowns)
-        total, off = (math.sqrt(float(xp.sum(sizes[rows] ** 2))) for sizes in (part, error))
-        return float(self._accuracy(squared * one, total * one, off * one)[0])
+        one = array_namespace(self.X).asarray([squared], dtype=self.X.dtype)
+        at_most = self._at_most(one, unknowns, int(rows.shape[0]))
+        return at_most if at_most <= FINE else block_error(self, squared, unknowns, rows)
 
-    def _accuracy(
+    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of whitened Jacobians, given their squares.
+
+        Both ``(m, q)``, for some rows.
+        """
+        return entry_errors(self, squared, unknowns, rows)
+
+    def _at_most(self, squared: Array, unknowns: Unknowns, rows: int) -> float:
+        """Return a bound on the relative errors of η of any blocks of so many rows.
+
+        It takes the largest of all errors beside the smallest of all numbers: little work, and
+        enough to say where nothing is lost. See :mod:`seepage.glm.jacobian.accuracy`.
+        """
+        least = float(array_namespace(squared).min(squared)) if squared.shape[0] else 0.0
+        if self.paired or not least > 0:
+            return math.inf
+        most = self.largest()
+        if unknowns.columns is None and unknowns.basis is None:
+            reach, wide = self.map.size, self.map.deviation
+        else:
+            reach, wide = self.reach(unknowns), norm(self.deviations(unknowns))
+        part, error = reach * most.slope, reach * most.slope_error
+        own = most.curvature * norm(unknowns.of(self.coef)) + most.label * unknowns.label
+        if self.outputs > 1:
+            part += own * most.row * self.map.size
+        if self.map.spread:
+            error += self.map.curvature_error * (most.slope * wide + own * most.leverage)
+        scale = math.sqrt(rows / least)
+        ratio = 1 + 2 * scale * part
+        return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio**2
+
+    def largest(self) -> Largest:
+        """Return the largest of all that the errors of records depend on."""
+        if self._largest is None:
+            xp = array_namespace(self.X)
+
+            def sizes(rows: slice) -> Array:
+                r, a, b = self.derivatives(rows)
+                X = self.near[rows, :]
+                squares = [xp.sum(r * r, axis=1), xp.sum(a * a, axis=(1, 2))]
+                squares += [xp.sum(b * b, axis=(1, 2)), xp.sum(X * X, axis=1)]
+                leverage = self.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)
+                return xp.stack([*map(xp.sqrt, squares), leverage], axis=1)
+
+            every = by_rows(sizes, self.rows, self.outputs**2 + self.features, chunk=self.chunk)
+            slope, curvature, label, row, leverage = map(float, xp.max(every, axis=0))
+            row = math.hypot(row, 1.0) if self.intercept else row
+            error = float(xp.max(self.slope_errors))
+            self._largest = Largest(slope, error, curvature, label, row, leverage)
+        return self._largest
+
+    def relative_errors(
         self, squared: Array, part: Array, error: Array, share: float = NEGLIGIBLE
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
@@ -360,35 +296,23 @@ class GLMJacobian(ReleaseJacobian):
         xp = array_namespace(squared)
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
-        ratio = cancellation(squared, part)
-        rounds = xp.where(ratio**2 > LOSSY, ratio, ratio**2) * (8 * self.rounding)
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
-        off = xp.where(squared > 0, error / eta, xp.zeros_like(ratio))
-        return xp.where(squared > 0, self.map.accuracy * ratio + off + rounds, xp.zeros_like(off))
-
-    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of whitened Jacobians, given their squares.
-
-        Both ``(m, q)``, for some rows.
-        """
-        xp = array_namespace(self.X)
-        part, error = self.term_sizes(unknowns, rows)
-        # Each column by itself: its error beside its own size is what an inverse sees.
-        columns = [
-            self._accuracy(squared[:, j], part[:, j], error[:, j], share=0.0)[:, None]
-            for j in range(squared.shape[1])
-        ]
-        return xp.concat(columns, axis=1)
+        ratio = 1 + 2 * part / eta
+        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
+        found = self.map.accuracy * ratio + error / eta + rounds
+        # Of nothing but zeros nothing cancels.
+        return xp.where(squared > 0, found, xp.zeros_like(found))
 
     def mended(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
         """Return answers about rows, those that are small differences computed without squares.
 
-        ``take`` makes the answers of whitened Jacobians, ``(m, P, q)``.
+        ``part`` are the squares of the terms that may cancel; ``take`` makes the answers of
+        whitened Jacobians, ``(m, P, q)``.
         """
         xp = array_namespace(self.X)
-        lossy = cancellation(squared, part) ** 2 > LOSSY if not self.paired else squared == squared
+        lossy = squared < CANCELLED * part
         if len(lossy.shape) == 2:
             lossy = xp.any(lossy, axis=1)
         which = xp.nonzero(lossy)[0]
@@ -410,8 +334,8 @@ class GLMJacobian(ReleaseJacobian):
     def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the answer about a block, from the entries where it is a small difference."""
         xp = array_namespace(self.X)
-        part = self.reach(unknowns) * math.sqrt(float(xp.sum(self.slope_sizes[rows] ** 2)))
-        if not self.paired and squared > 0 and (1 + 2 * part / math.sqrt(squared)) ** 2 <= LOSSY:
+        part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
+        if not self.paired and squared > 0 and squared >= CANCELLED * part:
             return squared
         total = self.zeros(self.size, self.size)
         width = self.size * self.unknown_count(unknowns)
@@ -422,16 +346,10 @@ class GLMJacobian(ReleaseJacobian):
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        if self.paired:
+            return paired_jacobians(self, unknowns, rows)
         xp = array_namespace(self.X)
         r, B = self.slopes(unknowns, rows)
-        if self.paired:
-            J = xp.matrix_transpose(self._beside_own(rows)) @ B
-            own = self._own_class(rows)
-            for y in range(self.outputs):
-                mine = xp.nonzero(own == y)[0]
-                beside = self._columns_beside(unknowns, y) @ r[mine, :].T  # (P, t, m)
-                J[mine, :, : beside.shape[1]] += xp.permute_dims(beside, (2, 0, 1))
-            return J
         A_V = self.columns_of(unknowns)
         J = xp.matrix_transpose(self.seen(rows)) @ B
         t = A_V.shape[1]
@@ -439,7 +357,8 @@ class GLMJacobian(ReleaseJacobian):
         J[:, :, :t] += xp.permute_dims(xp.reshape(direct, (self.size, t, -1)), (2, 0, 1))
         return J
 
-    def _column_reach(self, unknowns: Unknowns) -> Array:
+    def column_reach(self, unknowns: Unknowns) -> Array:
+        """Return how far each unknown feature moves the release, but for ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
@@ -460,15 +379,15 @@ class GLMJacobian(ReleaseJacobian):
             return quadratic + 2 * cross + xp.vecdot(r @ blocks, r)
 
         found = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
-        part = self.reach(unknowns) * self.slope_sizes
+        part = (self.reach(unknowns) * self.slope_sizes) ** 2
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, ``(n,)``."""
+        """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         if self.paired:
             return self._from_entries(unknowns, largest_square)
-        found = super().row_norms(unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
+        found, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
+        return self.mended(found, unknowns, part, largest_square)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
@@ -484,7 +403,7 @@ class GLMJacobian(ReleaseJacobian):
             return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
 
         found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
-        part = self.slope_sizes[:, None] * self._column_reach(unknowns)[None, :]
+        part = (self.slope_sizes**2)[:, None] * (self.column_reach(unknowns) ** 2)[None, :]
         return self.mended(
             found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
@@ -595,7 +514,7 @@ class GLMJacobian(ReleaseJacobian):
             r, a, b = derivatives(rows)
             return r, a, step * b
 
-        other.derivatives = stepped
+        other.derivatives, other._largest = stepped, None
         return other
 
     def refits(self) -> Refits:
@@ -675,6 +594,17 @@ class GLMJacobian(ReleaseJacobian):
                     total[self.features, :] += xp.sum(along, axis=0)
             total[: self.features, :] += unknowns.back(z[piece, :t].T @ r, self.features)
         return shown + self.whitener @ xp.reshape(total, (-1,))
+
+
+class Largest(NamedTuple):
+    """The largest of what the errors of records depend on."""
+
+    slope: float  # ‖r‖
+    slope_error: float
+    curvature: float  # ‖a‖
+    label: float  # ‖b‖
+    row: float  # ‖x̃‖
+    leverage: float
 
 
 class _InformationTerms:
@@ -820,8 +750,23 @@ class SingleOutputJacobian(GLMJacobian):
         """``|r|`` of every record, ``(n,)``."""
         return array_namespace(self.X).abs(self.r)
 
+    def largest(self) -> Largest:
+        """Return the largest of all that the errors of records depend on."""
+        if self._largest is None:
+            xp = array_namespace(self.X)
+            curvature, smallest = float(xp.max(self.a)), float(xp.min(self.a))
+            if smallest > _FLAT * curvature:
+                leverage = 1 / math.sqrt(smallest)
+            else:
+                leverage = float(xp.max(self.leverages(self.a, slice(0, self.rows))))
+            slope, label = (max(float(xp.max(v)), -float(xp.min(v))) for v in (self.r, self.b))
+            error = float(xp.max(self.slope_errors))
+            # Of one output, nothing is a sum over classes, and the length of a row not asked for.
+            self._largest = Largest(slope, error, curvature, label, math.inf, leverage)
+        return self._largest
+
     def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return the largest eigenvalue of the information about each row, by secular equations."""
+        """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
         if self.unknown_count(unknowns) <= _SMALL:
             return super().row_norms(unknowns)
         xp = array_namespace(self.X)
@@ -846,7 +791,7 @@ class SingleOutputJacobian(GLMJacobian):
 
         found = by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
         found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) * self.slope_sizes, largest_square)
+        return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
     def _off_the_pole(self, found: Array, pole: Array, unknowns: Unknowns) -> Array:
         """Return norms, those next to the largest pole from the entries where that is cheap.
@@ -873,7 +818,8 @@ class SingleOutputJacobian(GLMJacobian):
             xp = array_namespace(self.X)
 
             def squares(rows: slice) -> Array:
-                AX = self.seen(rows)[:, 0, :]
+                precise, A = self.map.precise, self.whitener
+                AX = self.seen(rows)[:, 0, :] if precise else self.design_times(rows, A.T)
                 return xp.vecdot(AX, AX)
 
             self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
@@ -912,48 +858,81 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         c, s = self.rank_two(unknowns)
-        every, Aw = slice(0, self.rows), A_V @ w_V
+        every, Aw = slice(0, self.rows), 2 * (A_V @ w_V)
         if self.map.precise:
             slopes = self.seen(every)[:, 0, :] @ Aw
         else:
             slopes = self.design_times(every, A.T @ Aw)
-        found = self.r**2 * xp.sum(A_V * A_V) + c * self._release_lengths() + 2 * s * slopes
-        part = self.reach(unknowns) * self.slope_sizes
+        part = self.r * self.r * xp.sum(A_V * A_V)
+        found = part + c * self._release_lengths() + s * slopes
         return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
-        lengths, to_z = self._release_lengths(), None if self.map.precise else A.T @ A_V
-        diagonal = xp.sum(A_V * A_V, axis=0)
+        squares = xp.sum(A_V * A_V, axis=0)
+        to_z, flat = A_V * w_V[None, :], xp.stack([w_V * w_V, squares])
+        to_z = to_z if self.map.precise else A.T @ to_z
+        rho, s = self.r * self.r, 2 * self.a * self.r
+        weights = xp.stack([self.a**2 * self._release_lengths(), rho], axis=1)
 
         def cells(rows: slice) -> Array:
-            precise = to_z is None
-            z = self.seen(rows)[:, 0, :] @ A_V if precise else self.design_times(rows, to_z)
-            slope = (self.a[rows] ** 2 * lengths[rows])[:, None] * (w_V * w_V)[None, :]
-            slope += (2 * self.a[rows] * self.r[rows])[:, None] * w_V[None, :] * z
-            slope += (self.r[rows] ** 2)[:, None] * diagonal[None, :]
-            return xp.where(slope > 0, slope, xp.zeros_like(slope))
+            # A pass over a chunk is what costs here.
+            seen = self.map.precise
+            out = self.seen(rows)[:, 0, :] @ to_z if seen else self.design_times(rows, to_z)
+            out *= s[rows, None]
+            out += weights[rows, :] @ flat
+            return out
 
         found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
-        part = (4 / LOSSY * self.r**2)[:, None] * diagonal[None, :]
-        if not bool(xp.any(found < part)):
+        lossy = self._least(found, squares) < CANCELLED * rho
+        if not bool(xp.any(lossy)):
             return found
         # Where the terms of the square cancel, the entries of J's column are squared instead.
-        part = self.slope_sizes[:, None] * xp.sqrt(diagonal)[None, :]
-        return self.mended(
-            found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
+        features, which = replace(unknowns, label=False), xp.nonzero(lossy)[0]
+        width = self.size * squares.shape[0]
+        for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
+            J = self.row_jacobians(features, which[piece])
+            found[which[piece], :] = xp.sum(J * J, axis=1)
+        return found
+
+    def _least(self, cells: Array, squares: Array) -> Array:
+        """Return the smallest of each record's cells, in units of the columns' reach, ``(n,)``."""
+        xp = array_namespace(self.X)
+        units = 1 / xp.where(squares > 0, squares, xp.ones_like(squares))
+        return by_rows(
+            lambda rows: xp.min(cells[rows, :] * units[None, :], axis=1),
+            self.rows,
+            self.features,
+            chunk=self.chunk,
         )
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η of every cell; of many, of each row's smallest."""
-        features = replace(unknowns, label=False)
-        if self.rows * squared.shape[1] <= _FEW_CELLS:
-            return super().cell_accuracy(squared, unknowns)
+        """Return the relative errors of η of every cell; of many, of each row's least exact."""
         xp = array_namespace(self.X)
-        least = NEGLIGIBLE**2 * xp.max(squared) + xp.min(squared, axis=1)
-        return self._accuracy(least, *self._row_terms_sizes(features))[:, None] + 0 * squared[:1, :]
+        features = replace(unknowns, label=False)
+        squares = self.column_reach(features) ** 2
+        reach, W = xp.sqrt(squares), xp.abs(unknowns.of(self.w))
+        safe = xp.where(squares > 0, reach, xp.ones_like(reach))
+        least = self._least(squared, squares)
+        # What is next to nothing beside the largest counts as a share of that.
+        floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(squares)
+        least = xp.where(least > floor, least, floor + xp.zeros_like(least))
+        wide, W = xp.max(self.deviations(features) / safe), xp.max(W / safe)
+
+        def found(own: Array) -> Array:
+            lost = self.map.curvature_error * (self.slope_sizes * wide + own * W)
+            error = self.slope_errors + lost
+            return self.relative_errors(least, self.slope_sizes, error, share=0.0)
+
+        # The leverage of a record is no more than 1/√a; it may be much less.
+        accuracy = found(xp.sqrt(self.a))
+        if not float(xp.max(accuracy)) <= FINE:
+            if self.rows * squared.shape[1] <= _FEW_CELLS:
+                return super().cell_accuracy(squared, unknowns)
+            accuracy = found(self.a * self.leverages(self.a, slice(0, self.rows)))
+        return xp.broadcast_to(accuracy[:, None], squared.shape)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product ``GᵀC G v`` of one vector per row."""
@@ -1029,49 +1008,47 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         xp = array_namespace(self.X)
         found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
-        part = math.sqrt(float(xp.sum(self.r[rows] ** 2))) * self._reaches(attributes)
-        for k in xp.nonzero(cancellation(found, part) ** 2 > LOSSY)[0]:
+        part = xp.sum(self.r[rows] ** 2) * self._reaches(attributes) ** 2
+        for k in xp.nonzero(found < CANCELLED * part)[0]:
             found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
         return found
 
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the relative errors of η of each attribute over the rows."""
         xp = array_namespace(self.X)
-        slopes, errors = self.slope_sizes[rows], self.slope_errors[rows]
-        size, off = (math.sqrt(float(xp.sum(s * s))) for s in (slopes, errors))
-        own = self.a[rows] * self._leverages(self.a, slice(0, self.rows))[rows]
-        own = xp.sqrt(xp.sum(own * own))
-        reach, wide = (
-            self._reaches(attributes),
-            xp.stack([xp.sum(self._deviations(u)) for u in attributes]),
-        )
-        W = xp.stack([xp.sqrt(xp.sum(u.of(self.w) ** 2)) for u in attributes])
-        lost = EPS * self.map.spread * (size * wide + own * W)
-        # Each by itself: what is little beside another column may be much in its own unit.
-        return xp.concat(
-            [
-                self._accuracy(
-                    squared[k : k + 1],
-                    size * reach[k : k + 1],
-                    off * reach[k : k + 1] + lost[k : k + 1],
-                )
-                for k in range(len(attributes))
-            ]
-        )
+        size, off = (norm(s[rows]) for s in (self.r, self.slope_errors))
+        reach = self._reaches(attributes)
+
+        def found(own: float) -> Array:
+            lost = self.map.curvature_error * (size * wide + own * W)
+            # Each by itself: what is little beside another column may be much in its own unit.
+            return self.relative_errors(squared, size * reach, off * reach + lost, share=0.0)
+
+        wide = self._per_attribute(attributes, self.deviations)
+        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+        # The leverage of a record is no more than 1/√a; it may be much less.
+        accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
+        if float(xp.max(accuracy)) <= FINE or not self.map.spread:
+            return accuracy
+        return found(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
 
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""
+        return self._per_attribute(attributes, self.column_reach)
+
+    def _per_attribute(
+        self, attributes: list[Unknowns], sizes: Callable[[Unknowns], Array]
+    ) -> Array:
+        """Return the size of every attribute: ``sizes`` gives those of its directions, ``(t,)``."""
         xp = array_namespace(self.X)
-        squares = xp.sum(self.whitener[:, : self.features] ** 2, axis=0)
-        plain = [u.basis is None for u in attributes]
-        return xp.stack(
-            [
-                xp.sqrt(xp.sum(u.of(squares)))
-                if simple
-                else xp.asarray(self.reach(u), dtype=squares.dtype)
-                for u, simple in zip(attributes, plain, strict=True)
-            ]
-        )
+        out, single = self.zeros(len(attributes)), single_columns(attributes)
+        if single:
+            columns = xp.asarray(list(single.values()), device=self.X.device)
+            out[list(single)] = sizes(Unknowns(None, False))[columns]
+        for k, unknowns in enumerate(attributes):
+            if k not in single:
+                out[k] = xp.sqrt(xp.sum(sizes(unknowns) ** 2))
+        return out
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
@@ -1098,11 +1075,7 @@ class SingleOutputJacobian(GLMJacobian):
         delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), sums.along @ Q
         whitener = Q.T @ A
         out = self.zeros(len(attributes))
-        single = {
-            k: u.columns[0]
-            for k, u in enumerate(attributes)
-            if u.columns is not None and len(u.columns) == 1 and u.basis is None
-        }
+        single = single_columns(attributes)
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
             w = attributes[k].of(self.w)
             U = Q.T @ self.columns_of(attributes[k])[:, :, 0]
@@ -1128,8 +1101,7 @@ class SingleOutputJacobian(GLMJacobian):
         constant = xp.sum(xp.linalg.diagonal(sums.gram)) * w_V**2
         spread = sums.spread * xp.sum(A_V**2, axis=0)
         found = constant + 2 * w_V * (A_V.T @ sums.along) + spread
-        part = math.sqrt(float(sums.spread)) * self._column_reach(unknowns)
-        if bool(xp.any(cancellation(found, part) ** 2 > LOSSY)):
+        if bool(xp.any(found < CANCELLED * spread)):
             return super()._cell_sums(unknowns, rows)
         return found
 
@@ -1184,16 +1156,13 @@ class SingleOutputJacobian(GLMJacobian):
         return (c + self.b * self.b if unknowns.label else c), self.a * self.r
 
 
-def cancellation(squared: Array, part: Array) -> Array:
-    """Return how many times larger than η the terms are, at most, whose sum it is the norm of."""
-    xp = array_namespace(squared)
-    eta = xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
-    # Of nothing but zeros nothing cancels.
-    safe = xp.where(eta > 0, eta, xp.ones_like(eta))
-    ratio = 1 + 2 * part / safe
-    return xp.where(
-        eta > 0, ratio, xp.where(part > 0, xp.full_like(ratio, 1e8), xp.ones_like(ratio))
-    )
+def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
+    """Return which of the attributes are one column each, and which one."""
+    return {
+        k: u.columns[0]
+        for k, u in enumerate(attributes)
+        if u.columns is not None and len(u.columns) == 1 and u.basis is None
+    }
 
 
 def largest_square(J: Array) -> Array:

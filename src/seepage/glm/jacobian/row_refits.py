@@ -24,7 +24,7 @@ from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.leakage import one_row_jacobian
-from seepage.glm.losses.families import Categorical
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
 

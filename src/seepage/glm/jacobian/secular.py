@@ -29,18 +29,16 @@ Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 
-from seepage.core.spectra import dense_largest
+from seepage.core.jacobian import dense_largest
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.source import as_numpy
-
-Array = Any
+from seepage.tables.source import Array, as_numpy
 
 _LOW_RANK = 0.25  # of the size; above, an update of a higher rank is written out
 _CLOSEST = 256  # roundings from the largest pole at which it is first looked

@@ -13,9 +13,9 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.describe import describe
-from seepage.glm.estimators.base import LinearModel
-from seepage.glm.estimators.inputs import read_weights
+from seepage.glm.adapters import describe
+from seepage.glm.estimators import LinearModel
+from seepage.glm.inputs import read_weights
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule, read_rule
 from seepage.glm.reweighting.whole_procedure import procedure_leakage

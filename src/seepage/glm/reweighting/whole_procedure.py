@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seepage.core.jacobian import dense_largest
 from seepage.core.noise import Noise
-from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, hessian
-from seepage.glm.jacobian.whitening import whitened_inverse
-from seepage.glm.losses.families import Categorical
+from seepage.glm.jacobian.optimum import whitened_inverse
+from seepage.glm.losses import Categorical
 from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy

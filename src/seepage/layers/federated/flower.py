@@ -2,13 +2,14 @@
 
 An update is ``θ_sent − θ_returned``, layer by layer: what the client moved the model by, with the
 sign of a gradient. Buffers (the running statistics of BatchNorm) travel with the parameters and are
-recorded too. Needs ``flwr``: ``pip install 'seepage[flower]'``.
+recorded too, as are the metrics that clients send along (how many records they have, their loss).
+Needs ``flwr``: ``pip install 'seepage[flower]'``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from seepage.layers.federated.gradients import (
     save_gradients,
 )
 from seepage.layers.federated.recording import blank_recording, record_updates
+from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
@@ -89,12 +91,19 @@ class UpdateRecorder:
         return [int(number) for part in self._parts() for number in _known(part.nodes)]
 
     def add(
-        self, sent: dict[str, Tensor], returned: dict[str, Tensor], server_round: int, node: int
+        self,
+        sent: dict[str, Tensor],
+        returned: dict[str, Tensor],
+        server_round: int,
+        node: int,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Keep one client's update: the state it was sent, and the state it returned.
 
-        All that it returned is recorded; arrays that were not sent to it, as they came.
+        All that it returned is recorded; arrays that were not sent to it, as they came, and so are
+        the metrics it sent along (numbers of records, losses).
         """
+        sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
         if missing:
@@ -117,7 +126,8 @@ class UpdateRecorder:
                 self._parts()[0].check_same_projection(found)
             except InputError as error:
                 raise InputError(f"Node {node} sent what others did not. {error}") from error
-        self._new.append(replace(found, rounds=np.array([server_round])))
+        told = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
+        self._new.append(replace(found, rounds=np.array([server_round]), metrics=told))
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
@@ -210,7 +220,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
             if not reply.has_error():
                 returned = _tensors(_arrays_of(reply))
                 node = reply.metadata.src_node_id
-                self.recorder.add(self._sent, returned, server_round, int(node))
+                self.recorder.add(self._sent, returned, server_round, int(node), _metrics_of(reply))
         self.recorder.save()
         total: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(
             server_round, kept
@@ -242,17 +252,22 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
     ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz")), …])``. Put it first: Flower
     wraps the first mod around all others, so that it sees the update as it leaves, after the mods
-    that follow it in the list (clipping, noise) have changed it. Rounds are the server's, which
-    Flower's strategies send along as ``server-round``; without one, the node's own are counted.
+    that follow it in the list (clipping, noise) have changed it. With secure aggregation
+    (``secaggplus_mod``) put it right after that one, to record what is hidden in the sum; before
+    it, there is nothing to be seen but masks, and nothing is recorded. Rounds are the server's,
+    which Flower's strategies send along as ``server-round``; without one, the node's own are
+    counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type.startswith("train") and not reply.has_error():
-            sent, returned = _tensors(_arrays_of(message)), _tensors(_arrays_of(reply))
-            node = int(context.node_id)
-            recorder.add(sent, returned, _round_of(message, recorder.nodes.count(node)), node)
-            recorder.save()
+            sent, returned = (_tensors(_arrays_of(each)) for each in (message, reply))
+            if sent and returned:  # what goes to and fro to agree on masks is no update
+                node = int(context.node_id)
+                number = _round_of(message, recorder.nodes.count(node))
+                recorder.add(sent, returned, number, node, _metrics_of(reply))
+                recorder.save()
         return reply
 
     return mod
@@ -267,13 +282,28 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
+    """Return the arrays of a message, none where there are none."""
+    from flwr.app import ArrayRecord
+
     records = list(message.content.array_records.values())
-    if len(records) != 1:
+    if len(records) > 1:
         raise InputError(
             f"A message of training carries {len(records)} sets of arrays, so it is not clear "
             "which are the parameters; send one ArrayRecord."
         )
-    return records[0]
+    return records[0] if records else ArrayRecord()
+
+
+def _metrics_of(message: Message) -> dict[str, float]:
+    """Return the numbers that a client sent besides arrays, those of a list one by one."""
+    found: dict[str, float] = {}
+    for record in message.content.metric_records.values():
+        for name, value in record.items():
+            if isinstance(value, list):
+                found |= {f"{name}[{k}]": float(each) for k, each in enumerate(value)}
+            else:
+                found[name] = float(value)
+    return found
 
 
 def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:

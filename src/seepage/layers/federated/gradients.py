@@ -28,6 +28,8 @@ from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # numbers kept of a layer's gradient
 JOINED = "all layers"
+METRICS = "client metrics"
+_SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,6 +53,10 @@ class LayerGradients:
         are alike, so V-information and the attacks group by it unless told otherwise.
     rounds
         The round each was sent in, ``(n,)``, where that is known.
+    metrics
+        Other numbers that were sent along (how many records there are, the loss), ``(n,)`` each by
+        name; nan where one was not. They leave too, but are no part of the gradient: clipping and
+        noise do not reach them.
 
     Examples
     --------
@@ -70,9 +76,10 @@ class LayerGradients:
     projections: Mapping[str, int] = field(default_factory=dict)
     nodes: np.ndarray | None = None
     rounds: np.ndarray | None = None
+    metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, known in (("nodes", self.nodes), ("rounds", self.rounds)):
+        for name, known in (("nodes", self.nodes), ("rounds", self.rounds), *self.metrics.items()):
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
@@ -88,6 +95,11 @@ class LayerGradients:
             raise InputError(
                 f"A layer is named {JOINED!r}, which stands for all layers taken together; give it "
                 "another name."
+            )
+        if METRICS in self.blocks and self.metrics:
+            raise InputError(
+                f"A layer is named {METRICS!r}, which stands for what is sent along with the "
+                "layers; give it another name."
             )
 
     @staticmethod
@@ -168,10 +180,18 @@ class LayerGradients:
         nodes, rounds = (
             None if known is None else known[which] for known in (self.nodes, self.rounds)
         )
-        return replace(self, blocks=blocks, norms=self.norms[which], nodes=nodes, rounds=rounds)
+        metrics = {name: values[which] for name, values in self.metrics.items()}
+        norms = self.norms[which]
+        return replace(
+            self, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds, metrics=metrics
+        )
 
     def without(self, *layers: str) -> LayerGradients:
-        """Return what is left when these layers are not sent."""
+        """Return what is left when these layers are not sent (or ``"client metrics"``)."""
+        if METRICS in layers and self.metrics:
+            fewer = replace(self, metrics={})
+            others = [layer for layer in layers if layer != METRICS]
+            return fewer.without(*others) if others else fewer
         for layer in layers:
             self[layer]  # raises for a name that is not there
         left = [k for k in self.layers if k not in layers]
@@ -192,6 +212,30 @@ class LayerGradients:
             norms=self.norms[:, places],
             variances={k: self.variances[k] for k in kept},
             projections={k: key for k, key in self.projections.items() if k in kept},
+        )
+
+    def with_metrics(self) -> LayerGradients:
+        """Return the recording with its metrics as the last entry, ``"client metrics"``.
+
+        That entry has a column for each metric (zero where it was not sent) and another for those
+        that were not always sent, of whether they were. Without metrics, nothing changes.
+        """
+        if not self.metrics:
+            return self
+        columns = []
+        for values in self.metrics.values():
+            there = np.isfinite(values)
+            columns.append(np.where(there, values, 0.0))
+            if not there.all():
+                columns.append(there.astype(float))
+        block = np.stack(columns, axis=1).astype(np.float32)
+        return replace(
+            self,
+            blocks={**self.blocks, METRICS: block},
+            sizes={**self.sizes, METRICS: len(self.metrics)},
+            norms=np.column_stack([self.norms, np.linalg.norm(block, axis=1)]),
+            variances={**self.variances, METRICS: np.ones(block.shape[1])},
+            metrics={},
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
@@ -255,7 +299,7 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It knows its nodes, or its rounds, if all of them do.
+    It knows its nodes, or its rounds, if all of them do; metrics that a part lacks are nan there.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -264,7 +308,12 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     norms = np.concatenate([part.norms for part in parts])
     nodes = _known([part.nodes for part in parts])
     rounds = _known([part.rounds for part in parts])
-    return replace(first, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds)
+    named = dict.fromkeys(name for part in parts for name in part.metrics)
+    metrics = {
+        name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
+        for name in named
+    }
+    return replace(first, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds, metrics=metrics)
 
 
 def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -273,22 +322,40 @@ def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
-    """Write recorded gradients to a NumPy archive, with further columns, one entry per gradient.
+    """Write recorded gradients, with further columns, one entry per gradient.
 
     The nodes and the rounds of the recording, where it knows them, are written as the columns
-    ``node`` and ``round`` unless such are given.
+    ``node`` and ``round`` unless such are given. The file is of safetensors if its name ends so,
+    else a NumPy archive (``.npz``).
     """
     own = {"node": gradients.nodes, "round": gradients.rounds}
     columns = {name: values for name, values in own.items() if values is not None} | columns
     arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
     arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
+    arrays |= {f"metric {k}": values for k, values in enumerate(gradients.metrics.values())}
     arrays["norms"] = gradients.norms
+    arrays["metrics"] = _encoded(list(gradients.metrics))
     keys = gradients.projections
-    head = json.dumps([[name, int(n), keys.get(name)] for name, n in gradients.sizes.items()])
-    arrays["layers"] = np.frombuffer(head.encode(), dtype=np.uint8)
+    arrays["layers"] = _encoded([[k, int(n), keys.get(k)] for k, n in gradients.sizes.items()])
     arrays["sha256"] = np.frombuffer(_checksum(arrays), dtype=np.uint8)
-    write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    if Path(path).suffix == _SAFETENSORS:
+        content = _as_safetensors(arrays)
+        write_private(Path(path), lambda file: file.write(content))
+    else:
+        write_private(Path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def _encoded(names: list[Any]) -> np.ndarray:
+    return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+
+
+def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
+    from safetensors.numpy import save
+
+    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
+    numbers = {k: np.ascontiguousarray(v) for k, v in arrays.items() if k not in texts}
+    return bytes(save(numbers, metadata={"texts": json.dumps(texts)}))
 
 
 def load_gradients(
@@ -302,26 +369,28 @@ def load_gradients(
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
-            head = json.loads(bytes(found["layers"]).decode())
-            # Files of earlier versions do not say how a layer was projected, and have no checksum.
-            if any(len(layer) > 2 for layer in head):
-                every = {name: found[name] for name in found.files if name != "sha256"}
-                if bytes(found["sha256"]) != _checksum(every):
-                    raise ValueError("the checksum is that of another content")
-            sizes = {name: size for name, size, *_ in head}
-            keys = {name: key for name, _, *rest in head for key in rest if key is not None}
-            blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
-            variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
-            columns = {
-                name.removeprefix("column "): found[name]
-                for name in found.files
-                if name.startswith("column ")
-            }
-            norms = found["norms"]
-            _check_recording(blocks, sizes, norms, variances, columns)
-            origin = columns.get("node"), columns.get("round")
-            return LayerGradients(blocks, sizes, norms, variances, keys, *origin), columns
+        found = _read_arrays(Path(path))
+        head = json.loads(bytes(found["layers"]).decode())
+        # Files of earlier versions do not say how a layer was projected, and have no checksum.
+        if any(len(layer) > 2 for layer in head):
+            every = {name: values for name, values in found.items() if name != "sha256"}
+            if bytes(found["sha256"]) != _checksum(every):
+                raise ValueError("the checksum is that of another content")
+        sizes = {name: size for name, size, *_ in head}
+        keys = {name: key for name, _, *rest in head for key in rest if key is not None}
+        blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
+        variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
+        columns = {
+            name.removeprefix("column "): values
+            for name, values in found.items()
+            if name.startswith("column ")
+        }
+        norms = found["norms"]
+        _check_recording(blocks, sizes, norms, variances, columns)
+        named = json.loads(bytes(found["metrics"]).decode()) if "metrics" in found else []
+        metrics = {name: found[f"metric {k}"] for k, name in enumerate(named)}
+        origin = columns.get("node"), columns.get("round")
+        return LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics), columns
     except (FileNotFoundError, PermissionError):
         raise
     # An array without names (.npy) is no context, a file of another kind has other entries, and of
@@ -330,6 +399,18 @@ def load_gradients(
         raise InputError(
             f"{path} does not hold recorded gradients ({error}); name another file."
         ) from error
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix != _SAFETENSORS:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            return dict(found)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as found:
+        texts = json.loads(found.metadata()["texts"])
+        numbers = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    return numbers | {name: np.array(values) for name, values in texts.items()}
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -112,6 +112,28 @@ class LocalTraining:
         orders = [torch.randperm(records, generator=draw) for _ in range(self.epochs)]
         return [rows for order in orders for rows in order.split(self.batch_size)]
 
+    def reach(self, records: int) -> float:
+        """Return how far the steps take a parameter whose gradient is one throughout.
+
+        ``lr`` times the number of steps for plain SGD, more with momentum: what an update has to be
+        divided by to be taken for a gradient that stayed the same. Adam takes every gradient
+        equally far, so that there is no such number.
+
+        Examples
+        --------
+        >>> import seepage as sp
+        >>> round(sp.layers.LocalTraining(lr=0.1, epochs=3, momentum=0.5).reach(8), 3)
+        0.425
+        """
+        if self.optimiser != "sgd":
+            raise InputError(
+                f"An update of {self.optimiser!r} does not grow with the gradient: nothing makes "
+                "it one."
+            )
+        rest = {"": torch.zeros(1, dtype=torch.float64)}
+        steps = self.rows_of_steps(records)
+        return float(self.update(rest, lambda *_: {"": torch.ones_like(rest[""])}, steps))
+
     def update(self, parameters: Parameters, gradient: Gradient, steps: Sequence[Tensor]) -> Tensor:
         """Return ``θ_sent − θ_returned`` after these steps, as one vector.
 

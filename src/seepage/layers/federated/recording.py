@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
+from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import Layout, layer_parameters, layer_sizes
 from seepage.nn.gradients.network_checks import unwrapped
@@ -67,9 +68,27 @@ def record_gradients(
     <6 gradients of 2 layers>
     """
     net = unwrapped(net)
-    losses = per_record(loss)
     layout = layer_parameters(net, layers)
     keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
+    for gradient in batch_gradients(net, loss, batches):
+        keeper.add(gradient)
+    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
+
+
+def batch_gradients(
+    net: nn.Module, loss: str | nn.Module | Loss, batches: Iterable[tuple[Any, Tensor]]
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the mean gradient of every batch by names of parameters; the network stays as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.federated.recording import batch_gradients
+    >>> batches = [(torch.ones(4, 3), torch.zeros(4, 1))]
+    >>> [list(found) for found in batch_gradients(torch.nn.Linear(3, 1), "mse", batches)]
+    [['weight', 'bias']]
+    """
+    losses = per_record(loss)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
@@ -81,8 +100,7 @@ def record_gradients(
             check_classes(loss, output, y, f"Batch {number}")
             total = losses(output, y).mean()
             found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
-        keeper.add(dict(zip(trained, found, strict=True)))
-    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
+        yield dict(zip(trained, found, strict=True))
 
 
 def record_updates(
@@ -99,9 +117,10 @@ def record_updates(
     Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
     that were sent along (the running statistics of BatchNorm) are an entry of their own beside
     their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is one under its own name. All
-    updates must hold the same. The other parameters are those of :func:`record_gradients`; ``net``
-    gives the layers their names and sizes. An :class:`Update` knows its clients and its round:
-    unless ``nodes`` are given, the clients are its node.
+    updates must hold the same. Names may be those of a wrapper (Opacus), of peft's adapters or of a
+    plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters are those of
+    :func:`record_gradients`; ``net`` gives the layers their names and sizes. An :class:`Update`
+    knows its clients and its round: unless ``nodes`` are given, the clients are its node.
 
     Examples
     --------
@@ -124,6 +143,7 @@ def record_updates(
                 "An update must be an Update or a mapping of parameter names to tensors, not "
                 f"{type(values).__name__}."
             )
+        values = with_own_names(net, values)
         sent = sent or _Sent(net, values, layers, width, seed)
         sent.add(values)
     if sent is None:

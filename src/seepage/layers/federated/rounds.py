@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
+from seepage.layers.federated.remedies import UpdateRemedy
 from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_directions import key_of
@@ -86,6 +87,7 @@ def simulate(
     max_norm: float | None = None,
     noise_multiplier: float = 0.0,
     together: int = 1,
+    remedy: UpdateRemedy | None = None,
     snapshots: Collection[int] = (),
     observe: Callable[[Update], object] | None = None,
     seed: int = 0,
@@ -132,6 +134,9 @@ def simulate(
     together
         With secure aggregation, the number of clients of whose updates only the mean is seen;
         those left over join the last group.
+    remedy
+        What every client does about some layers, after clipping and noise; the network that comes
+        out is the one trained under it.
     snapshots
         Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
     observe
@@ -151,8 +156,9 @@ def simulate(
     >>> len(seen), seen[0].clients
     (10, (0, 1))
     """
+    trained = copy.deepcopy(unwrapped(net)) if remedy is None else remedy.network(unwrapped(net))
     server = _Server(
-        copy.deepcopy(unwrapped(net)),
+        trained,
         loss,
         list(clients),
         method=method,
@@ -165,6 +171,7 @@ def simulate(
         max_norm=max_norm,
         noise_multiplier=noise_multiplier,
         together=together,
+        remedy=remedy,
         seed=seed,
     )
     if rounds < 0:
@@ -205,6 +212,7 @@ class _Server:
     max_norm: float | None
     noise_multiplier: float
     together: int
+    remedy: UpdateRemedy | None
     seed: int
 
     def __post_init__(self) -> None:
@@ -272,7 +280,7 @@ class _Server:
             taking = sorted(order.tolist())
         seen = []
         for group in _groups(taking, self.together):
-            sent = [self._sent(client, len(group), draw) for client in group]
+            sent = [self._sent(client, len(group), number, draw) for client in group]
             # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
             shares = self._shares([(client,) for client in group])
             mean = {
@@ -309,12 +317,17 @@ class _Server:
         weights = [sum(map(weight, group)) for group in groups]
         return [each / sum(weights) for each in weights]
 
-    def _sent(self, client: int, together: int, draw: torch.Generator) -> State:
+    def _sent(self, client: int, together: int, number: int, draw: torch.Generator) -> State:
         """Return what a client sends that starts from the server's state, which stays."""
         before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
         with kept_buffers(self.net):
             update = self._leaving(self._update(client, draw), together, draw)
+            if self.remedy is not None:
+                update = self.remedy.applied(update, number, draw)
             after = sent_buffers(self.net)
+            if self.remedy is not None:
+                held = [name for name in before if not self.remedy.sends(name, number)]
+                after = after | {name: before[name] for name in held}
             return update | {name: moved_by(before[name], after[name]) for name in before}
 
     def _update(self, client: int, draw: torch.Generator) -> State:

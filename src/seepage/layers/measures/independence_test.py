@@ -156,20 +156,43 @@ def over_all_groups(
     ``(1 + number of arrangements that do as well) / (1 + number tried)``: where there is nothing to
     find, it is below α no more often than α. ``block`` are the layer's gradients, ``(n, width)``.
     """
-    gram = _group_embeddings(block, exchange.unit)
-    count = len(gram)
-    ridge = float(np.trace(gram)) / count
-    if ridge <= _TIE:
+    smoother = left_out_smoother(block, exchange.unit)
+    if smoother is None:
         return 1.0
-    inverse = np.linalg.inv(gram + ridge * np.eye(count))
-    smoother = inverse / np.diag(inverse)[:, None]
-    places = _shuffled_within(np.zeros(count, dtype=int), permutations, draw)
+    places = _shuffled_within(np.zeros(len(smoother), dtype=int), permutations, draw)
     labels = np.vstack([exchange.label, exchange.label[places]])
-    errors = np.zeros(len(labels))
-    for k in range(int(exchange.label.max()) + 1):
-        wanted = (labels == k) - np.mean(exchange.label == k)
-        errors += np.sum((wanted @ smoother.T) ** 2, axis=1)
+    errors = left_out_errors(smoother, labels)
     return max(float(np.mean(errors <= errors[0] * (1 + _TIE))), 1 / exchange.arrangements())
+
+
+def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
+    """Return the matrix that takes labels of groups to their errors when each is left out.
+
+    None where all groups' gradients are the same.
+
+    Parameters
+    ----------
+    block
+        Gradients, ``(n, width)``.
+    group
+        The group of every gradient, ``(n,)``, 0 to G − 1.
+    """
+    gram = _group_embeddings(block, group)
+    ridge = float(np.trace(gram)) / len(gram)
+    if ridge <= _TIE:
+        return None
+    inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
+    return np.asarray(inverse / np.diag(inverse)[:, None])
+
+
+def left_out_errors(smoother: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the sum of squared errors of each arrangement of the groups' labels, ``(m, G)``."""
+    errors = np.zeros(len(labels))
+    for k in range(int(labels.max()) + 1):
+        wanted = labels == k
+        wanted = wanted - wanted.mean(axis=1, keepdims=True)
+        errors += np.sum((wanted @ smoother.T) ** 2, axis=1)
+    return errors
 
 
 def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
@@ -24,7 +25,7 @@ from seepage.nn.gradients.watching import differentiable_backends
 from seepage.nn.jacobian.random_directions import key_of, signs
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.support.chunks import progress
-from seepage.tables.source import Chunk
+from seepage.tables.source import Chunk, as_numpy
 
 LARGEST = 1 << 27  # numbers of a Jacobian that is written out
 _AT_A_TIME = 16  # lines of it that share one pass back through all steps
@@ -68,8 +69,8 @@ class LocalRun:
 
     def double(self) -> LocalRun:
         """Return the same run in float64."""
-        wide = replace(self.problem, doubled=True)
-        return replace(self, problem=wide, batch=self.batch.double())
+        wide = replace(self.problem, wider=torch.float64)
+        return replace(self, problem=wide, batch=self.batch.of_type(torch.float64))
 
     def sent(self, z: Tensor, differentiable: bool = False) -> Tensor:
         """Return what is sent with these records, ``(P,)``; differentiable in ``z`` if asked."""
@@ -112,15 +113,22 @@ class UpdateJacobian(ReleaseJacobian):
         The client's local training.
     noise
         The noise on what is sent.
+    only
+        The records that it is about; by default all of them.
+    scale
+        The size of what is unknown, where it is known already.
     """
 
-    def __init__(self, run: LocalRun, noise: Noise) -> None:
-        self.run, self.scale = run.double(), run.scale()
+    def __init__(
+        self, run: LocalRun, noise: Noise, only: slice = slice(None), scale: float | None = None
+    ) -> None:
+        self.run, self.only = run.double(), only
+        self.scale = run.scale() if scale is None else scale
         problem, z = self.run.problem, self.run.batch.z
         mask = problem.view.mask_for(z)
         unknown = torch.ones(z.shape[1:], dtype=torch.bool) if mask is None else mask
         self.entries = torch.nonzero(unknown.flatten()).flatten().to(z.device)
-        self.X, self.target = z.reshape(len(z), -1)[:, self.entries], self.run.batch.y
+        self.X, self.target = z.flatten(1)[only][:, self.entries], self.run.batch.y[only]
         self.rows, self.features = self.X.shape
         self.label_size = 0
         self.size = sum(p.numel() for p in problem.released().values())
@@ -151,7 +159,7 @@ class UpdateJacobian(ReleaseJacobian):
             units = torch.zeros(min(_AT_A_TIME, self.size - start), self.size).to(z)
             units.diagonal(start).fill_(1.0)
             (found,) = torch.autograd.grad(sent, z, units, retain_graph=True, is_grads_batched=True)
-            lines.append(found.flatten(2)[:, :, self.entries])
+            lines.append(found.flatten(2)[:, self.only, self.entries])
         plain = torch.cat(lines)
         self._compare(plain)
         return self.whitened(plain)
@@ -163,7 +171,7 @@ class UpdateJacobian(ReleaseJacobian):
         batch = self.run.batch
         few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)
         v = torch.zeros_like(batch.z).flatten(1)
-        v[:, self.entries] = few
+        v[self.only, self.entries] = few
         over = self.run.change(v.reshape(batch.z.shape), _NEAR * self.scale)
         derivative = torch.tensordot(plain, few, 2)
         gap = torch.linalg.vector_norm(over - derivative)
@@ -191,6 +199,10 @@ class UpdateJacobian(ReleaseJacobian):
         features = Unknowns(unknowns.columns, False, unknowns.basis)
         return self._block(features, slice(None)).square().sum(0)
 
+    def refits(self) -> UpdateMoves:
+        """Return how the update moves when a record changes by a finite amount."""
+        return UpdateMoves(self)
+
     def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
         if unknowns.label:
             raise InputError(
@@ -201,7 +213,49 @@ class UpdateJacobian(ReleaseJacobian):
         return found
 
 
-class UpdateRelease(Release):
+class UpdateMoves:
+    """The update of a client with one record replaced, all others kept: trained again for each.
+
+    Parameters
+    ----------
+    jacobian
+        The Jacobian at the records as they are.
+    """
+
+    def __init__(self, jacobian: UpdateJacobian) -> None:
+        self._at = jacobian
+        self.rounding = 64 * float(torch.finfo(jacobian.X.dtype).eps)
+        self.X, self.target = as_numpy(jacobian.X), as_numpy(jacobian.target)
+        self.theta = self._sent(jacobian.run.batch.z)
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the updates for some replacements of a row, ``(K, P)``."""
+        if labels is not None:
+            raise InputError("A record's label cannot be replaced here; ask with a view of it.")
+        return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far each of those updates lies from the actual one, ``(K, P)``."""
+        return np.asarray(self.parameters(row, features, labels) - self.theta)
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
+    ) -> ReleaseJacobian:
+        """Return the Jacobian about the replaced row."""
+        run = self._at.run
+        there = replace(run, batch=replace(run.batch, z=self._replaced(row, features)))
+        return UpdateJacobian(there, noise, slice(row, row + 1), self._at.scale)
+
+    def _replaced(self, row: int, features: Any) -> Tensor:
+        z = self._at.run.batch.z.flatten(1).clone()
+        z[row, self._at.entries] = torch.as_tensor(np.asarray(features)).to(z)
+        return z.reshape(self._at.run.batch.z.shape)
+
+    def _sent(self, z: Tensor) -> np.ndarray:
+        return np.asarray(as_numpy(self._at.run.sent(z).detach()))
+
+
+class UpdateRelease(MeasuredRelease):
     """One noisy update of a client, whose records are all in memory.
 
     Parameters

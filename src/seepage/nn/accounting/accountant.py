@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError, nearest
+from seepage.nn.accounting.measured_run import MeasuredRun, read_facts
 from seepage.nn.accounting.processes import own_part, world_size
 from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import describe_measurement
-from seepage.nn.accounting.run_record import RunRecord, read_facts
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
@@ -42,7 +42,7 @@ class FisherAccountant(RunReader):
 
     Call :meth:`observe` with every batch before the update is made. Reading is cheap and possible
     at any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. What it
-    keeps is a :class:`~seepage.nn.RunRecord`, under ``run``.
+    keeps is a :class:`~seepage.nn.MeasuredRun`, under ``run``.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class FisherAccountant(RunReader):
         )
         budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
-        self.run = RunRecord(
+        self.run = MeasuredRun(
             int(n),
             int(probes),
             view.describe(),

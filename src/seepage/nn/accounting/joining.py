@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.accounting.measured_run import MeasuredRun
 from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
 from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
-from seepage.nn.accounting.run_record import RunRecord
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.privacy.run_privacy import Ledger
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seepage.nn.accounting.accountant import FisherAccountant
 
 
-def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
+def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun:
     """Return the whole run, given what each of its processes saw of it.
 
     In data-parallel training every process observes its own part of each batch; the sums of a
@@ -36,7 +36,7 @@ def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
         raise InputError("There are no shares to join.")
     records = _checked_alike(shares)
     first = records[0]
-    whole = RunRecord(
+    whole = MeasuredRun(
         first.n,
         first.probes,
         first.about,
@@ -55,8 +55,8 @@ def join_shares(shares: Sequence[RunRecord | FisherAccountant]) -> RunRecord:
 
 
 def gather_shares(
-    mine: RunRecord | FisherAccountant, group: dist.ProcessGroup | None = None
-) -> RunRecord:
+    mine: MeasuredRun | FisherAccountant, group: dist.ProcessGroup | None = None
+) -> MeasuredRun:
     """Return the record of the whole run, the same in every process.
 
     Every process of the group must call it. The shares themselves stay as they are, so a run can go
@@ -100,7 +100,7 @@ def keep_one_share(whole: FisherAccountant) -> None:
         survey.keep(own_part(torch.arange(whole.n)))
 
 
-def _check_steps(record: RunRecord, group: dist.ProcessGroup | None) -> None:
+def _check_steps(record: MeasuredRun, group: dist.ProcessGroup | None) -> None:
     steps = torch.tensor([record.steps, -record.steps])
     most = reduced(steps, dist.ReduceOp.MAX, group)
     if int(most[0]) != -int(most[1]):
@@ -145,7 +145,7 @@ class MergedRuns(RunReader):
     about: str
     step_size: float
 
-    def __init__(self, runs: Sequence[RunRecord | FisherAccountant]) -> None:
+    def __init__(self, runs: Sequence[MeasuredRun | FisherAccountant]) -> None:
         if len(runs) < 2:
             raise InputError(f"An average needs at least two runs, not {len(runs)}.")
         self.runs = tuple(_checked_alike(runs))
@@ -193,7 +193,7 @@ class MergedRuns(RunReader):
         return mean.bracket().among(drawn)
 
 
-def merge_runs(runs: Sequence[RunRecord | FisherAccountant]) -> MergedRuns:
+def merge_runs(runs: Sequence[MeasuredRun | FisherAccountant]) -> MergedRuns:
     """Average the accountants of several runs of one training procedure.
 
     Examples
@@ -215,9 +215,9 @@ def merge_runs(runs: Sequence[RunRecord | FisherAccountant]) -> MergedRuns:
     return MergedRuns(runs)
 
 
-def _checked_alike(runs: Sequence[RunRecord | FisherAccountant]) -> list[RunRecord]:
+def _checked_alike(runs: Sequence[MeasuredRun | FisherAccountant]) -> list[MeasuredRun]:
     """Return the records of different runs that measured the same, in the same steps, or raise."""
-    records = [run if isinstance(run, RunRecord) else run.run for run in runs]
+    records = [run if isinstance(run, MeasuredRun) else run.run for run in runs]
     if len({id(record) for record in records}) < len(records):
         raise InputError("The same run is given twice; each must be one of its own.")
     for other in records[1:]:
@@ -237,7 +237,7 @@ def _checked_alike(runs: Sequence[RunRecord | FisherAccountant]) -> list[RunReco
     return records
 
 
-def _check_pair(first: RunRecord, other: RunRecord) -> None:
+def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
     names = ("records", "probes", "about")
     mine, theirs = (identity(run.facts(), names) for run in (first, other))
     name = first_difference(mine, theirs)

@@ -92,18 +92,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """The operations whose per-record gradients have a closed form.
+    """The operations whose per-record gradients have a closed form."""
 
-    Parameters
-    ----------
-    rules
-        The rule of each torch function.
-    composites
-        By name, functions made of several uses of parameters: each is run step by step, with the
-        watcher as its first argument, so that every use is seen.
-    """
-
-    rules: Mapping[Any, Rule]
+    rules: Mapping[Any, Rule]  # of each torch function
+    # By name, functions made of several uses of parameters: each is run step by step, with the
+    # watcher as its first argument, so that every use is seen
     composites: Mapping[str, Callable[..., Any]]
 
 
@@ -152,14 +145,9 @@ class LayerCall(Call):
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
     """Sees every torch function with a released parameter among its arguments.
 
-    Parameters
-    ----------
-    book
-        What is known about operations.
-    names
-        The released parameters as the network will see them: ``id(tensor) → name``.
-    substitutes
-        Functions to call in the place of others (where no released parameter is involved).
+    ``names`` are the released parameters as the network will see them, ``id(tensor) → name``, and
+    ``substitutes`` functions to call in the place of others (where no released parameter is
+    involved).
     """
 
     def __init__(
@@ -407,10 +395,10 @@ class WatchedNetwork:
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)
 
-    def double(self) -> WatchedNetwork:
-        """Return the network as it is watched when it runs in float64."""
-        outputs = [replace(o, dtype=torch.float64) for o in self.outputs]
-        return replace(self, problem=replace(self.problem, doubled=True), outputs=outputs)
+    def of_type(self, dtype: torch.dtype) -> WatchedNetwork:
+        """Return the network as it is watched when it runs in longer numbers."""
+        outputs = [replace(o, dtype=dtype) for o in self.outputs]
+        return replace(self, problem=replace(self.problem, wider=dtype), outputs=outputs)
 
     def bytes_per_record(self) -> int:
         """Return how much the watched outputs of one record hold."""

@@ -21,8 +21,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     finite_change,
+    longer_types,
     record_gradients,
-    worth_doubling,
 )
 from seepage.nn.jacobian.probes import dense_probe
 from seepage.nn.jacobian.pullbacks import radial_pull
@@ -35,7 +35,7 @@ REMEDY = (
     "Take it out, or measure with method='finite', which runs plain training passes and needs no "
     "derivative."
 )
-_STEPS = {torch.float64: 1e-4}  # of the variable's own scale; 3e-3 in float32
+_STEPS = {torch.float64: 5e-5}  # of the variable's own scale; 1.5e-3 in float32
 _SLACK = {torch.float64: 1e-4}
 _HIDING: dict[Any, str] = {
     Tensor.detach: ".detach()",
@@ -60,11 +60,13 @@ def check_derivative(
     differences agree with a derivative at no step, and only one that vanishes beside a clear
     difference is refused.
     """
-    if worth_doubling(network.problem, batch):
-        try:  # what holds numbers of another type, in a loss or a module, does not take this
-            return _check(network.double(), batch.double(), scale, way, kinked)
+    for dtype in longer_types(network.problem, batch):
+        try:
+            return _check(network.of_type(dtype), batch.of_type(dtype), scale, way, kinked)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, _UndifferentiableError):
-            pass
+            continue  # what holds numbers of another type, in a loss or a module, takes no others
     try:
         _check(network, batch, scale, way, kinked)
     except _UndifferentiableError as refusal:
@@ -96,12 +98,11 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     mask = problem.view.mask_for(z)
     v = row_signs(key_of("check"), torch.arange(len(batch)), tuple(z.shape[1:]), z)
     v = v if mask is None else v * mask
-    h = scale * _STEPS.get(z.dtype, 3e-3)
+    h = scale * _STEPS.get(z.dtype, 1.5e-3)
     with _full_precision(z.device):
         compare = {"tangents": _by_tangents, "pulls": _by_pulls, "probes": _by_probes}[way]
         try:
-            found = compare(network, batch, v, h)
-            wrong = found.apart(kinked)
+            wrong, told, seen = compare(network, batch, v, h).apart(kinked)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError) as error:
@@ -113,100 +114,110 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"The gradient of a record changes by {float(found.seen[k]):.3g} per unit along a "
-            f"random direction, where its derivative says {float(found.told[k]):.3g}: something "
-            "hides from torch how the gradient depends on the record"
-            f"{_where(problem, batch, h * v)}. {REMEDY}"
+            f"The gradient of a record changes by {float(seen[k]):.3g} per unit along a random "
+            f"direction, where its derivative says {float(told[k]):.3g}: something hides from "
+            f"torch how the gradient depends on the record{_where(problem, batch, h * v)}. {REMEDY}"
         )
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _ToldAndSeen:
     """What derivatives tell of the change of every record's gradient, and what differences see."""
 
-    told: Tensor
-    seen: Tensor
+    at: Callable[[float], tuple[Tensor, Tensor]]  # over a step of this size: told and seen, (B,)
     norms: Tensor  # of the gradients
-    step: float  # h
-    halved: Callable[[], Tensor]  # how much less the difference sees over half the step
+    step: float  # the size to begin with
 
-    def apart(self, kinked: bool) -> Tensor:
-        """Return for which records the two differ by more than the error of the difference.
+    def apart(self, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for which records the two differ, and what was told and seen of them.
 
-        That error is taken from a second step only where the first leaves a doubt.
+        That is decided over a second step, where the first leaves a doubt: in float64 a much
+        smaller one, so that a bend beside the record (of ELU, or a Huber loss) is no longer
+        crossed; in shorter numbers, of which rounding allows none, one twice as large, from which
+        the first one's error is known.
         """
-        told, seen, kind = self.told, self.seen, self.seen.dtype
-        rounding = 64 * torch.finfo(kind).eps * self.norms / self.step
-        slack = _SLACK.get(kind, 2e-2) * (seen + 0.05 * seen.max()) + rounding
-        wrong = (told - seen).abs() > slack
+        told, seen = self.at(self.step)
+        wrong = self._far(told, seen, self.step, 0.0)
         if kinked:
             wrong &= told.abs() < 1e-3 * seen
-        if bool(wrong.any()):
-            error = self.halved()
-            wrong &= (told - seen).abs() > slack + 2 * error
-            if kinked:
-                wrong &= error < seen / 2
-        return wrong
+        if not bool(wrong.any()):
+            return wrong, told, seen
+        double = seen.dtype == torch.float64
+        second = self.step * (1 / 64 if double else 2)
+        told_then, seen_then = self.at(second)
+        error = (seen_then - seen).abs()
+        if double:
+            wrong &= self._far(told_then, seen_then, second, 0.0)
+        else:
+            wrong &= self._far(told, seen, self.step, error)
+        if kinked:
+            wrong &= error < seen / 2
+        return wrong, told, seen
+
+    def _far(self, told: Tensor, seen: Tensor, step: float, error: Tensor | float) -> Tensor:
+        kind = seen.dtype
+        rounding = 64 * torch.finfo(kind).eps * self.norms / step
+        slack = _SLACK.get(kind, 2e-2) * (seen + 0.05 * seen.max()) + rounding
+        return (told - seen).abs() > slack + 2 * error
 
 
-def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
+def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
     """Compare ``‖Jv‖``."""
-    told = inner_products(network, batch, v[None])
-    seen = _change(network, batch, v, h / 2).squared.sqrt()
+    found = inner_products(network, batch, v[None])
+    told = found.dd[0].sqrt()
 
-    def halved() -> Tensor:
-        return (_change(network, batch, v, h).squared.sqrt() - seen).abs()
+    def at(step: float) -> tuple[Tensor, Tensor]:
+        return told, _change(network, batch, v, step).squared.sqrt()
 
-    return _Comparison(told.dd[0].sqrt(), seen, told.norms, h, halved)
+    return _ToldAndSeen(at, found.norms, h)
 
 
-def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
-    """Compare ``ĝ·Jv = v·Jᵀĝ``, relative to ``‖Jv‖``."""
+def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
+    """Compare ``ĝ·Jv = v·Jᵀĝ``, with what is across to it from the difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
 
-    def slope(change: FiniteChange, step: float) -> Tensor:
-        return (change.ahead**2 - change.behind**2) / (4 * step * unit)
+    def at(step: float) -> tuple[Tensor, Tensor]:
+        change = _change(network, batch, v, step)
+        slope = (change.ahead**2 - change.behind**2) / (4 * step * unit)
+        across = (change.squared - slope**2).clamp(min=0.0)
+        return (across + along**2).sqrt(), (across + slope**2).sqrt()
 
-    fine = _change(network, batch, v, h / 2)
-    slanted = slope(fine, h / 2)
-    across = (fine.squared - slanted**2).clamp(min=0.0)
-    told, seen = ((across + part**2).sqrt() for part in (along, slanted))
-
-    def halved() -> Tensor:
-        return (slope(_change(network, batch, v, h), h) - slanted).abs()
-
-    return _Comparison(told, seen, norms, h, halved)
+    return _ToldAndSeen(at, norms, h)
 
 
 def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
     return finite_change(network.problem, network, batch, v, h, NoClip())
 
 
-def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _Comparison:
+def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
     """Compare ``u·Jv`` for the direction ``u`` of each record's own change, one by one."""
     problem = network.problem
 
-    def quotient(step: float) -> tuple[Tensor, Tensor]:
-        sides = (replace(batch, z=batch.z + sign * step * v) for sign in (1, -1))
-        ahead, behind = (record_gradients(problem, side) for side in sides)
-        return (ahead - behind) / (2 * step), (ahead + behind).norm(dim=1) / 2
+    def gradients(sign: int, step: float) -> Tensor:
+        return record_gradients(problem, replace(batch, z=batch.z + sign * step * v))
 
-    change, norms = quotient(h / 2)
-    seen = change.norm(dim=1)
-    sizes = [p.numel() for p in problem.released().values()]
-    told = []
-    for k in range(len(batch)):
-        one = batch.records(torch.tensor([k], device=v.device))
-        u = change[k] / seen[k].clamp(min=torch.finfo(v.dtype).tiny)
-        pieces = zip(problem.released().items(), u.split(sizes), strict=True)
-        along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
-        pull = dense_probe(network, one, lambda along=along: [along], NoClip()).pulls  # type: ignore[misc]
-        told.append((pull[0, 0] * v[k]).sum())
-    return _Comparison(
-        torch.stack(told), seen, norms, h, lambda: (quotient(h)[0] - change).norm(dim=1)
-    )
+    def at(step: float) -> tuple[Tensor, Tensor]:
+        change = (gradients(1, step) - gradients(-1, step)) / (2 * step)
+        seen = change.norm(dim=1)
+        told = [_told_along(network, batch, v, k, change[k], seen[k]) for k in range(len(batch))]
+        return torch.stack(told), seen
+
+    return _ToldAndSeen(at, gradients(1, 0.0).norm(dim=1), h)
+
+
+def _told_along(
+    network: WatchedNetwork, batch: Batch, v: Tensor, k: int, change: Tensor, size: Tensor
+) -> Tensor:
+    """Return the derivative of a record's gradient along ``v``, in the direction of its change."""
+    released = network.problem.released()
+    u = change / size.clamp(min=torch.finfo(v.dtype).tiny)
+    pieces = zip(released.items(), u.split([p.numel() for p in released.values()]), strict=True)
+    along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
+    one = batch.records(torch.tensor([k], device=v.device))
+    pull = dense_probe(network, one, lambda: [along], NoClip()).pulls
+    return (pull[0, 0] * v[k]).sum()
 
 
 @contextmanager

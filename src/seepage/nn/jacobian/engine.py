@@ -33,8 +33,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
-    finite_change,
     precise_change,
+    quick_change,
     record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
@@ -359,7 +359,7 @@ class Engine:
         def drawn(rows: slice) -> Tensor:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
-        traces = self._finite_changes(x, y, drawn, finite_change)
+        traces = self._finite_changes(x, y, drawn, quick_change)
         watched = self._validator.watched_if_possible(x, y)
         if watched is not None:
             self._network = watched

@@ -36,7 +36,8 @@ _CONDITION = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
     "unknown: what changes of that size show, not what smaller or larger ones do."
 )
-_LARGEST_COPY = 50_000_000  # parameters of which a copy in float64 is made
+_LARGEST_IN_DOUBLE = 50_000_000  # parameters of which a copy in float64 is made
+_LARGEST_IN_SINGLE = 2_000_000_000  # and in float32, of shorter ones
 
 
 @dataclass(frozen=True)
@@ -82,25 +83,61 @@ def precise_change(
 ) -> FiniteChange:
     """Return :func:`finite_change` in float64 where the network is small and takes it.
 
-    The rounding of a gradient in float32 is multiplied by ``1/h``.
+    The rounding of a gradient is multiplied by ``1/h``.
     """
-    if not worth_doubling(problem, batch):
-        return finite_change(problem, network, batch, v, h, clip)
-    wide = None if network is None else network.double()
-    at = replace(problem, doubled=True)
-    try:
-        found = finite_change(at, wide, batch.double(), v.double(), h, clip)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:  # it holds numbers of a type that was not to be seen from here
-        return finite_change(problem, network, batch, v, h, clip)
-    return FiniteChange(*(t.to(batch.z.dtype) for t in (found.squared, found.ahead, found.behind)))
+    return _in_longer_numbers(longer_types(problem, batch), problem, network, batch, v, h, clip)
 
 
-def worth_doubling(problem: NetworkProblem, batch: Batch) -> bool:
-    """Return whether a network is in short numbers, and small enough for a copy in long ones."""
+def quick_change(
+    problem: NetworkProblem,
+    network: WatchedNetwork | None,
+    batch: Batch,
+    v: Tensor,
+    h: float,
+    clip: Clip,
+) -> FiniteChange:
+    """Return :func:`finite_change` in the network's own numbers, but for those of 16 bits.
+
+    Of these, differences over a hundredth would be made of rounding; float32 is taken instead.
+    """
+    types = [t for t in longer_types(problem, batch) if t == torch.float32]
+    return _in_longer_numbers(types, problem, network, batch, v, h, clip)
+
+
+def _in_longer_numbers(
+    types: Sequence[torch.dtype],
+    problem: NetworkProblem,
+    network: WatchedNetwork | None,
+    batch: Batch,
+    v: Tensor,
+    h: float,
+    clip: Clip,
+) -> FiniteChange:
+    """Return the change in the first of these types that the network takes, or in its own."""
+    for dtype in types:
+        wide = None if network is None else network.of_type(dtype)
+        at = replace(problem, wider=dtype)
+        try:
+            found = finite_change(at, wide, batch.of_type(dtype), v.to(dtype), h, clip)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it holds numbers of a type that was not to be seen from here
+            continue
+        parts = (found.squared, found.ahead, found.behind)
+        return FiniteChange(*(part.to(batch.z.dtype) for part in parts))
+    return finite_change(problem, network, batch, v, h, clip)
+
+
+def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
+    """Return longer types than a network's own that it is small enough for, the longest first."""
     held = sum(p.numel() for p in problem.net.parameters())
-    return bool(batch.z.dtype != torch.float64 and held <= _LARGEST_COPY)
+    own, has_double = batch.z.dtype, batch.z.device.type != "mps"
+    found = []
+    if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
+        found.append(torch.float64)
+    if own.itemsize < 4 and held <= _LARGEST_IN_SINGLE:
+        found.append(torch.float32)
+    return found
 
 
 def over_steps(about: str, h: float) -> str:

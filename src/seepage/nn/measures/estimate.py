@@ -10,9 +10,7 @@ import numpy as np
 
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.tables.source import build_frame
-
-Array = Any
+from seepage.tables.source import Array, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)

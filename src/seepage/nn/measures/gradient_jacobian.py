@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.core.jacobian import Release, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
@@ -261,7 +261,7 @@ class _InputAndLabel(View):
         return "the input and the label"
 
 
-class GradientRelease(Release):
+class GradientRelease(MeasuredRelease):
     """One noisy gradient of a batch, whose records are all in memory."""
 
     template: GradientJacobian

@@ -318,11 +318,13 @@ class GradientLeakage(Leakage):
         shape = (count, *like.shape[1:])
         # Independent of the data, uniform over all directions, and the same on every device.
         generator = torch.Generator().manual_seed(self.engine.seed)
-        start = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        kind = _at_least_single(like)
+        start = torch.randn(like.shape, generator=generator, dtype=kind).to(like.device)
         start = self.engine.masked(start.expand(shape))
 
         def apply(v: Tensor) -> Tensor:
-            product = self.engine.information_product(self.x, self.y, v.reshape(shape))
+            along = v.reshape(shape).to(like.dtype)
+            product = self.engine.information_product(self.x, self.y, along)
             return self._whitened(product.flatten(1))
 
         return lanczos(apply, start.flatten(1), tolerance, max_steps)
@@ -395,8 +397,11 @@ class GradientLeakage(Leakage):
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
 
     def _whitened(self, squares: Tensor) -> Tensor:
-        """Return information: squares of Jacobians over the variance of the noise."""
-        return squares / self.jacobian.noise**2
+        """Return information: squares of Jacobians over the variance of the noise.
+
+        Results are no shorter than float32, whatever the network's numbers.
+        """
+        return squares.to(_at_least_single(squares)) / self.jacobian.noise**2
 
     def _rooted(
         self,
@@ -433,6 +438,10 @@ class GradientLeakage(Leakage):
             conditions=conditions,
             degrees=degrees,
         )
+
+
+def _at_least_single(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
 
 
 def _exact(result: Result) -> Estimate:

@@ -41,11 +41,11 @@ class Batch:
     def __len__(self) -> int:
         return int(self.z.shape[0])
 
-    def double(self) -> Batch:
-        """Return the batch in float64; whole numbers stay what they are."""
+    def of_type(self, dtype: torch.dtype) -> Batch:
+        """Return the batch in numbers of another type; whole numbers stay what they are."""
 
         def wide(value: Tensor) -> Tensor:
-            return value.double() if value.is_floating_point() else value
+            return value.to(dtype) if value.is_floating_point() else value
 
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
@@ -72,8 +72,9 @@ class NetworkProblem:
     # parameter is used in them or before them (a frozen backbone), since a gradient over the
     # parameters then never comes there, while the record does
     reopened: bool = False
-    # Whether the network runs in float64, whatever its parameters are, for differences
-    doubled: bool = False
+    # The type of numbers that the network runs in where that is not its own: a longer one, for
+    # differences
+    wider: torch.dtype | None = None
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
@@ -128,17 +129,18 @@ class NetworkProblem:
                 place = f"{prefix}.{leaf}" if prefix else leaf
                 if names[id(p)] in parameters:
                     out[place] = parameters[names[id(p)]]
-                elif self.doubled:
+                elif self.wider is not None:
                     out[place] = self._wide(p.detach())
         buffers = dict(self.net.named_buffers())
-        for name in buffers if self.doubled else self.changing:
+        for name in self.changing if self.wider is None else buffers:
             out[name] = self._wide(buffers[name])
         for name in self.changing:
             out[name] = out[name].clone()
         return out
 
     def _wide(self, tensor: Tensor) -> Tensor:
-        return tensor.double() if self.doubled and tensor.is_floating_point() else tensor
+        short = self.wider is not None and tensor.is_floating_point()
+        return tensor.to(self.wider) if short else tensor
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
         if not self.channels_last or tensor.dim() != 4:

@@ -16,6 +16,7 @@ from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
 _SAME_SIZE = 12  # Poisson batches of one size in a row: far less likely than one in a million
 _REPEATS = 40.0  # expected repetitions before their absence is believed
 _SURE = 8.0  # standard deviations
+_FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int) -> Tensor:
@@ -143,16 +144,9 @@ class SamplerCheck:
 
     def facts(self) -> dict[str, int]:
         """Return what has been seen so far."""
-        return {
-            "steps": self.steps,
-            "entries": self.entries,
-            "same_size": self.same_size,
-            "last_size": self.last_size,
-            "warned": int(self.warned),
-        }
+        return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
         """Go on from what :meth:`facts` gave."""
-        self.steps, self.entries = facts["steps"], facts["entries"]
-        self.same_size, self.last_size = facts["same_size"], facts["last_size"]
-        self.warned = bool(facts["warned"])
+        for name in _FACTS:
+            setattr(self, name, facts[name])

@@ -25,8 +25,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import check_apart, checked_index
 from seepage.nn.susceptibility.attribution import Attribution
-from seepage.nn.susceptibility.plis import as_tensors, named
-from seepage.nn.susceptibility.result import Susceptibility, susceptibility
+from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
 from seepage.support.number_check import check_positive
 from seepage.tables.source import build_frame
 

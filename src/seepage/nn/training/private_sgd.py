@@ -43,7 +43,7 @@ from seepage.nn.training.checkpoints import (
     write_checkpoint,
     write_key,
 )
-from seepage.nn.training.secure_noise import noisy, quickly_noisy
+from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
@@ -280,11 +280,11 @@ class PrivateSGD:
         assert own is not None  # noqa: S101 - it was asked for
         gradient = summed(own)
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
-        add_noise = noisy if self.randomness == "secure" else quickly_noisy
+        kind = secure_noise if self.randomness == "secure" else quick_noise
+        add_noise = kind(self._stream, self._step)
         with torch.no_grad():
             for name, parameter in self._released().items():
-                stream = self._stream.child("noise", self._step, name)
-                released = add_noise(gradient[name], deviation, stream) / self.batch_size
+                released = add_noise(name, gradient[name], deviation) / self.batch_size
                 velocity = self._velocity[name]
                 velocity.mul_(self.momentum).add_(released + self.weight_decay * parameter)
                 parameter.sub_(self.learning_rate * velocity)

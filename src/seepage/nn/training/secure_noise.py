@@ -12,6 +12,7 @@ Every sum is rounded to a grid after the noise was added
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 from seepage.support.keyed_stream import KeyedStream, grid_of
+
+AddNoise = Callable[[str, Tensor, float], Tensor]  # to a parameter's sum, of a deviation
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _QUARTERS = (
@@ -43,11 +46,32 @@ def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
     return noise.mul_(deviation).add_(total).div_(step).round_().mul_(step).to(total.dtype)
 
 
-def quickly_noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
-    """Return a sum with noise of torch's own generator, which can be guessed: for experiments."""
-    source = torch.Generator(total.device).manual_seed(stream.number())
-    noise = torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype)
-    return total + deviation * noise
+def secure_noise(run: KeyedStream, step: int) -> AddNoise:
+    """Return what adds noise to the sums of a step, each from a stream of its own."""
+
+    def add(name: str, total: Tensor, deviation: float) -> Tensor:
+        return noisy(total, deviation, run.child("noise", step, name))
+
+    return add
+
+
+def quick_noise(run: KeyedStream, step: int) -> AddNoise:
+    """Return what adds noise of torch's own generator, which can be guessed: for experiments.
+
+    There is one generator a step, on every device that sums lie on.
+    """
+    sources: dict[torch.device, torch.Generator] = {}
+
+    def add(name: str, total: Tensor, deviation: float) -> Tensor:
+        device = total.device
+        if device not in sources:
+            seed = run.child("noise", step, str(device)).number()
+            sources[device] = torch.Generator(device).manual_seed(seed)
+        source = sources[device]
+        noise = torch.randn(total.shape, generator=source, device=device, dtype=total.dtype)
+        return total + deviation * noise
+
+    return add
 
 
 def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.device) -> Tensor:

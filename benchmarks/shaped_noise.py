@@ -1,0 +1,51 @@
+"""What noise costs when its shape comes from public records, beside plain noise of the same η.
+
+Claim: on the demo's data, with a hundred public patients and the others private, every private
+record held to η ≤ 1 by exact calibration: shaped noise leaves a smaller held-out error than plain
+noise. Means over splits, 200 draws of the noise each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import seepage as sp
+
+SPLITS, DRAWS, PUBLIC, HELD_OUT = 5, 200, 100, 171
+
+
+def held_out_errors(l2: float, seed: int) -> dict[str, float]:
+    """Return the share of wrong predictions without noise, with plain noise and with shaped."""
+    patients = sp.data.load_bundled("breast_cancer")
+    order = np.random.default_rng(seed).permutation(len(patients.y))
+    tried, public, private = np.split(order, [HELD_OUT, HELD_OUT + PUBLIC])
+    # The scaling, too, is that of the public patients.
+    centre, unit = patients.X[public].mean(axis=0), patients.X[public].std(axis=0)
+    X, y = (patients.X - centre) / unit, np.asarray(patients.y)
+
+    def fit(rows: np.ndarray) -> sp.glm.LogisticRegression:
+        return sp.glm.LogisticRegression(l2=l2, fit_intercept=True).fit(X[rows], y[rows])
+
+    model, pilot = fit(private), fit(public)
+    numbers = np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
+    rows = np.column_stack([X[tried], np.ones(len(tried))])
+    found = {"without noise": float(np.mean((rows @ numbers > 0) != y[tried]))}
+    shapes = {
+        "plain noise": sp.Gaussian(1.0),
+        "shaped noise": sp.glm.noise_shape(pilot, X[public], y[public]),
+    }
+    for name, shape in shapes.items():
+        leak = sp.leakage(model, X[private], y[private], noise=shape)
+        noise = sp.calibrate(leak, eta=1.0, grid=None)
+        draws = noise.draw((DRAWS, len(numbers)), seed=seed)
+        wrong = (rows @ (numbers + draws).T > 0) != y[tried, None]
+        found[name] = float(np.mean(wrong))
+    return found
+
+
+if __name__ == "__main__":
+    for l2 in (0.01, 0.1):
+        every = [held_out_errors(l2, seed) for seed in range(SPLITS)]
+        means = {name: np.mean([found[name] for found in every]) for name in every[0]}
+        told = ", ".join(f"{name} {value:.1%}" for name, value in means.items())
+        print(f"λ = {l2:g}, η ≤ 1 for every private record: held-out error {told}")

@@ -1,0 +1,287 @@
+"""Membership inference against any estimator: shadow fits, scores, and what they are worth.
+
+Records are drawn into halves at random, once for every model: the attacked ones and the shadows.
+Each attacked model faces the records it has and those it has not, with all other models for
+shadows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import beta, binom
+
+from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
+from seepage.attacks.membership.scores import lira, rmia
+from seepage.attacks.membership.signals import (
+    as_probabilities,
+    check_estimator,
+    confidence,
+    log_odds,
+)
+from seepage.errors import InputError
+from seepage.tables.source import as_numpy
+
+_Z = 1.959963984540054
+_METHODS = ("lira", "rmia")
+
+
+class Rate(NamedTuple):
+    """A true positive rate with its 95 % interval."""
+
+    rate: float
+    interval: ConfidenceInterval
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MembershipInferenceResult:
+    """How well an adversary told who was in the data.
+
+    The scores depend on the data and are themselves sensitive: do not publish them.
+
+    Parameters
+    ----------
+    method
+        ``lira`` or ``rmia``, and whether online or offline.
+    scores
+        The evidence that each attacked model had each record, ``(T, n)``.
+    members
+        Whether it had it, ``(T, n)``.
+    kind
+        ``attack``: this much can be told, never that no more can be.
+    """
+
+    method: str
+    scores: np.ndarray
+    members: np.ndarray
+    kind: str = "attack"
+
+    @property
+    def auc(self) -> float:
+        """The area under the ROC curve, the mean over the attacked models."""
+        return float(np.mean([area for area, _ in self._areas()]))
+
+    @property
+    def interval(self) -> ConfidenceInterval:
+        """A 95 % interval of the area, for further records and further models.
+
+        DeLong's variance over the records (which all models share, so that it is not divided by
+        their number), and the variance between the models; on the scale of log-odds.
+        """
+        areas = self._areas()
+        middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
+        reaches = [
+            (logit(min(end.high, 1 - 1e-9)) - logit(max(end.low, 1e-9))) / 2 for _, end in areas
+        ]
+        values = logit(np.clip([area for area, _ in areas], 1e-6, 1 - 1e-6))
+        between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
+        reach = math.sqrt(float(np.mean(np.square(reaches))) + _Z**2 * between)
+        low, high = expit(logit(middle) + np.array([-reach, reach])).tolist()
+        return ConfidenceInterval(low, high)
+
+    def tpr(self, fpr: float = 0.01) -> Rate:
+        """Return the share of members found at a share of others taken for members.
+
+        The threshold is the scores' own; its interval counts the records of one model only, so
+        that it is rather too wide: from the most cautious threshold that the others' scores allow
+        to the boldest.
+        """
+        if not 0 < fpr < 1:
+            raise InputError("A false positive rate lies between 0 and 1.")
+        outside = np.sort(self.scores[~self.members])[::-1]
+        inside = self.scores[self.members]
+        models = len(self.scores)
+        out_count, in_count = len(outside) // models, len(inside) // models
+        middle = float(np.mean(inside > _threshold(outside, fpr)))
+        cautious = binom.ppf(0.0125, out_count, fpr) / out_count
+        bold = binom.ppf(0.9875, out_count, fpr) / out_count
+        low = float(np.mean(inside > _threshold(outside, cautious)))
+        high = float(np.mean(inside > _threshold(outside, bold)))
+        return Rate(
+            middle,
+            ConfidenceInterval(
+                _clopper_pearson(low, in_count, 0.0125).low,
+                _clopper_pearson(high, in_count, 0.0125).high,
+            ),
+        )
+
+    def record_scores(self) -> np.ndarray:
+        """Return for every record how much more evidence there is where it is a member, (n,).
+
+        The difference of its mean scores, in units of the scores' spread over the others; NaN
+        where it was always in, or never.
+        """
+        spread = float(np.std(self.scores[~self.members])) or 1.0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            inside = np.where(self.members, self.scores, 0).sum(axis=0) / self.members.sum(axis=0)
+            out = np.where(~self.members, self.scores, 0).sum(axis=0)
+            out = out / (~self.members).sum(axis=0)
+        return np.asarray((inside - out) / spread)
+
+    def __repr__(self) -> str:
+        ends, rate = self.interval, self.tpr(0.01)
+        return (
+            f"<membership inference by {self.method}, attack: AUC {self.auc:.3f} "
+            f"[{ends.low:.3f}, {ends.high:.3f}], {100 * rate.rate:.1f} % of members found at 1 % "
+            f"false positives [{100 * rate.interval.low:.1f}, {100 * rate.interval.high:.1f}]>"
+        )
+
+    def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
+        return [
+            area_under_curve(score, member)
+            for score, member in zip(self.scores, self.members, strict=True)
+        ]
+
+
+class MembershipInference:
+    """Tell who was in the data of a scikit-learn estimator, by LiRA or RMIA.
+
+    Parameters
+    ----------
+    estimator
+        Any classifier or regressor with ``fit`` and ``predict`` (probabilities help); it is cloned.
+    method
+        ``"lira"`` or ``"rmia"``.
+    online
+        Whether shadow models fitted *with* the record in question are used too.
+    shadows
+        How many shadow models to fit.
+    jobs
+        How many to fit at a time, in processes of their own; −1 for as many as there are cores.
+    seed
+        Of the halves that are drawn.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.standard_normal((200, 5)), rng.integers(0, 2, 200)
+    >>> attack = sp.attacks.MembershipInference(DecisionTreeClassifier(random_state=0), shadows=8)
+    >>> attack.run(X, y).auc > 0.6
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        method: str = "lira",
+        online: bool = True,
+        shadows: int = 32,
+        jobs: int = 1,
+        seed: int = 0,
+    ) -> None:
+        check_estimator(estimator)
+        if method not in _METHODS:
+            raise InputError(f"There is no method {method!r}; choose 'lira' or 'rmia'.")
+        if shadows < 4:
+            raise InputError("An attack needs at least 4 shadow models.")
+        self.estimator, self.method, self.online = estimator, method, online
+        self.shadows, self.jobs, self.seed = shadows, jobs, seed
+
+    def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
+        """Fit shadows and ``targets`` models to attack, all on random halves of the records."""
+        signals, inside = self._shadow_fits(X, as_numpy(y), targets)
+        return self._attacked(signals, inside, targets, self.method, self.online)
+
+    def run_all(self, X: Any, y: Any, *, targets: int = 4) -> tuple[MembershipInferenceResult, ...]:
+        """Return what both methods, online and offline, make of the same shadow models."""
+        signals, inside = self._shadow_fits(X, as_numpy(y), targets)
+        return tuple(
+            self._attacked(signals, inside, targets, method, online)
+            for method in _METHODS
+            for online in (True, False)
+        )
+
+    def against(self, model: Any, X: Any, y: Any, members: Any) -> MembershipInferenceResult:
+        """Attack one fitted model, with shadows fitted on random halves of the records given.
+
+        ``members`` says which of the records the model was fitted on.
+        """
+        y, members = as_numpy(y), as_numpy(members).astype(bool)
+        if members.all() or not members.any():
+            raise InputError("Give records that the model was fitted on, and others besides.")
+        inside = _halves(len(y), self.shadows, np.random.default_rng(self.seed))
+        signals = self._signals(X, y, inside)
+        target = confidence(model, X, y)
+        scores = _scores(target, signals, inside, self.method, self.online)
+        return _result(scores[None, :], members[None, :], self.method, self.online)
+
+    def _signals(self, X: Any, y: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        from sklearn.utils.parallel import Parallel, delayed
+
+        fits = Parallel(n_jobs=self.jobs)(
+            delayed(_fit_and_ask)(self.estimator, X, y, half) for half in inside
+        )
+        return np.stack(list(fits))
+
+    def _shadow_fits(self, X: Any, y: np.ndarray, targets: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what all models say of all records, and which records each of them had."""
+        inside = _halves(len(y), self.shadows + targets, np.random.default_rng(self.seed))
+        return self._signals(X, y, inside), inside
+
+    def _attacked(
+        self, signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool
+    ) -> MembershipInferenceResult:
+        """Attack the first models, each with all others for shadows."""
+        scores = []
+        for k in range(targets):
+            others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
+            scores.append(_scores(signals[k], others, had, method, online))
+        return _result(np.stack(scores), inside[:targets], method, online)
+
+
+def _scores(
+    target: np.ndarray, shadows: np.ndarray, inside: np.ndarray, method: str, online: bool
+) -> np.ndarray:
+    outside = shadows[~inside]
+    p, q = as_probabilities(target, outside), as_probabilities(shadows, outside)
+    if method == "rmia":
+        return rmia(p, q, inside, online=online)
+    return lira(log_odds(p), log_odds(q), inside, online=online)
+
+
+def _result(
+    scores: np.ndarray, members: np.ndarray, method: str, online: bool
+) -> MembershipInferenceResult:
+    name = {"lira": "LiRA", "rmia": "RMIA"}[method]
+    how = "online" if online else "offline"
+    return MembershipInferenceResult(f"{name}, {how}", scores, members)
+
+
+def _halves(records: int, models: int, rng: np.random.Generator) -> np.ndarray:
+    """Return which records each model gets, (models, n): every record in about half of them."""
+    if records < 8:
+        raise InputError(f"An attack on {records} records says nothing; give more.")
+    order = np.argsort(rng.uniform(size=(models, records)), axis=0)
+    return np.asarray(order < models / 2)
+
+
+def _fit_and_ask(estimator: Any, X: Any, y: np.ndarray, half: np.ndarray) -> np.ndarray:
+    from sklearn.base import clone
+
+    rows = np.flatnonzero(half)
+    model = clone(estimator).fit(_rows_of(X, rows), y[rows])
+    return confidence(model, X, y)
+
+
+def _rows_of(X: Any, rows: np.ndarray) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def _threshold(descending: np.ndarray, fpr: float) -> float:
+    """Return a score that no more than a share of the sorted scores exceed."""
+    allowed = math.floor(fpr * len(descending) + 1e-9)
+    return float(descending[min(allowed, len(descending) - 1)])
+
+
+def _clopper_pearson(share: float, count: int, tail: float) -> ConfidenceInterval:
+    hits = share * count
+    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits > 0 else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    return ConfidenceInterval(low, high)

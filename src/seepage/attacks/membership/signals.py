@@ -1,0 +1,66 @@
+"""How well a fitted estimator knows a record: one number each, from what it predicts.
+
+Of a classifier with probabilities that of the record's own class, ``p``; of one with a decision
+function, its logistic transform; of a regressor ``exp(−(y − ŷ)²/2s²)``, with ``s²`` the mean
+squared residual over records that shadow models were not fitted on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from seepage.errors import InputError
+
+_CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1: a forest's often are there
+
+
+def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
+    """Return the probability that a classifier gives to each record's own class, or a residual.
+
+    Of a regressor the squared residuals are returned, with a minus: more is better known.
+    """
+    classes = getattr(model, "classes_", None)
+    if classes is None:
+        return np.asarray(-((np.asarray(model.predict(X), dtype=float) - y) ** 2))
+    where = {label: k for k, label in enumerate(np.asarray(classes).tolist())}
+    own = np.array([where.get(label, -1) for label in np.asarray(y).tolist()])
+    rows = np.arange(len(own))
+    if hasattr(model, "predict_proba"):
+        found = np.asarray(model.predict_proba(X))
+        chosen = np.where(own >= 0, found[rows, own], 0.0)
+    elif hasattr(model, "decision_function"):
+        margins = np.asarray(model.decision_function(X), dtype=float)
+        if margins.ndim == 1:
+            margins = np.stack([-margins / 2, margins / 2], axis=1)
+        mine = margins[rows, own]
+        others = margins.copy()
+        others[rows, own] = -np.inf
+        chosen = np.where(own >= 0, expit(mine - others.max(axis=1)), 0.0)
+    else:
+        chosen = (np.asarray(model.predict(X)) == y).astype(float)
+    return np.asarray(np.clip(chosen, _CERTAIN, 1 - _CERTAIN))
+
+
+def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
+    """Return signals as likelihoods: as they are, or from residuals by their scale outside."""
+    if np.all(signals > 0):
+        return signals
+    scale = float(np.mean(-outside)) or 1.0
+    return np.asarray(np.clip(np.exp(signals / (2 * scale)), _CERTAIN, 1 - _CERTAIN))
+
+
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """Return ``log p/(1 − p)``, about normal over shadow models (Carlini et al. 2022)."""
+    return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
+
+
+def check_estimator(estimator: Any) -> None:
+    """Refuse what cannot be fitted and asked."""
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
+        raise InputError(
+            f"A membership attack needs an estimator with fit and predict; "
+            f"{type(estimator).__name__} lacks one."
+        )

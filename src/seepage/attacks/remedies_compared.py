@@ -1,0 +1,413 @@
+"""What remedies for single layers are worth and what they cost, over a simulated federated run.
+
+For each remedy the network is trained anew under it. Then the adversary of property inference
+attacks the client's updates as they leave, V-information says how much of the property they hold
+for its family of predictors, and the accuracy of what was trained is the price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.property_inference import PropertyInference
+from seepage.errors import InputError
+from seepage.layers.federated.gradients import JOINED, LayerGradients, joined
+from seepage.layers.federated.recording import batch_gradients, record_updates
+from seepage.layers.federated.remedies import UpdateRemedy
+from seepage.layers.federated.rounds import FederatedRun, Update, simulate
+from seepage.layers.inputs_and_targets import read_pair
+from seepage.layers.layer_audit import layers_to_protect
+from seepage.layers.layer_parameters import layer_parameters, layer_sizes
+from seepage.layers.measures.per_layer import NOTICE, mean_interval
+from seepage.layers.measures.property_batches import property_batches, read_property
+from seepage.layers.measures.v_information import v_information
+from seepage.nn.gradients.network_checks import unwrapped
+from seepage.nn.problem.problem import Loss
+from seepage.nn.problem.views import Inputs, rows_of
+from seepage.nn.training.private_sgd import measure_accuracy
+from seepage.support.chunks import progress
+from seepage.tables.source import as_numpy, build_frame
+
+NONE = "as it is"
+QUANTITIES = {
+    "auc": "AUC of the attack",
+    "v_information": "V-information (bits)",
+    "accuracy": "accuracy of the main task",
+}
+
+
+class Span(NamedTuple):
+    """A number with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class RemedyOutcome:
+    """What one remedy leaves to an adversary, and what it costs."""
+
+    name: str
+    auc: Span  # of the attack on whole updates
+    v_information: Span  # of a whole update about the property, in bits
+    accuracy: Span  # of the trained network on the main task
+    sent: int  # numbers that a client sends in a round, on average
+    runs: int = 1  # over how many runs these are means
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemedyComparison:
+    """Remedies side by side; the first line is that of updates as they are.
+
+    Parameters
+    ----------
+    outcomes
+        One for each remedy.
+    protect
+        The layers that an audit of the updates as they are would name.
+        Of several runs, those that most of them name.
+
+    Intervals of one run are about its updates and test records; those of several, Student's over
+    the runs.
+    """
+
+    outcomes: tuple[RemedyOutcome, ...]
+    protect: tuple[str, ...] = ()
+
+    @staticmethod
+    def averaged(runs: Sequence[RemedyComparison]) -> RemedyComparison:
+        """Return every remedy's means over the runs that have it, with Student's intervals."""
+        every = [one for run in runs for one in run.outcomes]
+        if not every or any(one.runs != 1 for one in every):
+            raise InputError("Give single runs to be averaged, at least one.")
+        outcomes = []
+        for name in dict.fromkeys(one.name for one in every):
+            same = [one for one in every if one.name == name]
+            auc, information, accuracy = (
+                Span(*map(float, mean_interval(np.array([getattr(one, q).value for one in same]))))
+                for q in QUANTITIES
+            )
+            sent = same[0].sent
+            outcomes.append(RemedyOutcome(name, auc, information, accuracy, sent, len(same)))
+        often = [
+            layer
+            for layer in dict.fromkeys(name for run in runs for name in run.protect)
+            if 2 * sum(layer in run.protect for run in runs) > len(runs)
+        ]
+        return RemedyComparison(tuple(outcomes), tuple(often))
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with a line for every remedy."""
+        columns: dict[str, Any] = {"remedy": [one.name for one in self.outcomes]}
+        for quantity in QUANTITIES:
+            spans = [getattr(one, quantity) for one in self.outcomes]
+            columns[quantity] = [span.value for span in spans]
+            columns[f"{quantity} low"] = [span.low for span in spans]
+            columns[f"{quantity} high"] = [span.high for span in spans]
+        columns["sent"] = [one.sent for one in self.outcomes]
+        columns["runs"] = [one.runs for one in self.outcomes]
+        return build_frame(columns, library)
+
+    def figure(self) -> Any:
+        """Return a matplotlib figure: a panel for each quantity, a line for each remedy."""
+        from matplotlib.figure import Figure
+
+        places = np.arange(len(self.outcomes))[::-1]
+        figure = Figure(figsize=(10.5, 1.3 + 0.42 * len(places)), layout="constrained")
+        panels = figure.subplots(1, len(QUANTITIES), sharey=True)
+        for panel, (quantity, title) in zip(panels, QUANTITIES.items(), strict=True):
+            spans = [getattr(one, quantity) for one in self.outcomes]
+            values = np.array([span.value for span in spans])
+            reach = np.abs([[s.value - s.low for s in spans], [s.high - s.value for s in spans]])
+            colour = "#0072b2" if quantity == "accuracy" else "#d55e00"
+            panel.errorbar(
+                values, places, xerr=np.nan_to_num(reach), fmt="o", color=colour, capsize=3
+            )
+            panel.axvline(values[0], color="#8a8f96", lw=1, ls=":")
+            panel.set_title(title, loc="left", fontsize="medium")
+            panel.spines[["top", "right"]].set_visible(False)
+        panels[0].set_yticks(places, [one.name for one in self.outcomes])
+        return figure
+
+    def __str__(self) -> str:
+        width = max(len(one.name) for one in self.outcomes)
+        lines = [
+            f"{'remedy':<{width}}  {'AUC':<22}  {'V-information (bits)':<22}  {'accuracy':<22}  "
+            f"{'sent':>9}  runs"
+        ]
+        lines += [
+            f"{one.name:<{width}}  {one.auc!s:<22}  {one.v_information!s:<22}  "
+            f"{one.accuracy!s:<22}  {one.sent:>9,}  {one.runs:>4}"
+            for one in self.outcomes
+        ]
+        named = ", ".join(self.protect) if self.protect else "none"
+        return "\n".join([*lines, "", f"Layers that an audit names: {named}.", NOTICE])
+
+    def __repr__(self) -> str:
+        runs = max(one.runs for one in self.outcomes)
+        over = f" over {runs} runs" if runs > 1 else ""
+        return f"<{len(self.outcomes) - 1} remedies compared{over}>"
+
+
+def compare_remedies(
+    net: nn.Module,
+    loss: str | nn.Module | Loss,
+    adversary: tuple[Any, Any, Any],
+    client: tuple[Any, Any, Any],
+    test: tuple[Any, Any],
+    *,
+    layers: str | Sequence[str],
+    remedies: Sequence[UpdateRemedy] | None = None,
+    rounds: int = 500,
+    lr: float = 0.05,
+    batch_size: int = 32,
+    snapshots: int = 5,
+    known: int = 20,
+    seen: int = 15,
+    measured: int = 100,
+    people: tuple[Any, Any] | None = None,
+    family: Any = "random_forest",
+    width: int = 512,
+    seed: int = 0,
+) -> RemedyComparison:
+    """Train once for each remedy, attack what leaves, and set the price beside it.
+
+    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and paper 003). At
+    snapshots over the second half of the run the adversary learns from gradients of its own batches
+    with and without the property, under the same remedy, and tells those of the client apart, by
+    whole updates. Batches with and without the property have the same mix of labels.
+    V-information is that of the last model's updates. Everything is drawn by ``seed``: average
+    several runs (``RemedyComparison.averaged``) before you compare.
+
+    Parameters
+    ----------
+    net, loss
+        The network at its start, and its loss as for :class:`seepage.nn.Engine`.
+    adversary, client
+        Inputs, main-task classes and property of the records of each; tensors or NumPy arrays.
+    test
+        Inputs and classes that the accuracy is measured on.
+    layers
+        The layers that something is done about.
+    remedies
+        What is tried. By default noise on the layers that is as long as their median update, the
+        layers frozen, sent every 5 rounds, and a change of rank 4.
+    rounds, lr, batch_size
+        Of the training.
+    snapshots
+        How many global models the adversary keeps.
+    known, seen
+        Batches for each snapshot and class of the property: the adversary's own, and the client's.
+    measured
+        Batches for each class of the property for V-information.
+    people
+        Who is on the adversary's records, and on the client's: nobody is in two folds of
+        V-information.
+    family
+        Of the adversary and of V-information, as for :func:`seepage.layers.v_information`.
+    width
+        Numbers kept of a layer's gradient.
+    seed
+        Of all draws.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> _ = torch.manual_seed(0)
+    >>> def side(n):
+    ...     return torch.randn(n, 6), torch.arange(n) % 2, torch.arange(n) % 4 < 2
+    >>> net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> found = sp.attacks.compare_remedies(
+    ...     net,
+    ...     "cross_entropy",
+    ...     side(200),
+    ...     side(200),
+    ...     side(100)[:2],
+    ...     layers="0",
+    ...     remedies=[sp.layers.UpdateRemedy.freeze("0")],
+    ...     rounds=20,
+    ...     batch_size=8,
+    ...     measured=20,
+    ...     family="logistic",
+    ... )
+    >>> [(one.name, one.sent) for one in found.outcomes]
+    [('as it is', 74), ('0 frozen', 18)]
+    """
+    if min(rounds, snapshots, known, seen, measured) < 1 or rounds < snapshots:
+        raise InputError(
+            "rounds, snapshots, known, seen and measured must be at least 1, and rounds no fewer "
+            "than snapshots."
+        )
+    net = unwrapped(net)
+    asked = (layers,) if isinstance(layers, str) else tuple(layers)
+    layer_parameters(net, asked)  # refuses names that are none
+    sides = [
+        _Side.read(side, net, loss, f"The {who}'s data")
+        for who, side in (("adversary", adversary), ("client", client))
+    ]
+    trial = _Trial(
+        net,
+        loss,
+        sides,
+        read_pair(tuple(test), net, loss, "test"),
+        people,
+        {"rounds": rounds, "lr": lr, "batch_size": batch_size, "seed": seed},
+        {"snapshots": snapshots, "known": known, "seen": seen, "measured": measured},
+        family,
+        width,
+    )
+    lengths: list[float] = []
+    size = sum(layer_sizes(net, layer_parameters(net, asked)).values())
+    own = [name for names in layer_parameters(net, asked).values() for name in names]
+
+    def measure(update: Update) -> None:
+        parts = torch.cat([update.values[name].flatten() for name in own])
+        lengths.append(float(parts.norm()))
+
+    first, protect = trial.outcome(None, measure)
+    if remedies is None:
+        remedies = [
+            UpdateRemedy.noise(asked, float(np.median(lengths)) / math.sqrt(size)),
+            UpdateRemedy.freeze(asked),
+            UpdateRemedy.rarely(asked, 5),
+            UpdateRemedy.low_rank(asked, 4),
+        ]
+    others = [trial.outcome(remedy)[0] for remedy in progress(remedies, "remedies")]
+    return RemedyComparison((first, *others), protect)
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The records of the adversary or of the client."""
+
+    x: Inputs
+    y: Tensor
+    property: np.ndarray
+
+    @staticmethod
+    def read(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
+        if not isinstance(side, tuple | list) or len(side) != 3:
+            raise InputError(f"{called} must be inputs, classes and the property of every record.")
+        x, y = read_pair(tuple(side[:2]), net, loss, called)
+        levels, level = read_property(side[2], len(y), "records")
+        return _Side(x, y, levels[level])
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """All that the runs under different remedies share."""
+
+    net: nn.Module
+    loss: str | nn.Module | Loss
+    sides: Sequence[_Side]
+    test: tuple[Inputs, Tensor]
+    people: tuple[Any, Any] | None
+    training: Mapping[str, Any]
+    counts: Mapping[str, int]
+    family: Any
+    width: int
+
+    def outcome(
+        self, remedy: UpdateRemedy | None, observe: Any = None
+    ) -> tuple[RemedyOutcome, tuple[str, ...]]:
+        rounds, count = self.training["rounds"], self.counts["snapshots"]
+        kept = np.linspace(rounds // 2, rounds, count, endpoint=False).round().astype(int)
+        run = simulate(
+            self.net,
+            self.loss,
+            [(side.x, side.y) for side in self.sides],
+            **self.training,
+            remedy=remedy,
+            snapshots=sorted(set(kept.tolist())),
+            observe=observe,
+        )
+        attack = self._attack(run, remedy)
+        information, protect = self._information(run.net, remedy)
+        right = measure_accuracy(run.net, *self.test)
+        reach = 1.96 * math.sqrt(right * (1 - right) / len(self.test[1]))
+        sent = {k: p.numel() for k, p in run.net.named_parameters() if p.requires_grad}
+        if remedy is not None and remedy.kind == "rarely":
+            own = layer_sizes(run.net, layer_parameters(run.net, remedy.layers))
+            sent["less"] = -round(sum(own.values()) * (1 - 1 / remedy.amount))
+        accuracy = Span(right, right - reach, right + reach)
+        name = NONE if remedy is None else remedy.name
+        return RemedyOutcome(name, attack, information, accuracy, sum(sent.values())), protect
+
+    def _attack(self, run: FederatedRun, remedy: UpdateRemedy | None) -> Span:
+        recorded = []
+        for number, (side, count) in enumerate(zip(self.sides, ("known", "seen"), strict=True)):
+            parts, truths = [], []
+            for k, (_, model) in enumerate(run.models()):
+                key = self._key(number, k)
+                batches = self._batches(side, self.counts[count], key)
+                parts.append(self._seen(model, side, batches, remedy, key))
+                truths.append(batches.property)
+            recorded.append((joined(parts), np.concatenate(truths)))
+        adversary = PropertyInference(JOINED, self.family, seed=self.training["seed"])
+        found = adversary.fit(*recorded[0]).attack(*recorded[1])
+        return Span(found.auc, *found.interval)
+
+    def _information(
+        self, net: nn.Module, remedy: UpdateRemedy | None
+    ) -> tuple[Span, tuple[str, ...]]:
+        x, y = (torch.cat([getattr(side, part) for side in self.sides]) for part in ("x", "y"))
+        both = _Side(x, y, np.concatenate([side.property for side in self.sides]))
+        people = None if self.people is None else np.concatenate([*map(as_numpy, self.people)])
+        batches = self._batches(both, self.counts["measured"], self._key(9, 0), 5, people)
+        seen = self._seen(net, both, batches, remedy, self._key(9, 1))
+        options = {
+            "family": self.family,
+            "groups": batches.pool,
+            "unit": "bits",
+            "seed": self.training["seed"],
+        }
+        whole = v_information(seen[JOINED], batches.property, **options, width=1 << 30)
+        protect: tuple[str, ...] = ()
+        if remedy is None:
+            protect = tuple(layers_to_protect(v_information(seen, batches.property, **options)))
+        return Span(*(float(part[0]) for part in (whole.values, whole.low, whole.high))), protect
+
+    def _batches(
+        self, side: _Side, count: int, key: int, pools: int = 1, people: Any = None
+    ) -> Any:
+        return property_batches(
+            as_numpy(side.y),
+            side.property,
+            batch_size=self.training["batch_size"],
+            count=count,
+            pools=pools,
+            people=people,
+            seed=key,
+        )
+
+    def _seen(
+        self, net: nn.Module, side: _Side, batches: Any, remedy: UpdateRemedy | None, key: int
+    ) -> LayerGradients:
+        """Return updates of batches as they leave; each class of the property in turn."""
+        draw = torch.Generator().manual_seed(key)
+        pairs = [
+            (rows_of(side.x, rows), side.y[rows]) for rows in map(torch.from_numpy, batches.index)
+        ]
+        updates = enumerate(batch_gradients(net, self.loss, pairs))
+        each = len(pairs) // len(np.unique(batches.property))
+        if remedy is None:
+            return record_updates(net, (update for _, update in updates), width=self.width)
+        leaving = (remedy.applied(update, number % each, draw) for number, update in updates)
+        return record_updates(net, leaving, width=self.width)
+
+    def _key(self, *parts: int) -> int:
+        seeds = np.random.SeedSequence([self.training["seed"], *parts])
+        return int(seeds.generate_state(1)[0])

@@ -1,0 +1,174 @@
+"""An audit by attack: fit as asked, attack with shadow models, look at how the model is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.attacks.membership.inference import MembershipInference, MembershipInferenceResult
+from seepage.auditing.any_model.structure import StructuralRisk, structural_risks
+from seepage.auditing.audit import find_versions
+from seepage.errors import InputError, nearest
+from seepage.tables.source import as_numpy
+
+KINDS = ("forest", "boosting", "tree", "svm", "mlp", "neighbours")
+MOST_RECORDS = 20_000  # that shadow models are fitted on halves of
+_TARGETS = 2
+
+
+@dataclass(frozen=True)
+class AttackAudit:
+    """What an audit by attack found: kind *attack*, never a bound.
+
+    Parameters
+    ----------
+    source, target, model
+        What was audited, which column is predicted, and by what, in words.
+    records
+        How many records the model was fitted on.
+    attacks
+        The results of LiRA and RMIA.
+    attacked
+        The positions of the records that were attacked: all, or some drawn at random.
+    structure
+        Structural risks, which need no attack.
+    steps
+        What was done, one sentence each.
+    versions
+        Of what computed this.
+    """
+
+    source: str
+    target: str
+    model: str
+    records: int
+    attacks: tuple[MembershipInferenceResult, ...]
+    attacked: np.ndarray
+    structure: tuple[StructuralRisk, ...]
+    steps: tuple[str, ...]
+    versions: dict[str, str]
+
+    @property
+    def strongest(self) -> MembershipInferenceResult:
+        """The attack with the largest area under its curve."""
+        return max(self.attacks, key=lambda attack: attack.auc)
+
+    def __repr__(self) -> str:
+        found = sum(risk.found for risk in self.structure)
+        return f"<audit of {self.model} by attack: {self.strongest!r}; {found} structural risks>"
+
+
+def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
+    """Return scikit-learn's estimator of a kind with its own settings, not fitted."""
+    if kind not in KINDS:
+        raise InputError(
+            f"There is no kind of model {kind!r}{nearest(kind, KINDS)}; choose one of "
+            f"{', '.join(KINDS)}."
+        )
+    from sklearn import ensemble, neighbors, neural_network, svm, tree
+
+    names: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "forest": (
+            ensemble.RandomForestClassifier,
+            ensemble.RandomForestRegressor,
+            {"random_state": seed},
+        ),
+        "boosting": (
+            ensemble.HistGradientBoostingClassifier,
+            ensemble.HistGradientBoostingRegressor,
+            {"random_state": seed},
+        ),
+        "tree": (tree.DecisionTreeClassifier, tree.DecisionTreeRegressor, {"random_state": seed}),
+        "svm": (svm.SVC, svm.SVR, {}),
+        "mlp": (
+            neural_network.MLPClassifier,
+            neural_network.MLPRegressor,
+            {"random_state": seed, "max_iter": 200},
+        ),
+        "neighbours": (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor, {}),
+    }
+    classifier, regressor, options = names[kind]
+    return (classifier if classes else regressor)(**options)
+
+
+def audit_estimator(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    source: str = "the given table",
+    target: str = "label",
+    shadows: int = 16,
+    jobs: int = 1,
+    seed: int = 0,
+    steps: tuple[str, ...] = (),
+    tell: Callable[[str], object] | None = None,
+) -> AttackAudit:
+    """Audit any scikit-learn classifier or regressor by attack.
+
+    Parameters
+    ----------
+    estimator
+        It is cloned and fitted anew, on everybody and on random halves.
+    X, y
+        The records and their labels.
+    source, target
+        What they are called in the report.
+    shadows
+        How many shadow models to fit.
+    jobs
+        How many to fit at a time.
+    seed
+        Of the halves.
+    steps
+        What was done to the data before, in sentences.
+    tell
+        Called with what is being done.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.standard_normal((200, 4)), rng.integers(0, 2, 200)
+    >>> sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, y, shadows=8)
+    <audit of DecisionTreeClassifier by attack: <membership inference by ...
+    """
+    from sklearn.base import clone
+
+    say = tell or (lambda words: None)
+    X, y = np.asarray(as_numpy(X), dtype=float), as_numpy(y)
+    if len(X) != len(y):
+        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must be as many.")
+    say("fitting")
+    model = clone(estimator).fit(X, y)
+    say("structure")
+    structure = structural_risks(model, X, y)
+    chosen, told = np.arange(len(X)), list(steps)
+    if len(X) > MOST_RECORDS:
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(X))[:MOST_RECORDS])
+        told.append(
+            f"Attacked were models of {MOST_RECORDS:,} of the {len(X):,} records, drawn at random: "
+            "models of fewer records tend to tell more about them, not less."
+        )
+    told.append(
+        f"{shadows + _TARGETS} models were fitted on random halves of the records, of which "
+        f"{_TARGETS} were attacked with the others for shadows."
+    )
+    say("shadow models")
+    attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)
+    results = attack.run_all(X[chosen], y[chosen], targets=_TARGETS)
+    return AttackAudit(
+        source=source,
+        target=target,
+        model=type(estimator).__name__,
+        records=len(X),
+        attacks=results,
+        attacked=chosen,
+        structure=structure,
+        steps=tuple(told),
+        versions=find_versions(),
+    )

@@ -1,0 +1,154 @@
+"""The report on a model without an exact limit: what attacks achieved, in words and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.report.templating import render_template
+from seepage.auditing.report.words import Verdict, in_100, short
+from seepage.auditing.report.writing import report_folder, to_plain, write_text
+from seepage.core.result import NOTICE
+from seepage.support.files import write_private
+from seepage.tables.names import counted
+
+SCHEMA = "seepage-attack-audit/1"
+_CLEARLY = 0.6  # the area from whose certain excess on the attack works for the many
+_MANY = 0.05  # and the share of members found at 1 % false positives, for the few
+
+
+def judge_attack(audit: AttackAudit) -> Verdict:
+    """Return the verdict: what was told, never that no more can be."""
+    best = audit.strongest
+    ends, rate = best.interval, best.tpr(0.01)
+    if ends.low > _CLEARLY or rate.interval.low > _MANY:
+        tone, label = "bad", "People can be told apart"
+        headline = "An attack tells who was in the data: do not let this model out as it is."
+    elif ends.low > 0.5:
+        tone, label = "caution", "Some can be told"
+        headline = "An attack tells better than a coin who was in the data."
+    else:
+        tone, label = "caution", "Nothing was found"
+        headline = (
+            "The attacks tried cannot tell who was in the data better than a coin; another might."
+        )
+    found = [risk for risk in audit.structure if risk.found]
+    sentences = [
+        f"Shown somebody who was in the data and somebody who was not, the best attack "
+        f"({best.method}) picks the right one {in_100(best.auc)} times in 100, between "
+        f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; 50 is a coin.",
+        _found_members(audit),
+        f"{counted(len(found), 'structural risk')} that "
+        f"{'needs' if len(found) == 1 else 'need'} no attack: "
+        f"{', '.join(risk.name for risk in found) or 'none of those looked for'}.",
+        "This is what an attack did, not a bound: a stronger one may tell more. For linear models "
+        "released with noise seepage knows the limit.",
+    ]
+    return Verdict(tone, label, headline, tuple(sentences))
+
+
+def _found_members(audit: AttackAudit) -> str:
+    rates = [(fpr, audit.strongest.tpr(fpr)) for fpr in (0.001, 0.01)]
+    told = " and ".join(
+        f"{100 * rate.rate:.2g} % of the members at {100 * fpr:g} % false alarms (95 %: "
+        f"{100 * rate.interval.low:.2g} to {100 * rate.interval.high:.2g})"
+        for fpr, rate in rates
+    )
+    return f"It is sure of some: it finds {told}."
+
+
+def summarise_attack(audit: AttackAudit) -> dict[str, Any]:
+    """Return the audit as plain JSON values, without anything about single records."""
+    verdict = judge_attack(audit)
+    plain: dict[str, Any] = to_plain(
+        {
+            "schema": SCHEMA,
+            "notice": NOTICE,
+            "source": audit.source,
+            "model": {"kind": audit.model, "target": audit.target, "records": audit.records},
+            "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+            "attacked": len(audit.attacked),
+            "attacks": [
+                {
+                    "method": attack.method,
+                    "kind": attack.kind,
+                    "auc": attack.auc,
+                    "auc_interval": list(attack.interval),
+                    "tpr": {
+                        str(fpr): {"rate": rate.rate, "interval": list(rate.interval)}
+                        for fpr, rate in ((f, attack.tpr(f)) for f in (0.001, 0.01))
+                    },
+                }
+                for attack in audit.attacks
+            ],
+            "structure": [
+                {"name": r.name, "found": r.found, "records": r.records, "text": r.text}
+                for r in audit.structure
+            ],
+            "steps": list(audit.steps),
+            "versions": dict(audit.versions),
+        }
+    )
+    return plain
+
+
+def render_attack(audit: AttackAudit) -> str:
+    """Return the page of an audit by attack."""
+    best = audit.strongest
+    ends = best.interval
+    facts = [
+        {
+            "name": "Told from an outsider",
+            "value": f"{in_100(best.auc)} in 100",
+            "note": f"{best.method}; 95 %: {in_100(ends.low)} to {in_100(ends.high)}; 50 is a coin",
+        },
+        {
+            "name": "Members found",
+            "value": f"{100 * best.tpr(0.01).rate:.2g} %",
+            "note": "at 1 % false alarms; without any information it would be 1 %",
+        },
+        {
+            "name": "Structural risks",
+            "value": str(sum(risk.found for risk in audit.structure)),
+            "note": f"of {len(audit.structure)} that were looked for; they need no attack",
+        },
+    ]
+    return render_template(
+        "attack.html.j2",
+        audit=audit,
+        verdict=judge_attack(audit),
+        facts=facts,
+        attacks=[
+            (attack.method, attack.auc, attack.interval, attack.tpr(0.001), attack.tpr(0.01))
+            for attack in audit.attacks
+        ],
+        title=short(audit.source),
+    )
+
+
+def write_attack_report(audit: AttackAudit, out: Path, keep: Sequence[Path] = ()) -> Path:
+    """Write ``report.html``, ``summary.json`` and ``records.parquet`` into a folder of their own.
+
+    All are readable by their owner only; ``keep`` names files that must stay as they are.
+    """
+    texts = {
+        "summary.json": json.dumps(summarise_attack(audit), indent=2, allow_nan=False) + "\n",
+        "report.html": render_attack(audit),
+    }
+    scores = audit.strongest.record_scores()
+    evidence = pa.array(scores, mask=np.isnan(scores))
+    table = pa.table({"row": audit.attacked, "evidence": evidence})
+    table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
+    with report_folder(out, keep) as folder:
+        write_private(folder / "records.parquet", lambda file: pq.write_table(table, file))
+        for name, text in texts.items():
+            write_private(folder / name, partial(write_text, text))
+    return out / "report.html"

@@ -1,0 +1,162 @@
+"""Structural risks: what a fitted model gives away by how it is made, without any attack.
+
+They follow the checks of output control in safe havens (SACRO): cells with few records, classes
+that are disclosed with certainty, few degrees of freedom, records that are kept in the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FEW = 10  # records in a cell below which its contents are about too few people
+
+
+@dataclass(frozen=True)
+class StructuralRisk:
+    """One thing that a model gives away by how it is made.
+
+    ``found`` says whether it does, ``records`` how many records it is about, ``text`` it in words.
+    """
+
+    name: str
+    found: bool
+    records: int
+    text: str
+
+
+def structural_risks(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[StructuralRisk, ...]:
+    """Return what can be seen of a model fitted on ``X`` and ``y``."""
+    checks = (_leaves, _stored, _certain_classes, _cells, _freedom)
+    found = (check(model, X, y) for check in checks)
+    return (*(risk for risk in found if risk is not None), _single_levels(X))
+
+
+def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+    """Count the records that share a leaf with few others, in at least one tree."""
+    leaves = leaves_of(model, X)
+    if leaves is None:
+        return None
+    few, always = np.zeros(len(X), bool), np.ones(len(X), bool)
+    for tree in leaves.T:
+        _, inverse, counts = np.unique(tree, return_inverse=True, return_counts=True)
+        small = counts[inverse] < FEW
+        few |= small
+        always &= small
+    return StructuralRisk(
+        "leaves with few records",
+        bool(few.any()),
+        int(few.sum()),
+        f"{int(few.sum()):,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in "
+        f"at least one of {leaves.shape[1]:,} trees, {int(always.sum()):,} in every tree: what a "
+        "leaf predicts is then about these few people. A larger min_samples_leaf mends it.",
+    )
+
+
+def leaves_of(model: Any, X: np.ndarray) -> np.ndarray | None:
+    """Return the leaf of every record in every tree, (n, trees), or ``None`` without trees."""
+    apply = getattr(model, "apply", None)
+    if apply is None:
+        return None
+    found = np.asarray(apply(X))
+    return found.reshape(len(X), -1)
+
+
+def _stored(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+    """Find records that are kept in the model as they are."""
+    kept = getattr(model, "support_vectors_", None)
+    kept = getattr(model, "_fit_X", None) if kept is None else kept
+    if kept is None:
+        return None
+    count = int(np.shape(kept)[0])
+    return StructuralRisk(
+        "records inside the model",
+        count > 0,
+        count,
+        f"The model file holds {count:,} records as they are ({type(model).__name__} predicts from "
+        "them): whoever has the file has them.",
+    )
+
+
+def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+    """Count the records whose class is predicted rightly with certainty."""
+    if not hasattr(model, "predict_proba"):
+        return None
+    chances = np.asarray(model.predict_proba(X))
+    own = np.searchsorted(model.classes_, y)
+    sure = chances[np.arange(len(X)), own] >= 1 - 1e-12
+    return StructuralRisk(
+        "class disclosure",
+        bool(sure.any()),
+        int(sure.sum()),
+        f"Of {int(sure.sum()):,} of {len(X):,} records the model states the class with probability "
+        "1, and rightly: whoever knows the columns and that the person took part knows the class.",
+    )
+
+
+def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+    """Count the records that share what is predicted for them with few others."""
+    if hasattr(model, "predict_proba"):
+        told = np.asarray(model.predict_proba(X))
+    else:
+        told = np.asarray(model.predict(X))
+        if told.dtype.kind not in "fiu":
+            return None
+        told = told.reshape(len(X), -1)
+    _, inverse, counts = np.unique(
+        np.round(told, 6), axis=0, return_inverse=True, return_counts=True
+    )
+    alone = counts[inverse.reshape(-1)] < FEW
+    if len(counts) > len(X) / 2:  # answers that vary smoothly tell records apart anyway
+        return None
+    return StructuralRisk(
+        "answers shared by few",
+        bool(alone.any()),
+        int(alone.sum()),
+        f"{int(alone.sum()):,} of {len(X):,} records share what the model says of them with fewer "
+        f"than {FEW} records in all.",
+    )
+
+
+def _freedom(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+    """Compare the numbers a model has learnt with the records it learnt from."""
+    count = parameters_of(model, X)
+    if count is None:
+        return None
+    left = len(X) - count
+    return StructuralRisk(
+        "degrees of freedom",
+        left < FEW,
+        len(X) if left < FEW else 0,
+        f"The model has about {count:,} numbers learnt from {len(X):,} records"
+        + (": enough to hold them all." if left < FEW else "."),
+    )
+
+
+def parameters_of(model: Any, X: np.ndarray) -> int | None:
+    """Return how many numbers a model has learnt (leaves, weights); ``None`` if unknown."""
+    leaves = leaves_of(model, X)
+    if leaves is not None:
+        return int(sum(len(np.unique(tree)) for tree in leaves.T))
+    weights = getattr(model, "coefs_", None)
+    if weights is not None:
+        return int(sum(np.size(w) for w in [*weights, *model.intercepts_]))
+    return None
+
+
+def _single_levels(X: np.ndarray) -> StructuralRisk:
+    """Count the records that alone have a value of a column with few values."""
+    alone = np.zeros(len(X), bool)
+    for column in X.T:
+        values, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
+        if len(values) <= 50:
+            alone |= counts[inverse] == 1
+    return StructuralRisk(
+        "categories held by one person",
+        bool(alone.any()),
+        int(alone.sum()),
+        f"{int(alone.sum()):,} of {len(X):,} records are the only ones with some category: what a "
+        "model learns about it, it learns from one person.",
+    )

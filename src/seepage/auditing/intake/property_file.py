@@ -1,0 +1,159 @@
+"""Reads what a file says about clients: a property of each of them, or of each of their updates.
+
+A table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a column for
+the property, and perhaps one for the ``round``; or a JSON object that maps nodes to values. Nodes
+are kept as text: Flower's have 64 bits, more than a reader of numbers leaves as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seepage.auditing.intake.files import read_file
+from seepage.errors import InputError, nearest
+from seepage.tables.names import listed, shown
+
+_WHOSE = ("node", "client", "node_id", "client_id")
+_WHEN = ("round", "server-round", "server_round")
+_JSON = (".json", ".jsonl", ".ndjson")
+_TEXT = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class ClientProperty:
+    """What a file says: the property's name, and its value by client, or by client and round."""
+
+    name: str
+    values: Mapping[Any, str]
+
+
+def read_client_property(path: Path, column: str | None = None) -> ClientProperty:
+    """Return the property of clients in a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    column
+        Which column it is; by default the only one besides node and round.
+
+    Raises
+    ------
+    InputError
+        In one sentence, without any value of the file in it.
+    """
+    if not path.exists():
+        raise InputError(f"There is no file {path}.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file in it.")
+    rows = _read_rows(path)
+    if isinstance(rows, dict):
+        return ClientProperty(column or path.stem, _checked(path, rows.items()))
+    if not rows:
+        raise InputError(f"{path.name} has no rows.")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    whose = _one_of(names, _WHOSE)
+    if whose is None:
+        raise InputError(
+            f"{path.name} has no column 'node' (or 'client') that says whose property it is; its "
+            f"columns are {listed(names)}."
+        )
+    when = _one_of(names, _WHEN)
+    chosen = _choose(path, [n for n in names if n not in (whose, when)], column)
+    pairs = [
+        (
+            str(row.get(whose)) if when is None else (str(row.get(whose)), str(row.get(when))),
+            row.get(chosen),
+        )
+        for row in rows
+    ]
+    return ClientProperty(chosen, _checked(path, pairs))
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]] | dict[str, Any]:
+    ending = path.suffix.lower()
+    if ending in _TEXT or ending in _JSON:
+        try:
+            text = path.read_text("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from error
+        if ending in _TEXT:
+            return _read_text(path, text, _TEXT[ending])
+        return _read_json(path, text)
+    return list(read_file(path).to_pylist())
+
+
+def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
+    try:
+        lines = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if row]
+    except csv.Error as error:
+        raise InputError(f"{path.name} cannot be read: {error}.") from error
+    if not lines:
+        raise InputError(f"{path.name} is empty.")
+    head, *rest = [[cell.strip() for cell in line] for line in lines]
+    for number, line in enumerate(rest, 2):
+        if len(line) != len(head):
+            raise InputError(
+                f"{path.name} has {len(line)} cells in line {number} where the first line has "
+                f"{len(head)}."
+            )
+    return [dict(zip(head, line, strict=True)) for line in rest]
+
+
+def _read_json(path: Path, text: str) -> list[dict[str, Any]] | dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise InputError(
+                f"{path.name} is neither one JSON object nor one JSON object per line."
+            ) from error
+    if isinstance(found, dict) and _one_of(list(found), _WHOSE) is None:
+        return found
+    found = [found] if isinstance(found, dict) else found
+    if not (isinstance(found, list) and all(isinstance(row, dict) for row in found)):
+        raise InputError(f"{path.name} should map nodes to values, or hold an object per client.")
+    return found
+
+
+def _one_of(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((n for want in wanted for n in names if n.strip().lower() == want), None)
+
+
+def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
+    if column is not None and column not in names:
+        raise InputError(
+            f"{path.name} has no column {shown(column)}{nearest(column, names)} for the property; "
+            f"there {'is' if len(names) == 1 else 'are'} {listed(names) or 'none'}."
+        )
+    if column is not None:
+        return column
+    if not names:
+        raise InputError(f"{path.name} says nothing about its clients: it has no further column.")
+    if len(names) > 1:
+        raise InputError(
+            f"{path.name} has {len(names)} columns that could be the property ({listed(names)}); "
+            "name one with --column."
+        )
+    return names[0]
+
+
+def _checked(path: Path, pairs: Any) -> dict[Any, str]:
+    """Return the values by client, refusing those that are missing, nested or contradictory."""
+    values: dict[Any, str] = {}
+    for key, value in pairs:
+        who = " in round ".join(key) if isinstance(key, tuple) else key
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise InputError(f"{path.name} has no value for the client {shown(who)}.")
+        if isinstance(value, dict | list):
+            raise InputError(f"{path.name} has more than one value for the client {shown(who)}.")
+        if values.setdefault(key, str(value)) != str(value):
+            raise InputError(f"{path.name} names the client {shown(who)} twice, differently.")
+    return values

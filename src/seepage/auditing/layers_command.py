@@ -1,0 +1,172 @@
+"""What ``seepage layers`` does between the command line and the report on recorded rounds."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from seepage.auditing.audit import find_versions
+from seepage.auditing.findings import Gate
+from seepage.auditing.intake.property_file import ClientProperty, read_client_property
+from seepage.auditing.report.rounds import RecordingReport, write_recording_report
+from seepage.auditing.report.rounds.figures import ranked_clients
+from seepage.auditing.report.rounds.words import advise, interval, judge_recording
+from seepage.auditing.report.rounds.writing import recording_to_json
+from seepage.core.result import NOTICE
+from seepage.errors import InputError
+from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording
+from seepage.support.folders import check_folder
+from seepage.tables.names import shown
+
+_SHOWN = 12  # layers that are printed
+_CLIENTS = 3  # clients that are printed where nobody stands out
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingQuestion:
+    """A recording and what to ask of it.
+
+    Parameters
+    ----------
+    recording
+        Its file.
+    property, column
+        The file that says what is known of the clients, and the column of it.
+    family
+        Of the adversary's predictors.
+    max_bits
+        The most that any layer, or a whole update, may tell.
+    show_values
+        Whether the report shows the property of each client.
+    seed
+        Of all draws.
+    """
+
+    recording: Path
+    property: Path
+    column: str | None = None
+    family: str = "random_forest"
+    max_bits: float | None = None
+    show_values: bool = False
+    seed: int = 0
+
+
+def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) -> bool:
+    """Audit a recording, write the report, tell; return whether every gate was passed."""
+    limit = question.max_bits
+    if limit is not None and not (math.isfinite(limit) and limit > 0):
+        raise InputError(f"--max-bits must be a finite number above zero, not {limit:g}.")
+    inputs = (question.recording, question.property)
+    if out is not None:
+        check_folder(out, "report", inputs)
+    known = read_client_property(question.property, question.column)
+    report = _report(question, known)
+    page = None if out is None else write_recording_report(report, out, inputs)
+    if as_json:
+        typer.echo(recording_to_json(report), nl=False)
+    else:
+        tell_layers(report, page)
+    if question.show_values:
+        typer.echo(
+            "warning: the report shows what is known of each client; do not pass it on.", err=True
+        )
+    failed = [gate for gate in report.gates if not gate.passed]
+    for gate in failed if as_json else ():
+        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
+    return not failed
+
+
+def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
+    if not question.recording.is_file():
+        raise InputError(f"There is no file {question.recording}.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewGroupsWarning)  # the report's notes say the same
+        audit = audit_recording(
+            question.recording,
+            known.values,
+            family=question.family,
+            unit="bits",
+            seed=question.seed,
+        )
+    values = None
+    if question.show_values:
+        by_client = all(isinstance(key, str) for key in known.values)
+        values = dict(known.values) if by_client else None
+    return RecordingReport(
+        audit=audit,
+        source=question.recording.name,
+        property=known.name,
+        gates=() if question.max_bits is None else (_max_bits(audit, question.max_bits),),
+        values=values,
+        versions=find_versions(),
+    )
+
+
+def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
+    found, whole = audit.layers.v_information, audit.layers.remedies[0]
+    k = int(np.argmax(found.values))
+    where, measured = f"the layer {shown(found.layers[k])}", float(found.values[k])
+    if whole.value > measured:
+        where, measured = "a whole update", whole.value
+    passed = measured <= limit
+    text = (
+        f"Most is told by {where}: {max(measured, 0):.3g} bits, "
+        f"{'within' if passed else 'over'} the limit of {limit:g}."
+    )
+    return Gate("--max-bits", limit, measured, passed, text)
+
+
+def tell_layers(report: RecordingReport, page: Path | None) -> None:
+    """Print what matters on a screen or less; the report has the rest."""
+    audit, verdict, say = report.audit, judge_recording(report), typer.echo
+    found, over, told = audit.layers.v_information, audit.over_rounds, audit.telling()
+    say(f"{shown(report.source)}, about {shown(report.property)} of the clients.")
+    say(f"\n{verdict.label}: {verdict.headline}")
+    for sentence in verdict.sentences:
+        say(f"  {sentence}")
+    say("\nLayers, those that tell most first:")
+    lines: list[tuple[str, ...]] = [("layer", "V-information (bits)", "told since round", "")]
+    for name in found.ranking()[:_SHOWN]:
+        k = found.layers.index(name)
+        since = None if over is None else over.first(name)
+        lines.append(
+            (
+                shown(name)[1:-1],
+                interval(found.values[k], found.low[k], found.high[k]),
+                "-" if since is None else str(since),
+                "tells it" if name in told else "",
+            )
+        )
+    _say_table(lines)
+    who = audit.clients
+    named = who.named()
+    say("\nClients, those who stand out most first:")
+    lines = [("client", "× the median", "most at", "P", "")]
+    for k in ranked_clients(report)[: max(_CLIENTS, min(len(named), _SHOWN))]:
+        mark = "stands out" if who.clients[k] in named else ""
+        p_value = f"{who.p_value[k]:.3g}"
+        where = shown(who.layer[k])[1:-1]
+        lines.append((str(who.clients[k]), f"{who.times[k]:.3g}", where, p_value, mark))
+    _say_table(lines)
+    advice = advise(report)
+    if advice:
+        say("\nWhat would help:")
+    for each in advice:
+        say(f"  - {each.name}: {each.text}")
+    for gate in report.gates:
+        say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+    if page is not None:
+        say(f"\nReport: {page}")
+    say(NOTICE)
+
+
+def _say_table(lines: list[tuple[str, ...]]) -> None:
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  " + "  ".join(cells).rstrip())

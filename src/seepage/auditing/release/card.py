@@ -1,0 +1,81 @@
+"""The card of a release: only what was declared, lies on a coarse grid, or has noise of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seepage.auditing.release.contents import Item, item_table
+from seepage.auditing.release.procedure import Prepared, Procedure
+from seepage.auditing.report.words import markdown, number
+from seepage.tables.names import counted
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """How often the released model is wrong on its own records, released with noise."""
+
+    share: float  # with the noise, cut to between 0 and 1
+    deviation: float  # of the noise
+    epsilon: float  # what the share alone promises, at δ
+    delta: float
+    unit: float | None  # of a numeric target, beyond which a prediction counts as wrong
+
+    def words(self) -> str:
+        """Return what protects the share."""
+        return (
+            f"It has Gaussian noise of deviation {self.deviation:g}, and is by itself (ε, δ)-"
+            f"differentially private with ε = {number(self.epsilon)}, δ = {number(self.delta)} "
+            "(one record more, less or another), given the model."
+        )
+
+
+def write_release_card(
+    procedure: Procedure,
+    prepared: Prepared,
+    items: Sequence[Item],
+    useful: Usefulness | None,
+) -> str:
+    """Return the card as Markdown."""
+    settings, figures = prepared.trained.settings, prepared.figures
+    article = {"poisson": "A Poisson"}.get(settings.model, f"A {settings.model}")
+    lines = [
+        "# Model card",
+        "",
+        f"**Release.** {article} regression of “{markdown(procedure.target)}”, fitted to "
+        f"{figures['number of records']:,} records or more with L2 penalty λ = "
+        f"{number(settings.l2)}; each of its "
+        f"{counted(sum(i.count for i in items[:2]), 'number')} has independent Gaussian noise of "
+        f"standard deviation σ = {number(prepared.sigma)}.",
+        "",
+        f"**Protection.** No record has a Fisher information loss of more than η = "
+        f"{number(procedure.target_eta)}: whoever knows everything else and estimates any one "
+        f"number of a record without bias is off by at least {number(1 / procedure.target_eta)} "
+        "units of the model's scaling (for a category or class: of a whole level).",
+        "",
+    ]
+    if useful is not None:
+        what = (
+            "wrong predictions"
+            if useful.unit is None
+            else f"predictions that are off by more than {number(useful.unit)}"
+        )
+        lines += [
+            f"**Usefulness.** Share of {what} among its own records: {useful.share:.0%}. "
+            f"{useful.words()}",
+            "",
+        ]
+    lines += [
+        "**What leaves.** All of this folder may be published, and nothing else:",
+        "",
+        *item_table(items),
+        "",
+        "**What this does and does not cover.** The bound holds for an attacker who sees this "
+        "folder once and whose estimates are unbiased. It does not cover attackers who trade bias "
+        "for precision or bring knowledge about similar people, nor membership inference, nor "
+        "further releases of the same records. A figure on a coarse grid hides small changes of a "
+        "record, not its absence. Apart from the share above this is not a differential-privacy "
+        "guarantee.",
+        "",
+    ]
+    return "\n".join(lines)

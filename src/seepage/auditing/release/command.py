@@ -1,0 +1,111 @@
+"""What ``seepage release`` does between the command line and the two folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from seepage.auditing.command import progress
+from seepage.auditing.intake.files import read_file
+from seepage.auditing.release.folder import write_release
+from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
+from seepage.auditing.release.procedure import Domain, Procedure
+from seepage.auditing.report import write_report
+from seepage.core.result import NOTICE
+from seepage.errors import InputError
+from seepage.support.files import only_writer
+from seepage.support.folders import check_folder
+from seepage.tables.names import escaped, shown
+
+
+def run_release(
+    table: Path,
+    procedure: Procedure,
+    *,
+    out: Path,
+    report: Path,
+    ledger: Path,
+    header: bool,
+    names: str | None,
+) -> None:
+    """Make a release of a table, write both folders and the ledger, and tell what leaves."""
+    if table.is_dir():
+        raise InputError("A release is made of one table in memory; name a file, not a folder.")
+    _keep_apart(out, report, ledger)
+    for folder, kind in ((out, "release"), (report, "report")):
+        check_folder(folder, kind, (table, ledger))
+    raw = read_file(table, header=header, names=None if names is None else _split(names))
+    for name in procedure.domain:
+        if name not in raw.column_names:
+            raise InputError(f"There is no column {shown(name)} for --domain.")
+    with only_writer(ledger):
+        before = ReleaseLedger.read(ledger)
+        with progress() as tell:
+            made = make_release(replace(procedure, ledger=before), raw, name=table.name, tell=tell)
+        # The ledger first: a release that it does not know must never exist.
+        eta = made.prepared.eta / made.prepared.sigma
+        entry = _entry(procedure, made)
+        before.with_release(entry, made.prepared.records, eta).write(ledger)
+        page = write_report(made.audit, report, keep=(table, ledger))
+        write_release(made.release, out, keep=(table, ledger))
+    _tell(made, out, page, ledger)
+
+
+def read_domain(given: Sequence[str]) -> Domain:
+    """Return the ends of columns' domains from ``column=low:high``."""
+    ends = {}
+    for text in given:
+        name, _, interval = text.rpartition("=")
+        low, _, high = interval.partition(":")
+        try:
+            ends[name] = (float(low), float(high))
+        except ValueError:
+            raise InputError(f"--domain takes column=low:high, not {shown(text)}.") from None
+        if not name or not ends[name][0] < ends[name][1] or not all(map(math.isfinite, ends[name])):
+            raise InputError(
+                f"--domain takes column=low:high with low below high, not {shown(text)}."
+            )
+    return ends
+
+
+def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
+    """Refuse to put anything private where the release goes."""
+    shared, private = out.resolve(), report.resolve()
+    if private.is_relative_to(shared) or shared.is_relative_to(private):
+        raise InputError("The report is private: --report and --out must be two separate folders.")
+    if ledger.resolve().is_relative_to(shared) or ledger.resolve().is_relative_to(private):
+        raise InputError("The ledger is private: keep it outside of --out and --report.")
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
+
+
+def _entry(procedure: Procedure, made: MadeRelease) -> dict[str, object]:
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "target": procedure.target,
+        "family": made.prepared.trained.settings.model,
+        "sigma": made.prepared.sigma,
+        "target_eta": procedure.target_eta,
+    }
+
+
+def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
+    say = typer.echo
+    say("What leaves:")
+    for item in made.release.items:
+        say(f"  - {item}")
+    say("")
+    for sentence in tell_disclosures(made.disclosures)[:1]:
+        say(sentence)
+    say(f"\nRelease, to be shared: {escaped(str(out))}")
+    say(f"Report, private: {escaped(str(page))}")
+    say(f"Ledger, private: {escaped(str(ledger))}")
+    say(NOTICE)

@@ -1,0 +1,108 @@
+"""Which published figures would change without a record, or with another in its place.
+
+A figure on a coarse grid does not move with small changes, but a finite one may take it to another
+point, and then who knows all other records learns something for certain. So the whole procedure is
+run again for each of the most exposed records: without it, with another label, and with its numbers
+at the ends of their domain. What would change is listed as disclosed. That others would not change
+is no proof for all replacements; declared figures never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seepage.auditing.release.procedure import Domain, Prepared, Procedure, rows_of
+from seepage.errors import InputError
+from seepage.tables.names import listed
+
+CHECKED = 50  # of the most exposed records
+_OTHER_CLASSES = 3  # labels that are tried
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A change of one record that changes what is published: for the owner's eyes only."""
+
+    row: int  # the record in the table
+    change: str  # what was done to it, in words
+    figures: tuple[str, ...]  # the names of the figures that would be others
+
+    def __str__(self) -> str:
+        return f"row {self.row} {self.change}: {listed(self.figures)}"
+
+
+def find_disclosures(
+    procedure: Procedure,
+    raw: pa.Table,
+    prepared: Prepared,
+    most: int = CHECKED,
+) -> tuple[Disclosure, ...]:
+    """Run the procedure again on the neighbours of a table, and say what would be published."""
+    order = np.argsort(-prepared.eta, kind="stable")[:most]
+    rows = rows_of(prepared.trained)
+    found = []
+    for row in rows[order].tolist():
+        for change, neighbour in _neighbours(raw, row, prepared, procedure.domain):
+            figures = _changed(procedure, neighbour, prepared)
+            if figures:
+                found.append(Disclosure(row, change, figures))
+    return tuple(found)
+
+
+def _changed(procedure: Procedure, raw: pa.Table, prepared: Prepared) -> tuple[str, ...]:
+    try:
+        others = procedure.prepare(raw).figures
+    except InputError:
+        return ("whether anything can be released",)
+    ours = prepared.figures
+    names = [*ours, *(name for name in others if name not in ours)]
+    return tuple(name for name in names if ours.get(name) != others.get(name))
+
+
+def _neighbours(
+    raw: pa.Table, row: int, prepared: Prepared, domain: Domain
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield a table without a record, and tables with another in its place."""
+    yield "left out", pa.concat_tables([raw.slice(0, row), raw.slice(row + 1)])
+    encoded = prepared.trained.table
+    target = encoded.target
+    cells = {name: raw.column(name)[row].as_py() for name in raw.column_names}
+    if encoded.labels.counts is not None:
+        every = pc.unique(raw.column(target)).drop_null().to_pylist()
+        labels: list[Any] = [label for label in every if label != cells[target]][:_OTHER_CLASSES]
+    else:
+        labels = list(_ends(raw, target, domain))
+    for label in labels:
+        yield "with another label", _replaced(raw, row, cells | {target: label})
+    numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
+    for end, words in (
+        (0, "with its numbers at their least"),
+        (1, "with its numbers at their most"),
+    ):
+        moved = {name: _ends(raw, name, domain)[end] for name in numeric}
+        yield words, _replaced(raw, row, cells | moved)
+
+
+def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
+    """Return the ends of a column's domain: as stated, else the least and the largest value."""
+    if name in domain:
+        return domain[name]
+    ends = pc.min_max(raw.column(name)).as_py()
+    return ends["min"], ends["max"]
+
+
+def _replaced(raw: pa.Table, row: int, cells: Mapping[str, Any]) -> pa.Table:
+    arrays = []
+    for field in raw.schema:
+        value = cells[field.name]
+        if pa.types.is_integer(field.type) and isinstance(value, float):
+            value = round(value)
+        arrays.append(pa.array([value], field.type))
+    one = pa.table(arrays, schema=raw.schema)
+    return pa.concat_tables([raw.slice(0, row), one, raw.slice(row + 1)])

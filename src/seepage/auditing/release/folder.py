@@ -1,0 +1,104 @@
+"""The folder that may be shared: the model, what leaves with it, and the card; nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from seepage.auditing.intake.model_file import load_model
+from seepage.auditing.release.contents import Release
+from seepage.auditing.release.released_model import ReleasedModel
+from seepage.auditing.trained_model import MODELS
+from seepage.errors import InputError
+from seepage.support.files import write_private
+from seepage.support.folders import read_manifest, whole_folder
+
+FORMAT = "seepage-release/1"
+
+
+def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> Path:
+    """Write a release into a folder of its own, whole or not at all, and return the folder.
+
+    ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become features,
+    and everything that leaves with its protection), ``model-card.md``, and the ``manifest.json``
+    with the checksums of these.
+    """
+    model = release.model.estimator
+    families = {maker: name for name, maker in MODELS.items()}
+    family = families.get(type(model))
+    if family is None:
+        raise InputError(
+            f"A {type(model).__name__} cannot be written as a folder; release a linear, logistic, "
+            "Poisson or softmax model of seepage.glm."
+        )
+    told = {
+        "format": FORMAT,
+        "columns": release.model.told(),
+        "leaves": [asdict(item) for item in release.items],
+    }
+    texts = {
+        "release.json": json.dumps(told, indent=2, allow_nan=False) + "\n",
+        "model-card.md": release.card,
+    }
+    content = _safetensors(release.model, family)
+    try:
+        with whole_folder(out, "release", keep) as folder:
+            write_private(folder / "model.safetensors", lambda file: file.write(content))
+            for name, text in texts.items():
+                write_private(folder / name, partial(_write_text, text))
+    except OSError as error:
+        raise InputError(
+            f"The release cannot be written to {out.name!r}: {error.strerror or error}; nothing "
+            "was left behind."
+        ) from error
+    return out
+
+
+def _write_text(text: str, file: BinaryIO) -> None:
+    file.write(text.encode("utf-8", "replace"))
+
+
+def load_release(folder: str | Path) -> ReleasedModel:
+    """Return the model in a release folder, which predicts from raw tables.
+
+    Every file is compared with its checksum first. The model has ``predict``, ``predict_proba``,
+    ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do; ``transform`` turns a data
+    frame, or a mapping of columns, into its features.
+    """
+    folder = Path(folder)
+    read_manifest(folder, "release")
+    model = load_model(folder / "model.safetensors")
+    try:
+        told = json.loads((folder / "release.json").read_text("utf-8"))
+        if told["format"] != FORMAT:
+            raise ValueError("it is of another format")
+        return ReleasedModel.read(model, told["columns"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"release.json in {folder.name!r} cannot be read ({error}).") from error
+
+
+def _safetensors(released: ReleasedModel, family: str) -> bytes:
+    """Return the model as ``seepage audit --model-file`` and :func:`load_release` read it."""
+    from safetensors.numpy import save
+
+    model = released.estimator
+    coef = np.asarray(model.coef_, dtype=float)
+    tensors = {
+        "coefficients": np.ascontiguousarray(coef if family == "softmax" else coef.reshape(-1))
+    }
+    if model.fit_intercept:
+        tensors["intercept"] = np.asarray(model.intercept_, dtype=float).reshape(-1)
+    about = {"family": family, "l2": repr(float(model.l2))}
+    if hasattr(model, "classes_"):
+        whole = np.asarray(model.classes_).dtype.kind in "iu"
+        classes = [int(c) if whole else str(c) for c in model.classes_]
+        about["classes"] = json.dumps(classes)
+    if hasattr(released, "feature_names_in_"):
+        about["features"] = json.dumps([str(name) for name in released.feature_names_in_])
+    return bytes(save(tensors, metadata=about))

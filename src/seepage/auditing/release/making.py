@@ -1,0 +1,202 @@
+"""Make a release of a table: run the procedure, add the noise, list what leaves, write the card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.auditing.audit import Tell, audit_model
+from seepage.auditing.findings import Audit
+from seepage.auditing.release.card import Usefulness, write_release_card
+from seepage.auditing.release.contents import Item, Release
+from seepage.auditing.release.disclosure import Disclosure, find_disclosures
+from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
+from seepage.auditing.release.released_model import ReleasedModel
+from seepage.core.noise import Gaussian
+from seepage.core.release import release
+from seepage.tables.names import counted
+
+SHARE_NOISE = 0.02  # the deviation of the noise on the share of wrong predictions
+_FEWEST = 100  # records from which on that share is told
+_DELTA = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class MadeRelease:
+    """A release, and what only its maker may see."""
+
+    release: Release
+    audit: Audit
+    prepared: Prepared
+    disclosures: tuple[Disclosure, ...]
+
+
+def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) -> MadeRelease:
+    """Make a release, audit it, and look for what its figures disclose."""
+    tell("fitting")
+    prepared = procedure.prepare(raw)
+    tell("records left out and replaced")
+    disclosures = find_disclosures(procedure, raw, prepared)
+    noisy = release(prepared.trained.model, Gaussian(prepared.sigma))
+    coding = prepared.trained.table.coding
+    model = (
+        ReleasedModel.of_features(noisy)
+        if coding is None
+        else ReleasedModel.of_table(noisy, coding)
+    )
+    useful = _usefulness(model, prepared)
+    items = _items(procedure, prepared, model, useful)
+    card = write_release_card(procedure, prepared, items, useful)
+    audit = audit_model(
+        prepared.trained,
+        name=name,
+        sigma=prepared.sigma,
+        target_eta=procedure.target_eta,
+        remedies=False,
+        tell=tell,
+    )
+    audit = replace(
+        audit,
+        sigma_reason=_sigma_reason(procedure, prepared),
+        steps=(*audit.steps, *_told(items, disclosures, prepared)),
+    )
+    return MadeRelease(Release(model, items, card), audit, prepared, disclosures)
+
+
+def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
+    """Return how often the noisy model is wrong on its records, with noise of its own.
+
+    Given the released model, which is counted already, one record more, less or another moves the
+    share of records that are told wrongly by ``1/(n − 1)`` at most: so with noise of deviation τ it
+    is the Gaussian mechanism with ``μ = 1/((n − 1) τ)``.
+    """
+    source = prepared.trained.source
+    least = prepared.figures["number of records"]
+    if least < _FEWEST:
+        return None
+    predicted = model.estimator.predict(source.X)  # type: ignore[attr-defined]
+    truth, unit = source.y, prepared.figures.get("unit of the target")  # type: ignore[attr-defined]
+    if unit is not None:
+        wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
+    else:
+        wrong = np.asarray(predicted) != np.asarray(truth)
+    noise = Gaussian(SHARE_NOISE)
+    share = float(noise.rounded(np.array([np.mean(wrong)]) + noise.draw(1))[0])
+    multiplier = SHARE_NOISE * (least - 1)
+    from dp_accounting import get_epsilon_gaussian
+
+    epsilon = float(get_epsilon_gaussian(multiplier, _DELTA))
+    return Usefulness(float(np.clip(share, 0, 1)), SHARE_NOISE, epsilon, _DELTA, unit)
+
+
+def _items(
+    procedure: Procedure, prepared: Prepared, model: ReleasedModel, useful: Usefulness | None
+) -> tuple[Item, ...]:
+    """Return everything that leaves, and what is withheld."""
+    figures, settings = prepared.figures, prepared.trained.settings
+    noise = (
+        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no record leaks more than "
+        f"η = {procedure.target_eta:g} through all of them."
+    )
+    items = [
+        Item("coefficients", "noised", noise, int(np.size(model.coef_))),
+        Item("intercept", "noised", noise, int(np.size(model.intercept_))),
+    ]
+    if procedure.sigma is None:
+        how = "The least that meets the target, rounded up to 1, 1.5, 2, 3, 5 or 7 times 10ᵏ."
+        items.append(Item("noise σ", "coarse", how, 1, prepared.sigma))
+    else:
+        items.append(Item("noise σ", "declared", "Given beforehand.", 1, prepared.sigma))
+    default = " (the default)" if settings.l2 == RELEASE_L2 else ""
+    items.append(Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2))
+    items.append(
+        Item(
+            "family and target",
+            "declared",
+            "Given beforehand.",
+            2,
+            [settings.model, procedure.target],
+        )
+    )
+    scaled = [c for c in model.columns if c.kind == "numeric"]
+    declared = [c for c in scaled if c.name in procedure.domain]
+    if declared:
+        how = "Centre and unit are the middle and a quarter of the declared domain."
+        items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
+    if len(declared) < len(scaled):
+        how = "Units are standard deviations rounded up to 2 or 5 times 10ᵏ, centres whole units."
+        items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
+    names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
+    if names:
+        how = f"Only values that at least {procedure.holders} records have are named."
+        items.append(Item("names of levels", "coarse", how, names))
+    items.append(Item("names of columns", "declared", "They are the table's.", len(model.columns)))
+    if figures["classes"]:
+        how = f"Each has at least {procedure.holders} records."
+        items.append(
+            Item("classes", "coarse", how, len(figures["classes"]), list(figures["classes"]))
+        )
+    if "unit of the target" in figures:
+        unit, known = figures["unit of the target"], procedure.target in procedure.domain
+        how = (
+            "A quarter of its domain."
+            if known
+            else "Its standard deviation rounded up to 2 or 5 times 10ᵏ."
+        )
+        items.append(Item("unit of the target", "declared" if known else "coarse", how, 1, unit))
+    how = "Rounded down to 1, 2 or 5 times 10ᵏ."
+    items.append(Item("number of records", "coarse", how, 1, figures["number of records"]))
+    if useful is not None:
+        items.append(Item("share of wrong predictions", "noised", useful.words(), 1, useful.share))
+    withheld = (
+        "Leakage of records, columns and groups, errors without noise, quantiles and counts of "
+        "values are in the private report only."
+    )
+    items.append(Item("all other figures", "withheld", withheld))
+    return tuple(items)
+
+
+def _sigma_reason(procedure: Procedure, prepared: Prepared) -> str:
+    if procedure.sigma is not None:
+        return f"The noise σ = {prepared.sigma:g} was declared beforehand."
+    also = " with the earlier releases of the ledger" if np.any(prepared.spent) else ""
+    return (
+        f"The noise σ = {prepared.sigma:g} is the least of the coarse grid with which no record "
+        f"leaks more than η = {procedure.target_eta:g}{also}."
+    )
+
+
+def _told(
+    items: tuple[Item, ...], disclosures: tuple[Disclosure, ...], prepared: Prepared
+) -> list[str]:
+    """Return what the private report says about the release, one sentence each."""
+    told = [f"Leaves: {item}" for item in items]
+    if np.any(prepared.spent):
+        together = np.sqrt(prepared.spent + (prepared.eta / prepared.sigma) ** 2)
+        known = int(np.sum(prepared.spent > 0))
+        told.append(
+            f"{counted(known, 'record was', 'records were')} in earlier releases of the ledger: "
+            f"over all of them the most leaked has η = {float(np.max(together)):.4g} at most."
+        )
+    told.extend(tell_disclosures(disclosures))
+    return told
+
+
+def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
+    """Return what the check of the most exposed records found, and what to do about it."""
+    if not disclosures:
+        return [
+            "No published figure would change without any of the most exposed records, or with "
+            "another in its place, as far as was tried."
+        ]
+    rows = len({found.row for found in disclosures})
+    figures = {figure for found in disclosures for figure in found.figures}
+    told = [
+        f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
+        f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; who "
+        "knows all others learns that for certain. Declared figures disclose nothing: σ with "
+        "--sigma, the scaling with --domain."
+    ]
+    return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]

@@ -1,0 +1,165 @@
+"""A model as it leaves: noisy coefficients, and how raw columns become its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.tables.columns import ColumnEncoding, TableEncoding, level_names
+from seepage.tables.names import printable, shown, unique
+
+OTHER = "(other)"  # the level that rare ones are put together under
+_KINDS = ("numeric", "boolean", "categorical")
+
+
+@dataclass(frozen=True)
+class ColumnCoding:
+    """How one column becomes features, in numbers and names that may leave."""
+
+    name: str
+    kind: str  # ``numeric``, ``boolean`` (two values) or ``categorical``
+    # The feature is ``(value − centre)/unit``, which of two values makes 0 and 1
+    centre: float = 0.0
+    unit: float = 1.0
+    levels: tuple[str, ...] = ()  # of a category: one 0/1 feature for each but the first
+
+    @classmethod
+    def of(cls, part: ColumnEncoding, scale: bool) -> ColumnCoding:
+        """Return what leaves of an encoding."""
+        if part.levels is not None:
+            return cls(part.name, part.kind, levels=tuple(level_names(part.levels)))
+        if not scale:
+            return cls(part.name, part.kind)
+        if part.kind == "numeric":
+            return cls(part.name, part.kind, part.mean, part.spread)
+        return cls(part.name, part.kind, part.low, part.step)
+
+    def titles(self) -> list[str]:
+        """Return the names of the features."""
+        return [f"{self.name}={level}" for level in self.levels[1:]] or [self.name]
+
+    def features(self, values: Sequence[Any]) -> np.ndarray:
+        """Return the features of some values, one row for each."""
+        if not self.levels:
+            try:
+                numbers = np.asarray(values, dtype=float)
+            except (TypeError, ValueError):
+                raise InputError(f"Column {shown(self.name)} must hold numbers.") from None
+            return ((numbers - self.centre) / self.unit).reshape(-1, 1)
+        place = {level: k for k, level in enumerate(self.levels)}
+        out = np.zeros((len(values), len(self.levels)))
+        for row, value in enumerate(values):
+            level = _level(value)
+            if level not in place and OTHER in place:
+                level = OTHER
+            if level not in place:
+                raise InputError(
+                    f"Column {shown(self.name)} has the level {shown(level)}, which this model "
+                    "does not know."
+                )
+            out[row, place[level]] = 1.0
+        return out[:, 1:]
+
+
+def _level(value: Any) -> str:
+    """Return a value as the name of a level; whole numbers without a decimal point."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        return f"{float(value):.15g}"
+    return printable(str(value))
+
+
+class ReleasedModel:
+    """A released model that predicts from tables as the original was given them.
+
+    Parameters
+    ----------
+    estimator
+        A linear model of :mod:`seepage.glm` (or another with ``coef_``) whose coefficients have
+        noise; it predicts from features.
+    columns
+        How raw columns become its features; none where features are what it takes.
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_, feature_names_in_
+        Those of the estimator.
+    """
+
+    def __init__(self, estimator: Any, columns: Sequence[ColumnCoding] = ()) -> None:
+        # It is given features as an array, so its own memory of names would only make it complain.
+        self.estimator, self.columns = copy(estimator), tuple(columns)
+        names = self.estimator.__dict__.pop("feature_names_in_", None)
+        if self.columns:
+            names = unique(title for column in self.columns for title in column.titles())
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+
+    @classmethod
+    def of_features(cls, estimator: Any) -> ReleasedModel:
+        """Return a model that takes features as they are."""
+        return cls(estimator)
+
+    @classmethod
+    def of_table(cls, estimator: Any, coding: TableEncoding) -> ReleasedModel:
+        """Return a model that takes tables of the encoded kind."""
+        return cls(estimator, [ColumnCoding.of(part, coding.scale) for part in coding.parts])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("coef_", "intercept_", "classes_", "n_features_in_"):
+            return getattr(self.estimator, name)
+        raise AttributeError(name)
+
+    def transform(self, table: Any) -> np.ndarray:
+        """Return the features of a table: a data frame of any library, or a mapping of columns."""
+        if not self.columns:
+            return np.asarray(table, dtype=float)
+        if isinstance(table, Mapping):
+            found = {str(name): list(values) for name, values in table.items()}
+        else:
+            frame = nw.from_native(table, eager_only=True)
+            found = {
+                c.name: frame[c.name].to_list() for c in self.columns if c.name in frame.columns
+            }
+        missing = [c.name for c in self.columns if c.name not in found]
+        if missing:
+            raise InputError(f"The table has no column {shown(missing[0])}, which the model uses.")
+        return np.hstack([column.features(found[column.name]) for column in self.columns])
+
+    def predict(self, table: Any) -> np.ndarray:
+        """Return what the noisy model predicts for every row."""
+        return np.asarray(self.estimator.predict(self.transform(table)))
+
+    def predict_proba(self, table: Any) -> np.ndarray:
+        """Return the probability of every class, for every row."""
+        return np.asarray(self.estimator.predict_proba(self.transform(table)))
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return the columns as plain JSON values."""
+        return [asdict(column) | {"levels": list(column.levels)} for column in self.columns]
+
+    @classmethod
+    def read(cls, estimator: Any, told: Any) -> ReleasedModel:
+        """Return a model of what :meth:`told` said of its columns, or raise ``ValueError``."""
+        columns = []
+        for column in told:
+            if (
+                column["kind"] not in _KINDS
+                or not np.isfinite([column["centre"], column["unit"]]).all()
+            ):
+                raise ValueError("a column is of no known kind")
+            columns.append(ColumnCoding(**column | {"levels": tuple(map(str, column["levels"]))}))
+        width = sum(max(len(c.levels) - 1, 1) for c in columns)
+        if columns and width != estimator.n_features_in_:
+            raise ValueError("the columns do not make as many features as there are coefficients")
+        return cls(estimator, columns)
+
+    def __repr__(self) -> str:
+        return f"<released {type(self.estimator).__name__} of {len(self.columns)} columns>"

@@ -1,0 +1,190 @@
+"""The figures on recorded rounds: what each layer tells, since when, and who stands out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.report.figures import BLUE, INK, MUTED, VERMILLION, Drawing, render
+from seepage.auditing.report.rounds.words import RecordingReport
+from seepage.auditing.report.words import number, short
+from seepage.layers.measures.first_round import LEVEL
+from seepage.tables.names import counted
+
+SHOWN_LAYERS = 24
+SHOWN_CLIENTS = 30
+
+
+def draw_recording(report: RecordingReport) -> tuple[Drawing, ...]:
+    """Return the figures of a recording."""
+    drawn = [draw_information(report), draw_since(report), draw_clients(report)]
+    return tuple(figure for figure in drawn if figure is not None)
+
+
+def shown_layers(report: RecordingReport) -> list[int]:
+    """Return the places of the layers that are drawn, in the order of the network."""
+    information = report.audit.layers.v_information
+    first = information.ranking()[:SHOWN_LAYERS]
+    return [k for k, name in enumerate(information.layers) if name in first]
+
+
+def draw_information(report: RecordingReport) -> Drawing:
+    """Draw what each layer tells about the property, with intervals."""
+    found, told = report.audit.layers.v_information, set(report.audit.telling())
+    kept = shown_layers(report)
+    entropy = float(found.columns["entropy"][0])
+    values = np.maximum(found.values[kept], 0)
+    ends = np.maximum(np.stack([found.low[kept], found.high[kept]]), 0)
+    names = [found.layers[k] for k in kept]
+    places = np.arange(len(kept))
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        for shown, colour, words in (
+            ([name in told for name in names], VERMILLION, "tells the property"),
+            ([name not in told for name in names], BLUE, "not sure that it does"),
+        ):
+            if any(shown):
+                mask = np.array(shown)
+                axes.barh(places[mask], values[mask], 0.6, color=colour, label=words)
+        axes.hlines(places, ends[0], ends[1], color=INK, lw=1.4)
+        axes.axvline(entropy, color=INK, lw=1.4, ls=(0, (4, 3)))
+        axes.set_xlim(0, max(entropy, float(ends.max())) * 1.06)
+        axes.set_ylim(len(kept) - 0.4, -0.6)
+        axes.set_yticks(places, [short(name, 16 if narrow else 34) for name in names])
+        axes.tick_params(axis="y", colors=INK, length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(
+            f"V-information ({found.unit})"
+            if narrow
+            else f"V-information about the property ({found.unit}); dashed: all there is to know"
+        )
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
+
+    most = found.ranking()[0]
+    caption = (
+        "Bars are estimates on updates of clients that the adversary has not learnt from, lines "
+        "95 % intervals. With few clients they are wide."
+    )
+    alternative = (
+        f"V-information of {counted(len(kept), 'layer')} about the property: most at "
+        f"{short(most)}, {number(max(found[most], 0))} of {number(entropy)} {found.unit}; "
+        f"{counted(len(told), 'layer')} told beyond doubt."
+    )
+    height = 1.25 + 0.33 * len(kept)
+    return render("layers", alternative, caption, draw, (height, height))
+
+
+def draw_since(report: RecordingReport) -> Drawing | None:
+    """Draw after which rounds which layers tell, or nothing where that was not asked."""
+    over = report.audit.over_rounds
+    if over is None or len(over.rounds) < 2:
+        return None
+    kept = shown_layers(report)
+    names = [over.layers[k] for k in kept]
+    sure = over.p_values[:, kept].T <= LEVEL
+    places = np.arange(len(over.rounds))
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        rows, columns = np.nonzero(sure)
+        size = 34 if narrow or len(places) > 14 else 80
+        hollow = np.nonzero(~sure)
+        axes.scatter(
+            hollow[1],
+            hollow[0],
+            s=size,
+            marker="s",
+            facecolors="none",
+            edgecolors=MUTED,
+            lw=1,
+            label="not sure",
+        )
+        axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="tells it")
+        axes.set_xlim(-0.6, len(places) - 0.4)
+        axes.set_ylim(len(kept) - 0.4, -0.6)
+        axes.set_yticks(np.arange(len(kept)), [short(n, 16 if narrow else 34) for n in names])
+        step = max(1, len(places) // (6 if narrow else 12))
+        axes.set_xticks(places[::step], [str(over.rounds[k]) for k in places[::step]])
+        axes.tick_params(axis="y", colors=INK, length=0)
+        axes.grid(visible=False)
+        axes.set_xlabel("all updates up to this round")
+        figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
+
+    first = over.first()
+    caption = (
+        "A full square: whoever has kept the updates up to that round can tell the property by "
+        "that layer (P at most 0.05, all rounds and layers allowed for)."
+    )
+    alternative = (
+        f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
+        "property is told: "
+        + (
+            "never beyond doubt."
+            if first is None
+            else "; ".join(
+                f"{short(name, 24)} since round {over.first(name)}"
+                for name in names
+                if over.first(name) is not None
+            )
+            + "."
+        )
+    )
+    height = 1.3 + 0.33 * len(kept)
+    return render("since", alternative, caption, draw, (height, height))
+
+
+def ranked_clients(report: RecordingReport) -> list[int]:
+    """Return the places of the clients, those who stand out most first."""
+    who = report.audit.clients
+    return [int(k) for k in np.lexsort((-who.times, who.p_value))]
+
+
+def draw_clients(report: RecordingReport) -> Drawing:
+    """Draw how far each client's updates lie from the others'."""
+    who, kept = report.audit.clients, ranked_clients(report)[:SHOWN_CLIENTS]
+    named = set(map(str, who.named()))
+    times = who.times[kept]
+    apart = np.array([str(who.clients[k]) in named for k in kept])
+    places = np.arange(len(kept))
+
+    def draw(figure: Any, narrow: bool) -> None:
+        axes = figure.subplots()
+        axes.hlines(places, 1, times, color=MUTED, lw=1.5)
+        for mask, colour, marker, words in (
+            (apart, VERMILLION, "o", "stands out"),
+            (~apart, BLUE, "s", "among the others"),
+        ):
+            if mask.any():
+                axes.scatter(
+                    times[mask],
+                    places[mask],
+                    s=46,
+                    color=colour,
+                    marker=marker,
+                    zorder=3,
+                    label=words,
+                )
+        axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
+        axes.set_xlim(0, max(2.0, float(times.max()) * 1.08))
+        axes.set_ylim(len(kept) - 0.4, -0.6)
+        axes.set_yticks(places, [short(who.clients[k], 14 if narrow else 24) for k in kept])
+        axes.tick_params(axis="y", colors=INK, length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(
+            "× the median client" if narrow else "distance from the middle ÷ the median client's"
+        )
+        figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
+
+    caption = (
+        "Each client at the layer in which it stands out most. The P-values in the table say how "
+        "unusual that is among so many clients and layers."
+    )
+    alternative = (
+        f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "
+        f"client: from {number(float(times.min()))} to {number(float(times.max()))}; "
+        f"{counted(len(named), 'client')} beyond doubt."
+    )
+    height = 1.25 + 0.31 * len(kept)
+    return render("clients", alternative, caption, draw, (height, height))

@@ -1,0 +1,486 @@
+"""Risks of a release in people's words: who was in the data, and how often a guess is right.
+
+Unlike η, these hold for every adversary who knows all other records, biased or not: with Gaussian
+noise, two candidate tables make the release one of two normal distributions, and the distance μ
+between them says all. The release answers how far it moves; :mod:`seepage.risks` makes
+probabilities of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.result import Result
+from seepage.errors import InputError
+from seepage.risks import tradeoff
+from seepage.risks.guessing import best_guess, checked_prior
+from seepage.risks.tolerance import best_within, windows
+from seepage.tables.source import as_numpy, build_frame
+
+if TYPE_CHECKING:
+    from seepage.core.leakage import Leakage
+
+Prior = str | Sequence[float] | np.ndarray
+
+HELD = (
+    "The adversary knows every other record, and of this one all that is not asked about.",
+    "The noise, the columns and their scaling, the weights and nλ are what they are with the "
+    "record: they are held fixed while it changes.",
+    "Nothing leaves but what was measured, with the stated noise on it.",
+)
+REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
+
+_FREE_WORK = 1e11  # multiplications that refits may take unless all are asked for
+_NARROW = 0.05  # the relative width of an interval from which on a record is refitted first
+_EXACT = 1e-6
+_MOST_LEVELS = 64
+_GRID = 65
+_MOST_VALUES = 129
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Membership:
+    """How well anybody can tell that a record was in the data, for every record or group.
+
+    ``numpy.asarray`` gives the distances μ.
+
+    Parameters
+    ----------
+    mu
+        The distance, in units of the noise, between the release with the record and the one
+        without it: the μ of Gaussian differential privacy. Infinite where the other records alone
+        have no (unique) minimiser. Where it is only known to lie in an interval, the upper end: the
+        kind is then ``bound``.
+    lower
+        The lower ends.
+    """
+
+    mu: Result
+    lower: np.ndarray
+
+    def advantage(self) -> Result:
+        """Return the largest difference between true and false positives, ``2Φ(μ/2) − 1``."""
+        return self._told(tradeoff.advantage(self.mu), "advantage")
+
+    def accuracy(self, prior: float = 0.5) -> Result:
+        """Return how often the best test is right, if records take part with this probability."""
+        return self._told(tradeoff.accuracy(self.mu, prior), "right")
+
+    def tpr(self, fpr: float = 0.01) -> Result:
+        """Return the most true positives at a rate of false ones, ``Φ(Φ⁻¹(fpr) + μ)``."""
+        return self._told(tradeoff.true_positive_rate(self.mu, fpr), "tpr")
+
+    def top(self, count: int = 10) -> Membership:
+        """Return the ``count`` most exposed entries, the worst first."""
+        return Membership(self.mu.top(count), self.lower[self.mu.worst_first()[:count]])
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame: μ with its interval, and how often the best test is right."""
+        columns = {
+            "row" if self.mu.view == "rows" else "group": self.mu.labels(),
+            "mu": np.asarray(self.mu),
+            "mu_lower": self.lower,
+            "right": np.asarray(self.accuracy()),
+        }
+        return build_frame(columns, library or self.mu.library)
+
+    def _told(self, values: np.ndarray, measure: str) -> Result:
+        return replace(self.mu, values=values, measure=measure, accuracy=None)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.mu, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self.mu)
+
+    def __repr__(self) -> str:
+        right = 100 * np.asarray(self.accuracy())
+        worst = self.mu.top(1)
+        unit = "groups" if self.mu.view == "groups" else "records"
+        return (
+            f"<{len(self)} {unit}: membership, {self.mu.kind}: told right {np.median(right):.1f} "
+            f"times in 100 (median), {right.max():.1f} (μ = {float(np.asarray(worst)[0]):.4g}) at "
+            f"{worst.labels()[0]!s}; 50 is a coin>"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Guess:
+    """How often the best guess about every record is right, with the release and without it.
+
+    ``numpy.asarray`` gives the probabilities.
+
+    Parameters
+    ----------
+    right
+        The probability with the release; the upper end where it is known to lie in an interval
+        (kind ``bound``), or of the 99 % interval (kind ``estimate``).
+    lower
+        The lower ends.
+    baseline
+        The probability of the best guess without the release, from the prior alone.
+    levels
+        What is guessed among.
+    """
+
+    right: Result
+    lower: np.ndarray
+    baseline: np.ndarray
+    levels: tuple[Any, ...]
+
+    def gain(self) -> Result:
+        """Return what the release adds to the best guess."""
+        return replace(self.right, values=np.asarray(self.right) - self.baseline, measure="gain")
+
+    def top(self, count: int = 10) -> Guess:
+        """Return the ``count`` records whose guess gains most by the release, the worst first."""
+        order = self.gain().worst_first()[:count]
+        picked = replace(
+            self.right,
+            values=np.asarray(self.right)[order],
+            index=self.right.labels()[order],
+        )
+        return Guess(picked, self.lower[order], self.baseline[order], self.levels)
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame: the probabilities with their interval, and those without us."""
+        columns = {
+            "row": self.right.labels(),
+            "right": np.asarray(self.right),
+            "right_lower": self.lower,
+            "baseline": self.baseline,
+            "gain": np.asarray(self.gain()),
+        }
+        return build_frame(columns, library or self.right.library)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.right, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def __repr__(self) -> str:
+        right, worst = 100 * np.asarray(self.right), self.top(1)
+        return (
+            f"<{len(self)} records: {self.right.about}, {self.right.kind}: guessed right "
+            f"{np.median(right):.1f} times in 100 (median; {100 * np.median(self.baseline):.1f} "
+            f"without the release), most gained by it {100 * float(worst.gain()[0]):.1f} at "
+            f"{worst.right.labels()[0]!s} ({100 * float(worst.right[0]):.1f} instead of "
+            f"{100 * float(worst.baseline[0]):.1f})>"
+        )
+
+
+# The views ----------------------------------------------------------------------------------------
+
+
+def membership(
+    leak: Leakage[Any],
+    rows: np.ndarray,
+    groups: tuple[np.ndarray, list[np.ndarray]] | None,
+    exact: bool,
+    refit: Callable[[np.ndarray], Any] | None,
+) -> Membership:
+    """Return the membership risk of some records, or of groups that leave together."""
+    told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
+    index: np.ndarray | None
+    if groups is None:
+        sets, view = [np.array([i]) for i in rows], "rows"
+        index = _index(leak, rows)
+    else:
+        (index, sets), view = groups, "groups"
+    if refit is not None:
+        moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
+    else:
+        changes, assumed = leak.release.finite_changes(), HELD
+        if groups is not None:
+            moves = changes.without_exactly(sets)
+        else:
+            moves = _refined(
+                changes.without(rows),
+                lambda some: changes.without_exactly([np.array([i]) for i in rows[some]]),
+                _budget(changes, 1, exact),
+            )
+    least, most = (ends[:, 0] for ends in moves.distances())
+    mu = Result(
+        most,
+        view,
+        kind=_kind(least, most),
+        index=index,
+        assumptions=assumed,
+        library=leak.source.library,
+        accuracy=_relative(least, most),
+        **told,
+    )
+    return Membership(mu, least)
+
+
+def guess(
+    leak: Leakage[Any], column: Any, prior: Prior, rows: np.ndarray, exact: bool, precision: float
+) -> Guess:
+    """Return how often the best guess of a category or a class is right, for some records."""
+    changes = leak.release.finite_changes()
+    others, levels, shares, about = _candidates(leak, changes, column)
+    believed = _prior(prior, changes, rows, others, shares)
+    K = len(others)
+    moves = _refined(
+        changes.replaced(rows, others),
+        lambda some: changes.replaced_exactly(rows[some], others),
+        _budget(changes, K, exact),
+    )
+    low, high, error = _guess_interval(moves, believed, precision)
+    right = _probability(leak, rows, low, high, error, f"a guess of {about}")
+    return Guess(right, low, believed.max(axis=1), levels)
+
+
+def within(
+    leak: Leakage[Any],
+    column: Any,
+    tolerance: float,
+    prior: Prior,
+    values: Any,
+    rows: np.ndarray,
+    exact: bool,
+) -> Guess:
+    """Return how often the best guess of a number is right to within a tolerance."""
+    if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
+        raise InputError("The tolerance is a number above zero, in the unit of the column.")
+    changes = leak.release.finite_changes()
+    others, grid, shares, about = _grid(leak, changes, column, values, prior)
+    believed = _prior(prior, changes, rows, others, shares)
+    covered = windows(grid, float(tolerance))
+    baseline = (believed @ covered.T.astype(float)).max(axis=1)
+    moves = _refined(
+        changes.replaced(rows, others),
+        lambda some: changes.replaced_exactly(rows[some], others),
+        _budget(changes, len(others), exact),
+    )
+    found = best_within(moves.gram, believed, covered, rng=np.random.default_rng(0))
+    off = found.error + _total_variation(moves, believed)
+    low, high = np.maximum(found.right - off, baseline), np.clip(found.right + off, baseline, 1.0)
+    about = f"a guess of {about} to within {tolerance:g}"
+    right = replace(_probability(leak, rows, low, high, None, about), kind="estimate")
+    return Guess(right, low, baseline, tuple(grid.tolist()))
+
+
+# What they are made of ----------------------------------------------------------------------------
+
+
+def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
+    """Refit as many records as the budget allows: the most exposed and those least known first."""
+    least, most = (ends.max(axis=1) for ends in moves.distances())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = np.where(most > 0, 1 - least / most, 0.0)
+    width = np.where(np.isinf(most), 1.0, width)
+    open_ = np.flatnonzero(width > _EXACT)
+    if len(open_) > budget:
+        count = int(budget)
+        exposed = open_[np.argsort(-most[open_], kind="stable")]
+        first = exposed[: (count + 1) // 2]
+        rest = exposed[(count + 1) // 2 :]
+        wide = rest[width[rest] > _NARROW]
+        others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
+        open_ = np.concatenate([first, others[: count - len(first)]])
+    if len(open_):
+        moves.put(open_, exactly(open_))
+    return moves
+
+
+def _budget(changes: FiniteChanges, alternatives: int, exact: bool) -> float:
+    return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+
+
+def _by_given_refit(
+    leak: Leakage[Any], sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
+) -> Moves:
+    """Return the moves by a procedure of the caller's own, given the records that stay."""
+    every = np.arange(len(leak.source))
+    here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
+    size = leak.release.template.size
+    if len(here) != size:
+        raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
+    moves = np.stack(
+        [
+            np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1) - here
+            for rows in sets
+        ]
+    )
+    lost = ~np.isfinite(moves).all(axis=1)
+    moves[lost] = 0.0
+    squares = np.zeros(len(moves))
+    for noise in leak.noise:
+        information = noise.information(size)
+        seen = moves @ information if information.ndim == 2 else moves * information
+        squares += np.sum(seen * moves, axis=1)
+    return Moves(np.where(lost, np.inf, squares)[:, None, None], np.zeros((len(moves), 1)))
+
+
+def _candidates(
+    leak: Leakage[Any], changes: FiniteChanges, column: Any
+) -> tuple[Alternatives, tuple[Any, ...], np.ndarray, str]:
+    """Return what is guessed among, its names, the shares in the table, and what it is in words."""
+    if _is_label(leak, column):
+        labels = changes.class_labels()
+        found = changes.target[:, None] if changes.target.ndim == 1 else changes.target
+        codes = labels[:, None] if labels.ndim == 1 else labels
+        counts = np.array([np.sum(np.all(found == code, axis=1)) for code in codes])
+        if counts.sum() != changes.records:
+            raise InputError("Some labels are no whole class; a guess is among classes.")
+        names = leak.source.classes.tolist()
+        levels = tuple(names if len(names) == len(labels) else range(len(labels)))
+        return Alternatives(labels=labels), levels, counts / changes.records, "the label"
+    unknowns, about = leak.unknowns(column, False)
+    columns = unknowns.columns or ()
+    table = as_numpy(leak.table.values)[:, list(columns)]
+    values, counts = np.unique(table, axis=0, return_counts=True)
+    if not 1 < len(values) <= _MOST_LEVELS:
+        problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
+        raise InputError(
+            f"A guess is among a few levels, but {about} has {problem}; of a number, ask "
+            "leak.within(column, tolerance)."
+        )
+    levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
+    return Alternatives(columns, values.astype(float)), levels, counts / len(table), about
+
+
+def _grid(
+    leak: Leakage[Any], changes: FiniteChanges, column: Any, values: Any, prior: Prior
+) -> tuple[Alternatives, np.ndarray, np.ndarray, str]:
+    """Return the values that a number may have, with their shares in the table."""
+    is_label = _is_label(leak, column)
+    columns: tuple[int, ...] = ()
+    if is_label:
+        if changes.target.ndim != 1:
+            raise InputError("This label is a class; use leak.guess().")
+        about, found = "the label", changes.target
+    else:
+        unknowns, about = leak.unknowns(column, False)
+        columns = unknowns.columns or ()
+        if len(columns) != 1:
+            raise InputError(f"{about} is more than one number; of a category, use leak.guess().")
+        found = as_numpy(leak.table.values)[:, columns[0]].astype(float)
+    if values is not None:
+        grid = np.unique(np.asarray(values, dtype=float))
+        if len(grid) != np.size(values):
+            raise InputError("The values must be different numbers, in ascending order.")
+    elif isinstance(prior, str) and prior == "equal":
+        grid = np.linspace(found.min(), found.max(), _GRID)
+    else:
+        grid = np.unique(found)
+        if len(grid) > _MOST_VALUES:
+            grid = np.unique(np.quantile(found, np.linspace(0, 1, _MOST_VALUES)))
+    if len(grid) < 2 or not np.isfinite(grid).all():
+        raise InputError(f"{about} has fewer than two values to choose from.")
+    nearest = np.abs(found[:, None] - grid[None, :]).argmin(axis=1)
+    shares = np.bincount(nearest, minlength=len(grid)) / len(found)
+    if is_label:
+        return Alternatives(labels=grid), grid, shares, about
+    return Alternatives(columns, grid[:, None]), grid, shares, about
+
+
+def _is_label(leak: Leakage[Any], column: Any) -> bool:
+    if column is None:
+        return True
+    known = {*leak.source.names, *leak.attributes.declared}
+    return (
+        isinstance(column, str) and column not in known and column in ("label", leak.source.target)
+    )
+
+
+def _prior(
+    prior: Prior,
+    changes: FiniteChanges,
+    rows: np.ndarray,
+    others: Alternatives,
+    shares: np.ndarray,
+) -> np.ndarray:
+    """Return what the adversary believes of each record before the release, (m, K)."""
+    shape = (len(rows), len(others))
+    if not isinstance(prior, str):
+        return checked_prior(np.asarray(prior, dtype=float), shape)
+    if prior == "equal":
+        return np.full(shape, 1 / shape[1])
+    if prior == "frequencies":
+        return np.asarray(np.broadcast_to(shares, shape))
+    if prior != "model":
+        raise InputError(
+            f"There is no prior {prior!r}; choose 'equal', 'frequencies', 'model' or give "
+            "probabilities."
+        )
+    scores = changes.log_likelihoods(rows, others)
+    if others.values is not None:  # by Bayes' rule, from how common the levels are
+        with np.errstate(divide="ignore"):
+            scores = scores + np.log(shares)
+    found = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def _guess_interval(
+    moves: Moves, prior: np.ndarray, precision: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the least and the most that the best guess may be right, and the integral's error."""
+    baseline = prior.max(axis=1)
+    if prior.shape[1] == 2:
+        gram, lost = moves.gram, np.isinf(np.einsum("mkk->mk", moves.gram)).any(axis=1)
+        with np.errstate(invalid="ignore"):
+            squared = gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1]
+        apart = np.sqrt(np.maximum(np.where(lost, 0.0, squared), 0.0))
+        radius = moves.radius.sum(axis=1)
+        least = np.where(lost, np.inf, np.maximum(apart - np.where(lost, 0.0, radius), 0.0))
+        most = np.where(lost, np.inf, apart + radius)
+        none = np.zeros(len(prior))
+        return tradeoff.accuracy(least, prior[:, 0]), tradeoff.accuracy(most, prior[:, 0]), none
+    found = best_guess(moves.gram, prior, precision)
+    off = found.error + _total_variation(moves, prior)
+    low = np.maximum(found.right - off, baseline)
+    return low, np.clip(found.right + off, baseline, 1.0), found.error
+
+
+def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
+    """Return how much any guess may gain where moves are only known to within their radius."""
+    return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
+
+
+def _probability(
+    leak: Leakage[Any],
+    rows: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    error: np.ndarray | None,
+    about: str,
+) -> Result:
+    certain = np.zeros_like(low) if error is None else error
+    kind = "estimate" if np.any(certain > _EXACT) else _kind(low, high)
+    return Result(
+        high,
+        "rows",
+        "right",
+        kind,
+        about,
+        _index(leak, rows),
+        assumptions=HELD,
+        library=leak.source.library,
+        noise=leak.noise,
+        accuracy=_relative(low, high),
+    )
+
+
+def _index(leak: Leakage[Any], rows: np.ndarray) -> np.ndarray | None:
+    if leak.source.index is None:
+        return None if len(rows) == len(leak.source) else rows
+    return np.asarray(np.asarray(leak.source.index)[rows])
+
+
+def _relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        off = np.where(high > 0, 1 - low / high, 0.0)
+    return np.asarray(np.where(np.isinf(high), np.where(np.isinf(low), 0.0, np.inf), off))
+
+
+def _kind(low: np.ndarray, high: np.ndarray) -> str:
+    return "exact" if np.all(_relative(low, high) <= _EXACT) else "bound"

@@ -1,0 +1,407 @@
+"""The data sets as their publishers pack them: tables of people, small images, faces.
+
+UCI Adult, IWPC and what comes with scikit-learn; MNIST, CIFAR-10 and PneumoniaMNIST; Labeled Faces
+in the Wild, CelebA and PubFig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seepage.data.obtain import Folder, locate
+from seepage.data.readers import read_csv, read_idx, read_images, read_npz
+from seepage.data.registry import DATA_SETS, broken
+from seepage.data.structures import Faces, Images, ImageSet, Records, Tabular
+from seepage.errors import InputError, nearest
+
+ADULT_CONTINUOUS = (
+    "age",
+    "fnlwgt",
+    "education-num",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+)
+ADULT_COLUMNS = (
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    "income",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Adult:
+    """Both files, every row; unknown values are ``"?"``, the target is the column ``income``."""
+
+    train: Records
+    test: Records
+
+
+def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
+    """Read ``adult.data`` and ``adult.test``, fetching them where they are missing.
+
+    People of the 1994 census, and whether they earn more than $50,000 a year. The test file's
+    labels carry a full stop, which is taken off.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    """
+    home = locate("adult", folder, download=download)
+    return Adult(
+        train=_read_adult(home / "adult.data", 32_561),
+        test=_read_adult(home / "adult.test", 16_281),
+    )
+
+
+def _read_adult(path: Path, count: int) -> Records:
+    rows = []
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            text = line.strip()
+            # The test file opens with a line that starts with "|"; both end with an empty one.
+            if not text or text.startswith("|"):
+                continue
+            fields = [field.strip() for field in text.split(",")]
+            if len(fields) != len(ADULT_COLUMNS):
+                what = f"has {len(fields)} fields instead of {len(ADULT_COLUMNS)} in line {number}"
+                raise broken(path, what, "adult")
+            fields[-1] = fields[-1].removesuffix(".")
+            if fields[-1] not in ("<=50K", ">50K"):
+                what = f"has {fields[-1]!r} for an income in line {number}"
+                raise broken(path, what, "adult")
+            rows.append(fields)
+    if len(rows) != count:
+        raise broken(path, f"has {len(rows):,} records instead of {count:,}", "adult")
+    columns = {}
+    for name, values in zip(ADULT_COLUMNS, zip(*rows, strict=True), strict=True):
+        if name in ADULT_CONTINUOUS:
+            try:
+                columns[name] = np.asarray(values, dtype=np.float64)
+            except ValueError as error:
+                raise broken(path, f"has text in its column {name} ({error})", "adult") from error
+        else:
+            columns[name] = np.asarray(values)
+    return Records(columns)
+
+
+_IWPC_COLUMNS = "race age height weight amiodarone decr cyp2c9 vkorc1 dose"
+# The genotype cyp2c9 looks like a number (11, 12, …) and is a name.
+IWPC_NOMINAL = ("cyp2c9", "race", "vkorc1")
+_PATIENTS = 4_819
+
+
+def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
+    """Read ``iwpc-scaled.csv``, fetching it where it is missing; the target is ``dose``.
+
+    The stable warfarin dose of 4,819 patients from clinical and genetic traits, as Yeom et al.
+    (2018) prepared it: age, height, weight and dose are whitened.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    """
+    path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
+    records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
+    if len(records) != _PATIENTS:
+        raise broken(path, f"has {len(records):,} rows instead of {_PATIENTS:,}", "iwpc")
+    return records
+
+
+def load_bundled(name: str) -> Tabular:
+    """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
+
+    scikit-learn's linnerud is left out: it has three targets at once, and every model here one.
+    """
+    known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
+    if name not in known:
+        raise InputError(
+            f"scikit-learn bundles no data set called {name!r}{nearest(name, known)}; there are "
+            f"{', '.join(known)}."
+        )
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
+    return Tabular(
+        name=name,
+        X=np.ascontiguousarray(bunch.data, dtype=np.float64),
+        y=bunch.target,
+        names=tuple(str(feature) for feature in bunch.feature_names),
+        classes=tuple(str(c) for c in getattr(bunch, "target_names", ())),
+    )
+
+
+def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
+    """Read MNIST from the publisher's four ``.gz`` files, fetching them where they are missing.
+
+    60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    """
+    home = locate("mnist", folder, download=download)
+    return ImageSet(
+        name="mnist",
+        train=_read_digits(home, "train", 60_000),
+        test=_read_digits(home, "t10k", 10_000),
+        classes=tuple("0123456789"),
+    )
+
+
+def _read_digits(home: Path, prefix: str, count: int) -> Images:
+    label_file = home / f"{prefix}-labels-idx1-ubyte.gz"
+    pixels = read_idx(home / f"{prefix}-images-idx3-ubyte.gz", (count, 28, 28), "mnist")
+    labels = read_idx(label_file, (count,), "mnist")
+    if labels.max() > 9:
+        raise broken(label_file, f"holds the label {labels.max()}, which is no digit", "mnist")
+    return Images(pixels, labels.astype(np.int64))
+
+
+_OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
+_BATCH = 10_000  # images in a file
+_BYTES = 1 + 3 * 32 * 32
+
+
+def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
+    """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive where it is missing.
+
+    Per image the file has one byte of class, then 3×32×32 bytes of colour; here pixels come in
+    height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``.
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    """
+    batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
+    return ImageSet(
+        name="cifar10",
+        train=_read_batches([batches / f"data_batch_{k}.bin" for k in range(1, 6)]),
+        test=_read_batches([batches / "test_batch.bin"]),
+        classes=tuple(_OBJECTS.split()),
+    )
+
+
+def _read_batches(paths: Sequence[Path]) -> Images:
+    pixels = np.empty((len(paths) * _BATCH, 32, 32, 3), dtype=np.uint8)
+    labels = np.empty(len(paths) * _BATCH, dtype=np.int64)
+    for k, path in enumerate(paths):
+        size = path.stat().st_size
+        if size != _BATCH * _BYTES:
+            raise broken(
+                path,
+                f"has {size:,} bytes where a CIFAR-10 batch has {_BATCH * _BYTES:,}",
+                "cifar10",
+            )
+        records = np.fromfile(path, dtype=np.uint8).reshape(_BATCH, _BYTES)
+        if records[:, 0].max() > 9:
+            raise broken(path, f"holds the class {records[:, 0].max()} of 0 to 9", "cifar10")
+        rows = slice(k * _BATCH, (k + 1) * _BATCH)
+        labels[rows] = records[:, 0]
+        pixels[rows] = records[:, 1:].reshape(_BATCH, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Images(pixels, labels)
+
+
+_X_RAYS = {"train": 4_708, "val": 524, "test": 624}
+
+
+def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
+    """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
+
+    Children's chest X-rays, normal or with pneumonia, 28×28 bytes (MedMNIST v2).
+    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    """
+    path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for split, count in _X_RAYS.items():
+        shapes[f"{split}_images"] = (count, 28, 28)
+        shapes[f"{split}_labels"] = (count, 1)
+    arrays = read_npz(path, shapes, "pneumoniamnist")
+    for split in _X_RAYS:
+        if arrays[f"{split}_labels"].max() > 1:
+            what = f"holds labels other than 0 and 1 in {split}_labels"
+            raise broken(path, what, "pneumoniamnist")
+    return ImageSet(
+        name="pneumoniamnist",
+        train=_x_rays(arrays, "train"),
+        validation=_x_rays(arrays, "val"),
+        test=_x_rays(arrays, "test"),
+        classes=("normal", "pneumonia"),
+    )
+
+
+def _x_rays(arrays: dict[str, NDArray[np.uint8]], split: str) -> Images:
+    return Images(arrays[f"{split}_images"], arrays[f"{split}_labels"][:, 0].astype(np.int64))
+
+
+_LFW_LEADING = ("image", "person", "imagenum", "male_manual", "smile_manual")
+_LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emotion")
+
+
+def load_lfw(folder: Folder = None) -> Faces:
+    """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which have to be put in place by hand.
+
+    ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN); the ``pred_*`` columns
+    are another model's scores, from 0 to 1 except for ``pred_df_*_prob``, from 0 to 100.
+    They are looked for as by :func:`locate`.
+    """
+    home = locate("lfw", folder, download=False)
+    image_file, table_file = home / "lfw_62x47.npz", home / "lfw_attributes.csv"
+    attributes = read_csv(
+        table_file, "lfw", leading=_LFW_LEADING, further="pred_", text=_LFW_TEXT, allow_missing=True
+    )
+    images = read_npz(image_file, {"images": (None, 62, 47, 3)}, "lfw")["images"]
+    if len(images) != len(attributes):
+        what = f"has {len(attributes):,} rows for {len(images):,} images"
+        raise broken(table_file, what, "lfw")
+    return Faces(images, attributes)
+
+
+_CELEBA_ATTRIBUTES, _CELEBA_IDENTITIES = "list_attr_celeba.txt", "identity_CelebA.txt"
+
+
+def load_celeba(
+    folder: Folder = None,
+    *,
+    count: int | None = 15_000,
+    size: tuple[int, int] = (64, 64),
+) -> Faces:
+    """Read the aligned images and ``list_attr_celeba.txt`` as their publisher packs them.
+
+    Faces of celebrities with forty attributes each (Liu et al. 2015), 1 or 0 (the file has −1).
+    With ``identity_CelebA.txt`` the column ``person`` says who it is; without, it is empty.
+
+    Parameters
+    ----------
+    folder
+        As for :func:`locate`.
+    count
+        How many images to read, from the first; paper 003 uses 15,000. ``None`` for all.
+    size
+        Height and width to which the images, 218×178, are resized.
+    """
+    home = locate("celeba", folder, download=False)
+    names, files, values = _celeba_attributes(home / _CELEBA_ATTRIBUTES)
+    if count is not None:
+        if not 1 <= count <= len(files):
+            raise InputError(f"count must lie between 1 and {len(files):,}, not {count}.")
+        files, values = files[:count], values[:count]
+    person = _celeba_identities(home / _CELEBA_IDENTITIES, files)
+    images = read_images([home / "img_align_celeba" / name for name in files], size, "celeba")
+    columns = {"image": np.asarray(files), "person": person}
+    return Faces(images, Records(columns | {n: values[:, j] for j, n in enumerate(names)}))
+
+
+def _celeba_attributes(path: Path) -> tuple[list[str], list[str], np.ndarray]:
+    """Return the attributes' names, the images' names, and a table of zeros and ones.
+
+    The first line is the number of images, the second the names of the attributes; every further
+    line is an image's name and its attributes, −1 or 1, with blanks between.
+    """
+    lines = _lines(path, "celeba")
+    if len(lines) < 3 or not lines[0].strip().isdigit():
+        raise broken(path, "does not begin with the number of images", "celeba")
+    names, rows = lines[1].split(), [line.split() for line in lines[2:]]
+    if int(lines[0]) != len(rows):
+        what = f"has {len(rows):,} images instead of the {int(lines[0]):,} it announces"
+        raise broken(path, what, "celeba")
+    for number, row in enumerate(rows, start=3):
+        if len(row) != len(names) + 1 or not set(row[1:]) <= {"-1", "1"}:
+            what = f"has something other than {len(names)} values of −1 or 1 in line {number}"
+            raise broken(path, what, "celeba")
+    values = np.array([row[1:] for row in rows], dtype=float)
+    return names, [row[0] for row in rows], (values > 0).astype(float)
+
+
+def _celeba_identities(path: Path, files: list[str]) -> np.ndarray:
+    if not path.is_file():
+        return np.full(len(files), "")
+    known = dict(line.split() for line in _lines(path, "celeba") if len(line.split()) == 2)
+    missing = [name for name in files if name not in known]
+    if missing:
+        raise broken(path, f"does not say who is on {missing[0]}", "celeba")
+    return np.asarray([known[name] for name in files])
+
+
+_PUBFIG_ATTRIBUTES, _PUBFIG_IMAGES = "pubfig_attributes.txt", "pubfig83"
+_PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
+
+
+def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
+    """Read the cropped images of PubFig83 with the scores of ``pubfig_attributes.txt``.
+
+    Faces of public figures with 73 scores each (Kumar et al. 2009). The scores are another model's
+    (above zero: the attribute is there), so their columns are named ``pred_…`` and must be called
+    predicted labels. Images without scores are left out.
+
+    Parameters
+    ----------
+    folder
+        As for :func:`locate`.
+    size
+        Height and width to which the images are brought; 100×100 in paper 003.
+    """
+    home = locate("pubfig", folder, download=False)
+    names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
+    found = [(path, key) for path, key in _pubfig_images(home / _PUBFIG_IMAGES) if key in scores]
+    if not found:
+        what = f"has no scores for any image in {_PUBFIG_IMAGES}"
+        raise broken(home / _PUBFIG_ATTRIBUTES, what, "pubfig")
+    images = read_images([path for path, _ in found], size, "pubfig")
+    values = np.array([scores[key] for _, key in found])
+    columns = {
+        "image": np.asarray([f"{person}_{number}" for _, (person, number) in found]),
+        "person": np.asarray([person for _, (person, _) in found]),
+        "imagenum": np.asarray([float(number) for _, (_, number) in found]),
+    }
+    scored = {f"pred_{name.replace(' ', '_')}": values[:, j] for j, name in enumerate(names)}
+    return Faces(images, Records(columns | scored))
+
+
+def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
+    """Return the attributes' names, and the scores by person and number of the image.
+
+    Tabs separate fields; the second line, behind a ``#``, names them: person, imagenum, attributes.
+    """
+    lines = _lines(path, "pubfig")
+    heads = [line.lstrip("#").strip("\t ").split("\t") for line in lines if line.startswith("#")]
+    header = next((head for head in heads if head[:2] == ["person", "imagenum"]), None)
+    if header is None or len(header) < 3:
+        raise broken(path, "has no line '# person imagenum …' with tabs between", "pubfig")
+    scores = {}
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#") or not line.strip():
+            continue
+        fields = line.split("\t")
+        try:
+            if len(fields) != len(header):
+                raise ValueError(f"{len(fields)} fields instead of {len(header)}")
+            scores[_person(fields[0]), int(fields[1])] = [float(value) for value in fields[2:]]
+        except ValueError as error:
+            raise broken(path, f"is wrong in line {number} ({error})", "pubfig") from error
+    return header[2:], scores
+
+
+def _pubfig_images(folder: Path) -> list[tuple[Path, tuple[str, int]]]:
+    """Return the images, a folder for each person and a file named by the image's number."""
+    found = []
+    for path in sorted(folder.glob("*/*")):
+        if path.suffix.lower() in _PUBFIG_KINDS and path.stem.isdigit():
+            found.append((path, (_person(path.parent.name), int(path.stem))))
+    return found
+
+
+def _person(name: str) -> str:
+    return name.replace("_", " ").strip()
+
+
+def _lines(path: Path, name: str) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise broken(path, f"is not a text file ({error})", name) from error

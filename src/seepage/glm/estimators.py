@@ -1,0 +1,463 @@
+"""Linear models in scikit-learn's manner: what they share, classifiers, and regressors."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_numpy_array
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from seepage.errors import InputError
+from seepage.glm.fitting.least_squares import solve_least_squares
+from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
+from seepage.glm.inputs import (
+    as_source,
+    is_streamed,
+    read_classes,
+    read_features,
+    read_penalty,
+    read_response,
+    read_weights,
+)
+from seepage.glm.losses import (
+    Categorical,
+    Family,
+    bernoulli,
+    class_targets,
+    gaussian,
+    get_family,
+    poisson,
+)
+from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
+
+
+class LinearModel(BaseEstimator):  # type: ignore[misc]
+    """A generalized linear model: margins ``Xw + w₀`` that minimise an L2-penalised loss."""
+
+    coef_: Array
+    intercept_: Array
+    n_iter_: int
+    """The number of Newton steps; 1 for least squares, whose solution is direct."""
+    n_features_in_: int
+    """The number of columns; ``feature_names_in_`` are their names where ``X`` was a data frame."""
+    weighted_: bool
+    """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
+    _start: Array | None = None
+    """Where Newton's method starts: set by whoever refits one model to much the same data."""
+
+    def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
+        self.l2 = l2
+        self.fit_intercept = fit_intercept
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
+
+        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
+        are read in chunks, once for every Newton step.
+        """
+        intercept = bool(self.fit_intercept)
+        objective: AnyObjective
+        if is_streamed(X):
+            source = as_source(X, y, sample_weight)
+            names, self.weighted_ = source.names, source.weighted
+            ridge = read_penalty(self.l2, len(source))
+            loss = PenalisedLoss(*self._read_source(source), ridge, intercept, len(names))
+            objective = StreamedObjective(source, loss)
+            self.n_features_in_ = len(names)
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        else:
+            table = read_features(self, X, fitting=True)
+            family, target, weights = self._read_labels(y, sample_weight, table)
+            names, self.weighted_ = table.names, weights is not None
+            ridge = read_penalty(self.l2, len(table))
+            objective = Objective(table.values, family, target, weights, ridge, intercept)
+        if objective.family.name == "gaussian":
+            self.n_iter_, theta = 1, solve_least_squares(objective, names)
+        else:
+            minimum = minimise(objective, self._start, names)
+            self.n_iter_, theta = minimum.steps, minimum.parameters
+        self._store(theta)
+        return self
+
+    def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray | None]:
+        """Return the loss for the labels of a source, and their classes if they have any."""
+        raise NotImplementedError
+
+    def _read_labels(
+        self, y: Any, sample_weight: Any, table: Table
+    ) -> tuple[Family | Categorical, Array, Array | None]:
+        """Return the loss, the labels as numbers where the table lives, and the weights."""
+        raise NotImplementedError
+
+    def _store(self, theta: Array) -> None:
+        """Keep the parameters as the coefficients and the intercept (zero where there is none)."""
+        self.coef_ = theta[:-1, ...] if self.fit_intercept else theta
+        last = theta[-1, ...]
+        self.intercept_ = last if self.fit_intercept else array_namespace(theta).zeros_like(last)
+
+    def _parameters(self) -> Array:
+        """Return the fitted parameters in one array, the intercept last."""
+        xp = array_namespace(self.coef_)
+        theta = self.coef_ if len(self.coef_.shape) == 1 else self.coef_.T
+        theta = theta[:, 0] if theta.shape[1:] == (1,) else theta
+        if not self.fit_intercept:
+            return theta
+        last = xp.asarray(self.intercept_, dtype=theta.dtype, device=device(theta))
+        return xp.concat([theta, xp.reshape(last, (1, *theta.shape[1:]))], axis=0)
+
+    def _margins(self, X: Any) -> Array:
+        """Return ``Xw + w₀``: (n,), or (n, K) for softmax, in the library of ``X``."""
+        check_is_fitted(self)
+        values = read_features(self, X, fitting=False).values
+        theta, d = place_like(self._parameters(), values), values.shape[1]
+        M = values @ theta[:d, ...]
+        return M + theta[d, ...] if self.fit_intercept else M
+
+
+class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
+    """A generalized linear model of classes."""
+
+    classes_: np.ndarray
+
+    def __init__(self, l2: float = 1e-2, fit_intercept: bool = False) -> None:
+        super().__init__(l2=l2, fit_intercept=fit_intercept)
+
+    def _family_of(self, classes: int) -> Family | Categorical:
+        """Return the loss for so many classes."""
+        raise NotImplementedError
+
+    def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray]:
+        self.classes_ = source.classes
+        _check_two_classes(self.classes_, self.classes_, None)
+        return self._family_of(len(self.classes_)), self.classes_
+
+    def _read_labels(
+        self, y: Any, sample_weight: Any, table: Table
+    ) -> tuple[Family | Categorical, Array, Array | None]:
+        self.classes_, positions = read_classes(y, table)
+        weights = read_weights(sample_weight, table)
+        _check_two_classes(self.classes_, positions, weights)
+        family = self._family_of(len(self.classes_))
+        if isinstance(family, Categorical):
+            self._check_every_class_counts(positions, weights)
+        return family, place_like(class_targets(positions, family), table.values), weights
+
+    def _check_every_class_counts(self, positions: np.ndarray, weights: Array | None) -> None:
+        if weights is None or not self.fit_intercept:
+            return
+        totals = np.bincount(positions, weights=as_numpy(weights))
+        if np.any(totals == 0):
+            empty = self.classes_[int(np.argmin(totals))]
+            raise InputError(
+                f"Every row of class {empty!r} has weight zero, so its intercept diverges; leave "
+                "those rows out."
+            )
+
+    def _store(self, theta: Array) -> None:
+        """Keep the parameters in scikit-learn's shapes, (K, d) and (K,), or (1, d) and (1,)."""
+        super()._store(theta)
+        self.coef_ = self.coef_[None, :] if len(theta.shape) == 1 else self.coef_.T
+        self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the margins ``wᵀx + w₀``, (n, K); for two classes that of the second, (n,).
+
+        Two classes with a margin each are told apart by the difference of the two.
+        """
+        margins = self._margins(X)
+        if len(margins.shape) == 2 and margins.shape[1] == 2:
+            return margins[:, 1] - margins[:, 0]
+        return margins
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of every class, (n, K), in the order of ``classes_``."""
+        raise NotImplementedError
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return the logarithm of the probability of every class, (n, K)."""
+        probabilities = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return array_namespace(probabilities).log(probabilities)
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of every record, (n,).
+
+        In the library of ``X``, save that classes that are not numbers come as a NumPy array.
+        """
+        margins = self.decision_function(X)
+        xp = array_namespace(margins)
+        best = (
+            xp.astype(margins > 0, xp.int64)
+            if len(margins.shape) == 1
+            else xp.argmax(margins, axis=1)
+        )
+        if is_numpy_array(best) or self.classes_.dtype.kind not in "biuf":
+            return self.classes_[as_numpy(best)]
+        return xp.asarray(self.classes_, device=best.device)[best]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy: the (weighted) share of records whose class is predicted."""
+        weights = None if sample_weight is None else as_numpy(sample_weight)
+        return float(accuracy_score(as_numpy(y), as_numpy(self.predict(X)), sample_weight=weights))
+
+
+def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
+    """Raise unless there are two classes or more among the records of positive weight."""
+    if classes.shape[0] < 2:
+        raise InputError(
+            f"y has one class only ({classes[0]!r}), so there is nothing to tell apart; a "
+            "classifier needs at least two."
+        )
+    if weights is None:
+        return
+    seen = np.unique(positions[as_numpy(weights) > 0])
+    if seen.shape[0] == 1:
+        raise InputError(
+            f"The rows of positive weight have one class only ({classes[seen[0]]!r}); a classifier "
+            "needs at least two."
+        )
+
+
+class LogisticRegression(GLMClassifier):
+    """Logistic regression: minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
+
+    Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
+    first, n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13).
+
+    Parameters
+    ----------
+    l2
+        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+    fit_intercept
+        Whether there is an intercept; it is then part of what is released.
+
+    Attributes
+    ----------
+    coef_
+        ``w``, (1, d), as in scikit-learn.
+    intercept_
+        ``w₀``, (1,); 0 where the model has none.
+    classes_
+        The two classes, sorted: 0 and 1, −1 and 1, or whatever they are called.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.preprocessing import scale
+    >>> from seepage.glm import LogisticRegression
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = LogisticRegression(l2=1e-2, fit_intercept=True).fit(scale(X), y)
+    >>> round(model.score(scale(X), y), 3)
+    0.986
+    """
+
+    def _family_of(self, classes: int) -> Family:
+        if classes > 2:
+            raise InputError(
+                "Only binary classification is supported. The type of the target is multiclass "
+                f"({classes} classes): use SoftmaxRegression."
+            )
+        return bernoulli
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of the first and the second class, (n, 2)."""
+        margins = self._margins(X)
+        xp = array_namespace(margins)
+        return xp.stack([bernoulli.mean(-margins), bernoulli.mean(margins)], axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+class SoftmaxRegression(GLMClassifier):
+    """Softmax regression: minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
+
+    Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
+    λ = ``l2``, ω the sample weights (one where none are given); the intercepts w₀ are not
+    penalised. Adding one vector to the parameters of every class changes no probability; of all
+    such solutions this is the one that sums to zero over the classes.
+
+    Parameters
+    ----------
+    l2
+        λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
+    fit_intercept
+        Whether there is an intercept for every class; they are then part of what is released.
+
+    Attributes
+    ----------
+    coef_
+        ``Wᵀ``, (K, d), as in scikit-learn, for two classes too.
+    intercept_
+        ``w₀``, (K,); zeros where the model has none.
+    classes_
+        The K classes, sorted.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from seepage.glm import SoftmaxRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> SoftmaxRegression(l2=1e-2).fit(X, y).coef_.shape
+    (3, 4)
+    """
+
+    def _family_of(self, classes: int) -> Categorical:
+        return Categorical(classes)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of every class, (n, K), in the order of ``classes_``."""
+        margins = self._margins(X)
+        return Categorical(margins.shape[1]).mean(margins)
+
+
+class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
+    """A generalized linear model of a numeric target, for the family a subclass names."""
+
+    def _family(self) -> Family:
+        raise NotImplementedError
+
+    def _read_source(self, source: RowSource) -> tuple[Family, None]:
+        return self._family(), None
+
+    def _read_labels(
+        self, y: Any, sample_weight: Any, table: Table
+    ) -> tuple[Family, Array, Array | None]:
+        family, target = self._family(), read_response(y, table)
+        weights = read_weights(sample_weight, table)
+        family.check_labels(target, type(self).__name__)
+        return family, target, weights
+
+    def predict(self, X: Any) -> Array:
+        """Return the mean ``E[y | x]`` of every record, (n,)."""
+        return self._family().mean(self._margins(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R², the share of the variance of ``y`` that the predictions explain."""
+        weights = None if sample_weight is None else as_numpy(sample_weight)
+        return float(r2_score(as_numpy(y), as_numpy(self.predict(X)), sample_weight=weights))
+
+
+class LinearRegression(GLMRegressor):
+    """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
+
+    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13).
+
+    Parameters
+    ----------
+    l2
+        λ, at least 0. At 0 the columns must be linearly independent.
+    fit_intercept
+        Whether there is an intercept; it is then part of what is released.
+
+    Attributes
+    ----------
+    coef_
+        ``w``, (d,).
+    intercept_
+        ``w₀``; 0 where the model has none.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from seepage.glm import LinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> round(LinearRegression(l2=1e-4, fit_intercept=True).fit(X, y).score(X, y), 2)
+    0.51
+    """
+
+    def _family(self) -> Family:
+        return gaussian
+
+
+class PoissonRegression(GLMRegressor):
+    """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
+
+    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
+    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm.
+
+    Parameters
+    ----------
+    l2
+        λ, at least 0. At 0 the columns must be linearly independent, and the counts must not be
+        zero throughout some category.
+    fit_intercept
+        Whether there is an intercept; it is then part of what is released.
+
+    Attributes
+    ----------
+    coef_
+        ``w``, (d,).
+    intercept_
+        ``w₀``; 0 where the model has none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.glm import PoissonRegression
+    >>> X = np.asarray([[0.0], [1.0], [2.0], [3.0]])
+    >>> PoissonRegression().fit(X, [1, 2, 4, 8]).predict(X).round(6)
+    array([1., 2., 4., 8.])
+    """
+
+    def _family(self) -> Family:
+        return poisson
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        # Without an intercept, counts that are not near 1 at x = 0 are badly predicted.
+        tags.regressor_tags.poor_score = not self.fit_intercept
+        return tags
+
+
+class GeneralizedLinearRegression(GLMRegressor):
+    """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
+
+    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights (one
+    where none are given); the intercept w₀ is not penalised (paper 001, equation 13).
+
+    Parameters
+    ----------
+    family
+        The name of a family, built in or registered by :func:`seepage.glm.register_family`, or
+        a :class:`seepage.glm.Family` itself.
+    l2
+        λ, at least 0. At 0 the columns must be linearly independent.
+    fit_intercept
+        Whether there is an intercept; it is then part of what is released.
+
+    Attributes
+    ----------
+    coef_
+        ``w``, (d,).
+    intercept_
+        ``w₀``; 0 where the model has none.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from seepage.glm import GeneralizedLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> round(GeneralizedLinearRegression("poisson", fit_intercept=True).fit(X, y).score(X, y), 2)
+    0.52
+    """
+
+    def __init__(
+        self, family: str | Family = "gaussian", l2: float = 0.0, fit_intercept: bool = False
+    ) -> None:
+        super().__init__(l2=l2, fit_intercept=fit_intercept)
+        self.family = family
+
+    def _family(self) -> Family:
+        return get_family(self.family)

@@ -1,0 +1,388 @@
+"""Refits of one GLM with records changed, many at a time, each from where the model is now.
+
+With ``θ̂`` the minimiser on the table as it is, a refit moves it by the root ``δ`` of::
+
+    Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
+
+where the first sum leaves the removed records out. Written in differences it keeps its digits where
+one record moves the model little. Newton's method finds the root; its systems are solved by
+conjugate gradients with the inverse Hessian of the table as it is for a preconditioner, which
+differs by a few ranks, so that no other matrix is ever formed: a step costs two products of the
+table with as many columns as there are refits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
+from seepage.glm.losses import Categorical
+
+_HELD = 1 << 22  # numbers held at a time for the margins of all refits
+_MOST_STEPS = 60
+_MOST_PRODUCTS = 60  # of one step's conjugate gradients
+_CONVERGED = 1e-11  # the way that is left to go, beside all of it
+_NEAR = 1e-3
+_ROUNDING = 1e-8  # and where it may stop when steps no longer help
+_MANY = 300  # records whose share of the curvature is not looked at any more
+_ALL = 1e-9
+_UNIQUE = 1e-7  # the smallest pivot of a Hessian that determines its minimiser
+_STILL_GOING = 1e-2  # the last step, beside all of the way, of a refit that runs off
+_GIVEN_UP = 1e-6  # and from which on Newton's method with factorised Hessians has to do
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed table: rows that leave, and at most one record that comes in their place."""
+
+    removed: np.ndarray
+    features: np.ndarray | None = None
+    label: Any = None
+    weight: float = 1.0
+
+
+class BatchedRefits:
+    """Refits of a model on tables in which some records are changed.
+
+    Parameters
+    ----------
+    fit
+        The model at its minimiser on the table, in NumPy's float64.
+    X
+        The table, (n, d).
+    inverse
+        The inverse of the Hessian there, (P, P), definite along softmax's gauge as well.
+    """
+
+    def __init__(self, fit: FittedGLM, X: np.ndarray, inverse: np.ndarray) -> None:
+        self.fit, self.X, self.inverse = fit, X, inverse
+        self.outputs = fit.family.outputs if isinstance(fit.family, Categorical) else 1
+        self.theta = np.asarray(fit.parameters)
+        self.margins = np.asarray(fit.margins(X)).reshape(len(X), self.outputs)
+        self.weight = np.ones(len(X)) if fit.sample_weight is None else fit.sample_weight
+        self.slopes = self._slope(self.margins[:, :, None], fit.target)[:, :, 0]
+
+    def moves(self, changes: list[Change], starts: np.ndarray | None = None) -> np.ndarray:
+        """Return how far the parameters move under each change, (B, P).
+
+        Infinite where no unique minimiser is left. ``starts (B, P)`` are guesses of it.
+        """
+        P = self.theta.size
+        out = np.zeros((len(changes), P))
+        size = max(1, _HELD // (len(self.X) * self.outputs))
+        for begin in range(0, len(changes), size):
+            some = changes[begin : begin + size]
+            start = np.zeros((len(some), P)) if starts is None else starts[begin : begin + size]
+            found, left = self._newton(some, start)
+            for k, change in enumerate(some):
+                if not left[k] <= _GIVEN_UP or self._decides(change.removed):
+                    found[k] = self._alone(change, start[k])
+            out[begin : begin + size] = found
+        return self._gauge_free(out)
+
+    def _gauge_free(self, moves: np.ndarray) -> np.ndarray:
+        """Return moves without what softmax leaves open: the same added to every class.
+
+        Where nothing is penalised no fit says anything about it, and it does not move.
+        """
+        if self.outputs == 1:
+            return moves
+        free = 0 if self.fit.ridge == 0 else self.X.shape[1]
+        by_class = moves.reshape(len(moves), -1, self.outputs)
+        with np.errstate(invalid="ignore"):  # infinite moves stay so
+            mean = by_class[:, free:].mean(axis=2, keepdims=True)
+            by_class[:, free:] -= np.where(np.isfinite(mean), mean, 0.0)
+        return moves
+
+    def _decides(self, rows: np.ndarray) -> bool:
+        """Say whether without some records nothing may be left to determine the parameters.
+
+        The share of theirs in the curvature along some direction is then all of it.
+        """
+        if self.fit.ridge > 0 and self.fit.intercept is None:
+            return False
+        if len(rows) * self.outputs > _MANY:
+            return True
+        x = self.X[rows]
+        if self.fit.intercept is not None:
+            x = np.hstack([x, np.ones((len(x), 1))])
+        margins, target = self.margins[rows], self.fit.target[rows]
+        if self.outputs == 1:
+            margins = margins[:, 0]
+        bent = np.asarray(self.fit.family.curvature(margins, target))
+        bent = bent.reshape(len(rows), self.outputs, self.outputs)
+        bent = bent * self.weight[rows][:, None, None]
+        values, vectors = np.linalg.eigh(bent)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        felt = np.einsum("np,nkl->nlpk", x, root).reshape(len(rows) * self.outputs, -1)
+        share = np.linalg.eigvalsh(felt @ self.inverse @ felt.T)[-1]
+        return bool(share >= 1 - _ALL)
+
+    def _alone(self, change: Change, start: np.ndarray) -> np.ndarray:
+        """Return the move of one change by Newton's method with factorised Hessians."""
+        kept = np.setdiff1d(np.arange(len(self.X)), change.removed)
+        X, target, weight = self.X[kept], self.fit.target[kept], self.weight[kept]
+        if change.features is not None:
+            X = np.vstack([X, change.features[None, :]])
+            target = np.concatenate([target, np.asarray(change.label, dtype=float)[None, ...]])
+            weight = np.append(weight, change.weight)
+        fit = replace(self.fit, target=target, sample_weight=weight)
+        guess = self.theta + np.where(np.isfinite(start), start, 0.0).reshape(self.theta.shape)
+        objective = Objective.of(fit, X)
+        nothing = np.full(self.theta.size, np.inf)
+        try:
+            found = np.asarray(minimise(objective, start=guess).parameters)
+        except InputError:  # no minimiser
+            return nothing
+        factor = cholesky_factor(objective.definite(objective.hessian(objective.margins(found))))
+        if factor is None or factor.smallest_pivot < _UNIQUE:
+            return nothing
+        return np.asarray((found - self.theta).reshape(-1))
+
+    # Newton's method over many refits; the arrays are (…, outputs, B) -------------------------
+
+    def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves, (B, P), and how far off they are beside their size, (B,)."""
+        whole = _Batch(self, changes)
+        moved = np.where(np.isfinite(start), start, 0.0).T.copy()
+        left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
+        active = np.arange(len(changes))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            size = self._size(whole.at_rest())
+            size[size == 0] = 1.0
+            for _ in range(_MOST_STEPS):
+                batch = whole.of(active)
+                here = moved[:, active]
+                shift = self.times(here)
+                gradient, bend = batch.derivatives(here, shift)
+                now = self._size(gradient) / size[active]
+                better = now < 0.9 * left[active]
+                left[active] = np.where(np.isfinite(now), now, np.inf)
+                going = (now > _CONVERGED) & np.isfinite(now) & (better | (now > _ROUNDING))
+                if not going.any():
+                    break
+                batch, here, shift = batch.of(going), here[:, going], shift[:, :, going]
+                gradient, active = gradient[:, going], active[going]
+                bend = bend.of(going)
+                step = self._solve(batch, bend, -gradient, np.minimum(0.1, now[going]))
+                near = now[going] < _NEAR  # where a whole step is right, and rounding in the way
+                length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
+                step *= np.where(near, 1.0, length)
+                moved[:, active] = here + step
+                last[active] = np.linalg.norm(step, axis=0) / np.linalg.norm(here + step, axis=0)
+        # Where classes are separable the gradient dies away, but steps do not.
+        return moved.T, np.where(last > _STILL_GOING, np.inf, left)
+
+    def _size(self, gradient: np.ndarray) -> np.ndarray:
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about how far it is to go."""
+        squares = np.sum(gradient * (self.inverse @ gradient), axis=0)
+        return np.asarray(np.sqrt(np.abs(squares)))
+
+    def _solve(
+        self, batch: _Batch, bend: _Bend, right: np.ndarray, tolerance: np.ndarray
+    ) -> np.ndarray:
+        """Solve with each refit's own Hessian by preconditioned conjugate gradients, (P, B)."""
+        solution, residual = np.zeros_like(right), right.copy()
+        z = self.inverse @ residual
+        direction = z.copy()
+        old = np.sum(residual * z, axis=0)
+        first = old.copy()
+        for _ in range(_MOST_PRODUCTS):
+            seen = batch.hessian_times(bend, direction)
+            curved = np.sum(direction * seen, axis=0)
+            rate = np.where(curved > 0, old / np.where(curved > 0, curved, 1.0), 0.0)
+            solution += rate * direction
+            residual -= rate * seen
+            z = self.inverse @ residual
+            new = np.sum(residual * z, axis=0)
+            if np.all(new <= tolerance**2 * first):
+                break
+            direction = z + np.where(old > 0, new / np.where(old > 0, old, 1.0), 0.0) * direction
+            old = new
+        return solution
+
+    def times(self, moved: np.ndarray) -> np.ndarray:
+        """Return ``X̃ δ`` for parameters in columns, (P, B) → (n, outputs, B)."""
+        d, B = self.X.shape[1], moved.shape[1]
+        shift = self.X @ moved[: d * self.outputs].reshape(d, self.outputs * B)
+        shift = shift.reshape(len(self.X), self.outputs, B)
+        if self.fit.intercept is not None:
+            shift += moved[d * self.outputs :].reshape(1, self.outputs, B)
+        return np.asarray(shift)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Return ``X̃ᵀ v``, (n, outputs, B) → (P, B)."""
+        n, K, B = values.shape
+        out = (self.X.T @ values.reshape(n, K * B)).reshape(-1, B)
+        if self.fit.intercept is None:
+            return np.asarray(out)
+        return np.concatenate([out, values.sum(axis=0)], axis=0)
+
+    def penalty(self, moved: np.ndarray) -> np.ndarray:
+        """Return the ridge times the move, the intercept's left out."""
+        out = self.fit.ridge * moved
+        out[self.X.shape[1] * self.outputs :] = 0.0
+        return out
+
+    def _slope(self, margins: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Return ``∂ℓ/∂m``, (n, outputs, B)."""
+        if self.outputs == 1:
+            y = np.asarray(target).reshape(-1, 1, 1)
+            return np.asarray(self.fit.family.slope(margins, y))
+        n, K, B = margins.shape
+        flat = np.moveaxis(margins, 2, 0).reshape(B * n, K)
+        labels = np.tile(np.asarray(target), (B, 1)) if len(target) == n else np.asarray(target)
+        found = np.asarray(self.fit.family.slope(flat, labels)).reshape(B, n, K)
+        return np.asarray(np.moveaxis(found, 0, 2))
+
+    def _bend(self, margins: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the weighted curvature; for softmax, the probabilities that it is made of."""
+        if self.outputs == 1:
+            y = np.asarray(target).reshape(-1, 1, 1)
+            return np.asarray(weight * np.asarray(self.fit.family.curvature(margins, y)))
+        powers = np.exp(margins - margins.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def _bent(self, bend: np.ndarray, weight: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return the weighted curvature times some changes of the margins."""
+        if self.outputs == 1:
+            return np.asarray(bend * values)
+        mean = np.sum(bend * values, axis=1, keepdims=True)
+        return np.asarray(weight * bend * (values - mean))
+
+
+@dataclass
+class _Bend:
+    """The curvatures of all records, and those of the records that came in."""
+
+    table: np.ndarray
+    own: np.ndarray | None
+
+    def of(self, which: np.ndarray) -> _Bend:
+        return _Bend(self.table[:, :, which], None if self.own is None else self.own[:, :, which])
+
+
+class _Batch:
+    """Some changes of one model's table, as arrays."""
+
+    def __init__(self, refits: BatchedRefits, changes: list[Change]) -> None:
+        self.refits = refits
+        self.changes = changes
+        rows = [np.asarray(change.removed) for change in changes]
+        self.rows = np.concatenate(rows)
+        self.columns = np.repeat(np.arange(len(changes)), [len(r) for r in rows])
+        fit, K = refits.fit, refits.outputs
+        weighted = refits.weight[self.rows, None] * refits.slopes[self.rows]
+        x = refits.X[self.rows]
+        if fit.intercept is not None:
+            x = np.hstack([x, np.ones((len(x), 1))])
+        gone = (x[:, :, None] * weighted[:, None, :]).reshape(len(x), -1)
+        self.gone = np.zeros((refits.theta.size, len(changes)))
+        np.add.at(self.gone.T, self.columns, gone)
+        self.z: np.ndarray | None = None
+        if changes[0].features is not None:
+            z = np.stack([np.asarray(change.features) for change in changes])
+            self.z = np.hstack([z, np.ones((len(z), 1))]) if fit.intercept is not None else z
+            self.label = np.stack([np.asarray(c.label, dtype=float) for c in changes])
+            self.own_weight = np.array([change.weight for change in changes])
+            self.own_margins = (self.z @ refits.theta.reshape(self.z.shape[1], K)).T[None, :, :]
+
+    def of(self, which: np.ndarray) -> _Batch:
+        """Return some of the changes."""
+        chosen = np.arange(len(self.changes))[which]
+        if len(chosen) == len(self.changes):
+            return self
+        return _Batch(self.refits, [self.changes[k] for k in chosen])
+
+    def at_rest(self) -> np.ndarray:
+        """Return the gradients where the model is now, (P, B)."""
+        if self.z is None:
+            return -self.gone
+        return self._spread(self.own_weight * self._own_slope(self.own_margins)) - self.gone
+
+    def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Bend]:
+        """Return the gradients, (P, B), and the curvatures, at some moves and their margins."""
+        refits = self.refits
+        weight = refits.weight[:, None, None]
+        margins = refits.margins[:, :, None] + shift
+        slopes = refits._slope(margins, refits.fit.target) - refits.slopes[:, :, None]
+        slopes = slopes * weight
+        slopes[self.rows, :, self.columns] = 0.0
+        gradient = refits.back(slopes) + refits.penalty(moved) - self.gone
+        bend = refits._bend(margins, refits.fit.target, weight)
+        bend[self.rows, :, self.columns] = 0.0
+        if self.z is None:
+            return gradient, _Bend(bend, None)
+        own = self.own_margins + self._own(moved)
+        gradient += self._spread(self.own_weight * self._own_slope(own))
+        return gradient, _Bend(bend, self._own_bend(own))
+
+    def hessian_times(self, bend: _Bend, direction: np.ndarray) -> np.ndarray:
+        """Return each refit's Hessian times its own direction, (P, B)."""
+        refits = self.refits
+        weight = refits.weight[:, None, None]
+        values = refits._bent(bend.table, weight, refits.times(direction))
+        out = refits.back(values) + refits.penalty(direction)
+        if bend.own is not None:
+            out += self._spread(refits._bent(bend.own, self.own_weight, self._own(direction)))
+        return np.asarray(out)
+
+    def length(
+        self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
+    ) -> np.ndarray:
+        """Return how much of each step to take: where the slope along it has about levelled out."""
+        refits = self.refits
+        along = refits.times(step)
+        downhill = np.sum(gradient * step, axis=0)
+        weight = refits.weight[:, None, None]
+        base = np.sum((refits.penalty(moved) - self.gone) * step, axis=0)
+        rise = np.sum(refits.penalty(step) * step, axis=0)
+        taken = np.ones(step.shape[1])
+        for _ in range(40):
+            margins = refits.margins[:, :, None] + shift + taken * along
+            slopes = refits._slope(margins, refits.fit.target) - refits.slopes[:, :, None]
+            slopes = slopes * weight
+            slopes[self.rows, :, self.columns] = 0.0
+            slope = base + taken * rise + np.sum(slopes * along, axis=(0, 1))
+            if self.z is not None:
+                own = self.own_margins + self._own(moved + taken * step)
+                felt = self.own_weight * self._own_slope(own)
+                slope += np.sum(felt * self._own(step), axis=(0, 1))
+            steep = ~(slope <= 0.9 * np.abs(downhill))
+            if not steep.any():
+                break
+            secant = np.abs(downhill) / (np.abs(downhill) + slope)
+            secant = np.where(np.isfinite(secant), np.clip(secant, 0.1, 0.9), 0.1)
+            taken = np.where(steep, taken * secant, taken)
+        return taken
+
+    def _own(self, moved: np.ndarray) -> np.ndarray:
+        """Return the margins of the records that came in, (1, outputs, B)."""
+        K = self.refits.outputs
+        z = self.z
+        assert z is not None  # noqa: S101 - told to the type checker
+        return np.asarray(np.einsum("bp,pkb->kb", z, moved.reshape(z.shape[1], K, -1))[None, :, :])
+
+    def _spread(self, values: np.ndarray) -> np.ndarray:
+        """Return ``z̃ v`` of each, (1, outputs, B) → (P, B)."""
+        z = self.z
+        assert z is not None  # noqa: S101 - told to the type checker
+        return np.asarray(np.einsum("bp,kb->pkb", z, values[0]).reshape(-1, len(z)))
+
+    def _own_slope(self, margins: np.ndarray) -> np.ndarray:
+        family = self.refits.fit.family
+        if self.refits.outputs == 1:
+            return np.asarray(family.slope(margins, self.label[None, None, :]))
+        return np.asarray(np.asarray(family.slope(margins[0].T, self.label)).T[None, :, :])
+
+    def _own_bend(self, margins: np.ndarray) -> np.ndarray:
+        if self.refits.outputs == 1:
+            curvature = self.refits.fit.family.curvature(margins, self.label[None, None, :])
+            return np.asarray(self.own_weight * np.asarray(curvature))
+        powers = np.exp(margins - margins.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,0 +1,194 @@
+"""Read what callers hand to an estimator, or with a fitted one: sources, tables, labels."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from array_api_compat import array_namespace, is_torch_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from seepage.errors import InputError
+from seepage.glm.losses import class_positions
+from seepage.tables.source import (
+    Array,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+    read_table,
+    read_vector,
+)
+
+
+def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
+    """Read ``X`` and remember (or compare with) its number of columns and their names."""
+    if scipy.sparse.issparse(X):
+        raise TypeError(
+            "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
+        )
+    if not (is_torch_array(X) or hasattr(X, "columns") or hasattr(X, "column_names")):
+        X = _numbers(X)
+    validate_data(estimator, X, reset=fitting, skip_check_array=True)
+    return read_table(X)
+
+
+def _numbers(X: Any) -> np.ndarray:
+    """Return lists and arrays as an array of numbers; scikit-learn's callers may box them."""
+    values = np.asarray(X)
+    if values.ndim == 1:
+        raise InputError(
+            "X must be a table with rows and columns, but it is one-dimensional. Reshape your data "
+            "with X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if it is one row."
+        )
+    if values.ndim == 2 and values.shape[1] == 0:
+        raise InputError(
+            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+        )
+    if values.dtype.kind != "O" or values.ndim != 2:
+        return values
+    columns = []
+    for j in range(values.shape[1]):
+        try:
+            columns.append(values[:, j].astype(float))
+        except ValueError:
+            raise InputError(
+                f"Column 'x{j}' of X holds objects that are not numbers; encode it first (for "
+                "example one-hot), or leave it out."
+            ) from None
+    return np.stack(columns, axis=1)
+
+
+def read_response(y: Any, table: Table) -> Array:
+    """Read the numeric target of a regression, (n,)."""
+    if y is None:
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
+    if is_torch_array(y):
+        return read_vector(y, table, "y")
+    values = column_or_1d(as_numpy(y), warn=True)
+    try:
+        values = values.astype(float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Unknown label type: y must hold numbers for a regression, but it holds "
+            f"{values.dtype} values."
+        ) from None
+    return read_vector(values, table, "y")
+
+
+def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Read the labels of a classification: the sorted classes and the position of each label."""
+    if y is None:
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
+    labels = column_or_1d(as_numpy(y), warn=True)
+    check_length(labels, table, "y")
+    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+        raise InputError("y contains NaN or infinity; drop those rows or fill the gaps.")
+    check_classification_targets(labels)
+    classes, positions = np.unique(labels, return_inverse=True)
+    return classes, positions.reshape(-1)
+
+
+def read_weights(sample_weight: Any, table: Table) -> Array | None:
+    """Read non-negative sample weights, (n,), not all zero; ``None`` where all are one."""
+    if sample_weight is None:
+        return None
+    weights = read_vector(sample_weight, table, "sample_weight")
+    xp = array_namespace(weights)
+    if bool(xp.any(weights < 0)):
+        worst = int(xp.argmin(weights))
+        raise InputError(
+            f"sample_weight must not be negative, but row {worst} has {float(weights[worst]):g}."
+        )
+    if not bool(xp.any(weights > 0)):
+        raise InputError("sample_weight is zero for every row, so there is nothing to fit.")
+    return None if bool(xp.all(weights == 1)) else weights
+
+
+def read_penalty(l2: Any, n: int) -> float:
+    """Return ``nλ`` for a finite, non-negative ``l2``."""
+    if not isinstance(l2, (int, float, np.integer, np.floating)) or isinstance(l2, bool):
+        raise InputError(f"l2 must be a number, not {l2!r}.")
+    if not 0 <= l2 < float("inf"):
+        raise InputError(f"l2 must be finite and not negative, but it is {l2!r}.")
+    return n * float(l2)
+
+
+def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
+    """Return the position of every label among a fitted model's sorted classes, (n,)."""
+    labels = as_numpy(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    check_length(labels, table, "y")
+    return class_positions(labels, as_numpy(classes))
+
+
+def check_fitted_columns(model: Any, table: Table) -> None:
+    """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
+    if not hasattr(model, "coef_"):
+        raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
+    size = int(model.coef_.shape[-1])
+    check_column_count(size, table)
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or table.library in ("numpy", "torch"):
+        return
+    for position, (fitted, given) in enumerate(zip(names, table.names, strict=True)):
+        if str(fitted) != given:
+            raise InputError(
+                f"Column {position} of X is {given!r}, but the model was fitted on {str(fitted)!r} "
+                "there; pass the columns in the order of the fit."
+            )
+
+
+def check_column_count(fitted: int, table: Table) -> None:
+    """Raise unless the table has as many columns as the model was fitted on."""
+    if fitted != table.values.shape[1]:
+        raise InputError(
+            f"X has {table.values.shape[1]} columns, but the model was fitted on {fitted}; pass "
+            "the table it was fitted on."
+        )
+
+
+def is_streamed(X: Any) -> bool:
+    """Say whether a caller's table is one to be read in chunks: a source, a path or a data set."""
+    if isinstance(X, RowSource | str | os.PathLike) or _is_dask(X):
+        return True
+    return type(X).__module__.startswith("pyarrow.") and hasattr(X, "get_fragments")
+
+
+def _is_dask(X: Any) -> bool:
+    return type(X).__module__.startswith("dask.")
+
+
+def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
+    """Return the source that a caller means by a table, or a path with the names of its columns.
+
+    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.source.read_table`.
+    """
+    if not is_streamed(X):
+        return MemorySource(read_table(X, dtype=dtype), y, sample_weight)
+    if dtype not in (None, "float64"):
+        raise InputError("Data that are read in chunks are measured in float64; leave dtype out.")
+    if isinstance(X, RowSource):
+        if y is not None or sample_weight is not None:
+            raise InputError(
+                f"The data have their labels ({X.target!r}) and weights with them: leave y and "
+                "sample_weight out."
+            )
+        return X
+    if _is_dask(X):
+        from seepage.streams.dask.source import dask_rows
+
+        return dask_rows(X, y, weight=sample_weight)
+    from seepage.streams.disk.source import parquet
+
+    for what, given in (("y", y), ("sample_weight", sample_weight)):
+        if not isinstance(given, str) and not (what == "sample_weight" and given is None):
+            raise InputError(
+                f"With Parquet data {what} is the name of a column, not {type(given).__name__}."
+            )
+    return parquet(X, target=y, weight=sample_weight)

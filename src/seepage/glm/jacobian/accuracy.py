@@ -1,0 +1,130 @@
+"""How exact the leakage of a GLM is, number by number.
+
+A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
+slope. Each of the two is off by what the slope, the whitener and the rounding of the curvatures put
+into it; their sum may be much smaller than either, and the error beside it that much larger. Where
+a bound on all of them says enough (:class:`~seepage.glm.jacobian.operator.GLMJacobian` takes it
+first), none of this is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from array_api_compat import array_namespace
+
+from seepage.core.unknowns import Unknowns
+from seepage.glm.jacobian.twice_precise import paired_sizes
+from seepage.support.chunks import by_rows
+from seepage.tables.source import Array
+
+if TYPE_CHECKING:
+    from seepage.glm.jacobian.operator import GLMJacobian
+
+
+def row_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Array:
+    """Return the relative errors of η of every record, given its squares, ``(n,)``."""
+    return jacobian.relative_errors(squared, *_row_term_sizes(jacobian, unknowns))
+
+
+def cell_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Array:
+    """Return the relative errors of η of every cell, given its squares, ``(n, t)``."""
+    sizes = _term_sizes(jacobian, replace(unknowns, label=False), slice(0, jacobian.rows))
+    return jacobian.relative_errors(squared, *sizes)
+
+
+def block_error(jacobian: GLMJacobian, squared: float, unknowns: Unknowns, rows: Array) -> float:
+    """Return the relative error of η of a block, given the square of it."""
+    xp = array_namespace(jacobian.X)
+    one = xp.asarray([1.0], dtype=xp.float64)
+    part, error = (
+        math.sqrt(float(xp.sum(sizes[rows] ** 2))) * one
+        for sizes in _row_term_sizes(jacobian, unknowns)
+    )
+    return float(jacobian.relative_errors(squared * one, part, error)[0])
+
+
+def entry_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+    """Return the relative errors of the columns of some rows' Jacobians, given their squares."""
+    # No share of the largest: an error beside a column's own size is what an inverse sees.
+    return jacobian.relative_errors(squared, *_term_sizes(jacobian, unknowns, rows), share=0.0)
+
+
+def _row_term_sizes(jacobian: GLMJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+    """Return the norms of the terms of every record, and their errors, ``(n,)`` both."""
+    xp = array_namespace(jacobian.X)
+    if jacobian.outputs == 1:
+        reach = jacobian.reach(unknowns)
+        error = reach * jacobian.slope_errors + _row_curvature_errors(jacobian, unknowns)
+        return reach * jacobian.slope_sizes, error
+
+    def sizes(rows: slice) -> Array:
+        both = _term_sizes(jacobian, unknowns, rows)
+        return xp.stack([xp.sqrt(xp.sum(s * s, axis=1)) for s in both], axis=1)
+
+    width = jacobian.row_width(unknowns)
+    both = by_rows(sizes, jacobian.rows, width, chunk=jacobian.chunk)
+    return both[:, 0], both[:, 1]
+
+
+def _term_sizes(
+    jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array
+) -> tuple[Array, Array]:
+    """Return the norms of the terms that each column of a Jacobian is the sum of, ``(m, q)``.
+
+    And the errors that those of the slopes put into them.
+    """
+    xp = array_namespace(jacobian.X)
+    _, B = jacobian.slopes(unknowns, rows)
+    if jacobian.paired:
+        direct, curve = paired_sizes(jacobian, unknowns, rows)
+        error = jacobian.rounding * direct
+    else:
+        reach = jacobian.column_reach(unknowns)[None, :]
+        direct = jacobian.slope_sizes[rows, None] * reach
+        error = jacobian.slope_errors[rows, None] * reach
+        curve = xp.zeros_like(B[:, 0, :])
+        if jacobian.outputs > 1:
+            lengths = xp.sqrt(xp.sum(jacobian.seen(rows) ** 2, axis=(1, 2)))
+            curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
+    padding = xp.zeros_like(curve[:, direct.shape[1] :])
+    lost = _curvature_errors(jacobian, unknowns, rows)
+    return (
+        curve + xp.concat([direct, padding], axis=1),
+        lost + xp.concat([error, padding], axis=1),
+    )
+
+
+def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:
+    """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
+
+    ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
+    ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
+    For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a label's
+    ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
+    """
+    xp = array_namespace(jacobian.X)
+    r, a, _ = jacobian.derivatives(rows)
+    _, B = jacobian.slopes(unknowns, rows)
+    chosen = jacobian.deviations(unknowns)
+    leverage = jacobian.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
+    out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
+    slopes = xp.sqrt(xp.sum(r * r, axis=1))
+    out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
+    return jacobian.map.curvature_error * out
+
+
+def _row_curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
+    """Return the same for whole rows of one output, ``(n,)``."""
+    xp = array_namespace(jacobian.X)
+    every = slice(0, jacobian.rows)
+    r, a, b = jacobian.derivatives(every)
+    r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
+    if not jacobian.map.spread:
+        return xp.zeros_like(r)
+    W, chosen = unknowns.of(jacobian.coef), jacobian.deviations(unknowns)
+    out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
+    own = xp.sqrt(a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0))
+    return jacobian.map.curvature_error * (out + own * jacobian.leverages(a, every))

@@ -1,0 +1,366 @@
+"""What is done to twice the precision, where ordinary arithmetic would lose too many digits.
+
+The Hessian, its inverse and the residuals at the minimiser, so that what they give is exact to
+rounding again; and then the products of records with the inverse. Problems whose columns are well
+conditioned, once shifted and scaled, never come here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
+from seepage.glm.losses import Categorical
+from seepage.support.double_double import Double, product
+from seepage.tables.source import Array
+
+if TYPE_CHECKING:
+    from seepage.glm.jacobian.operator import GLMJacobian
+
+EPS = float(np.finfo(float).eps)
+_MOST_STEPS = 30
+_SINGULAR = 0.1
+_UNMOVED = 1e-13  # of a margin
+
+
+# The minimiser and the curvature there ------------------------------------------------------------
+
+
+def precise_optimum(
+    fit: FittedGLM, X: Array, margins: Array, start: Array, condition: float, *, polish: bool
+) -> tuple[FittedGLM, Double, Double, float]:
+    """Return the minimiser near a model, its margins and ``H⁻¹`` there, and how exact that is.
+
+    Parameters
+    ----------
+    fit, X, margins
+        A model near the minimiser, the (shifted) table, and the model's margins on it.
+    start, condition
+        ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
+    polish
+        Whether to go to the minimiser, or to stay where the model is.
+    """
+    exact = Double.of(margins)
+    moved = math.inf
+    while True:
+        H = _precise_hessian(fit, X, exact.high)
+        inverse, residual = refined(H, start, condition, fit.ridge)
+        if not polish:
+            break
+        start, before = inverse.high, moved
+        fit, exact, moved = settled(fit, X, inverse)
+        # The curvature at the last margins but one is the same to what they moved.
+        if moved <= _UNMOVED or not moved < before / 2:
+            break
+    # Two slices of a product lie some 2⁻⁸⁰ apart; κ of it may show.
+    return fit, exact, inverse, EPS * 8 + residual + 1e-24 * condition
+
+
+def _precise_hessian(fit: FittedGLM, X: Array, margins: Array) -> Double:
+    """Return the Hessian to twice the precision, definite also along softmax's gauge."""
+    xp = array_namespace(X)
+    K = fit.family.outputs if isinstance(fit.family, Categorical) else 1
+    D = X.shape[1] + (fit.intercept is not None)
+    zero = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(X))
+    high, low = zero, xp.asarray(zero, copy=True)
+    design = _design(fit, X)
+    curvature = _curvature(fit, margins)
+
+    def gram(weight: Array) -> Double:
+        return product(Double.of(design.T), Double.of(design).times(weight[:, None]))
+
+    if K == 1:
+        high[:, 0, :, 0], low[:, 0, :, 0] = gram(curvature)
+    for j in range(K):
+        for k in range(j + 1, K):
+            block = gram(curvature[:, j, k])
+            # The curvature of softmax sums to zero over the classes: so the blocks of the diagonal
+            # are those beside it, and have all their digits along the gauge too.
+            for first, second in ((j, k), (k, j)):
+                high[:, first, :, second], low[:, first, :, second] = block
+                diagonal = Double(high[:, first, :, first], low[:, first, :, first])
+                diagonal = diagonal.plus(Double(-block.high, -block.low))
+                high[:, first, :, first], low[:, first, :, first] = diagonal
+    size = D * K
+    total = Double(xp.reshape(high, (size, size)), xp.reshape(low, (size, size)))
+    penalty = penalised(xp.zeros_like(total.high), fit.ridge, _free(fit))
+    total = total.plus(penalty)
+    if K > 1:
+        whole = Objective.of(fit, X)
+        gauge = whole.definite(total.high) - total.high
+        # Any positive amount of it will do, but the same in every entry of a feature's block.
+        total = total.plus(_blockwise(gauge, K))
+    return total
+
+
+def _blockwise(gauge: Array, classes: int) -> Array:
+    """Return a block-diagonal matrix whose blocks are constant, from one that is so to rounding."""
+    xp = array_namespace(gauge)
+    size = gauge.shape[0]
+    out = xp.zeros_like(gauge)
+    for start in range(0, size, classes):
+        block = slice(start, start + classes)
+        out[block, block] = gauge[start, start]
+    return out
+
+
+def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
+    """Return ``H⁻¹`` to twice the precision by Newton's iteration, and the residual it leaves.
+
+    Both are scaled to a unit diagonal on the way, by powers of two.
+    """
+    xp = array_namespace(H.high)
+    scale = 2.0 ** -xp.round(xp.log2(xp.sqrt(xp.linalg.diagonal(H.high))))
+    both = scale[:, None] * scale[None, :]
+    H = Double(H.high * both, H.low * both)
+    first = start / both
+    inverse = Double.of(first)
+    identity = xp.eye(first.shape[0], dtype=first.dtype, device=device(first))
+    residual = math.inf
+    for _ in range(12):
+        found = product(H, inverse)
+        error = (identity - found.high) - found.low
+        size = math.sqrt(float(xp.sum(error * error)))
+        if not size < residual / 2:
+            residual = min(size, residual)
+            break
+        residual = size
+        if residual <= EPS**1.2:
+            break
+        step = first @ error
+        inverse = inverse.plus(step)
+    if not residual <= _SINGULAR:
+        raise singular(condition, ridge)
+    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: transposed, it is off by E of what it gives,
+    # whatever the condition.
+    return Double(inverse.high.T * both, inverse.low.T * both), residual
+
+
+def settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Double, float]:
+    """Take Newton's steps with residuals to twice the precision, until they are rounding.
+
+    Return also how far the first of them moved a margin.
+    """
+    xp = array_namespace(X)
+    design = Double.of(_design(fit, X))
+    theta = fit.parameters
+    shape = theta.shape
+    exact = Double.of(xp.reshape(theta, (shape[0], -1)))
+    penalty = xp.full((shape[0], 1), fit.ridge, dtype=xp.float64, device=device(X))
+    if fit.intercept is not None:
+        penalty[-1, :] = 0.0
+    last, first, margins = math.inf, 0.0, product(design, exact)
+    for count in range(_MOST_STEPS):
+        r = _precise_slopes(fit, margins)
+        gradient = product(design.transposed(), r).plus(exact.times(penalty))
+        step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
+        moved = float(xp.max(xp.abs(design.high @ xp.reshape(step, exact.high.shape))))
+        first = first if count else moved
+        if not moved < last / 2:
+            break
+        last = moved
+        exact = exact.plus(xp.reshape(step, exact.high.shape))
+        margins = product(design, exact)
+        if moved == 0.0:
+            break
+    fit = fit.at(xp.reshape(exact.high, shape))
+    if len(shape) == 1:
+        margins = margins[:, 0]
+    return fit, margins, first
+
+
+def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
+    """Return the slopes that balance the penalty, and their errors, for few records.
+
+    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines the
+    slopes, and without the difference of a mean and a label that a good fit makes them.
+    """
+    xp = array_namespace(X)
+    design = _design(fit, X)
+    if design.shape[0] > design.shape[1] or fit.ridge == 0:
+        return None
+    right = fit.ridge * fit.coef
+    if fit.intercept is not None:
+        right = xp.concat([right, xp.zeros_like(right[:1])])
+    Q, R = xp.linalg.qr(design.T, mode="reduced")
+    values = xp.linalg.svdvals(R)
+    if not float(values[-1]) > 1e-6 * float(values[0]):
+        return None
+    r = -xp.linalg.solve(R, (Q.T @ right)[:, None])[:, 0]
+    error = 16 * EPS * float(values[0] / values[-1]) * math.sqrt(float(xp.sum(r * r)))
+    return r, error + xp.zeros_like(r)
+
+
+def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
+    """Return the weighted slopes at margins of twice the precision, (n, K).
+
+    Those of softmax sum to zero over the classes; the one of the record's own class is computed
+    from the others, for what is left of their sum would push classes that nothing else holds.
+    """
+    xp = array_namespace(margins.high)
+    if isinstance(fit.family, Categorical):
+        m, Y = margins.high, fit.target
+        others = fit.family.mean(m) * (1 - Y)
+        others = others + (fit.family.curvature(m, Y) @ margins.low[:, :, None])[:, :, 0] * (1 - Y)
+        total = Double.of(others[:, 0])
+        for k in range(1, others.shape[1]):
+            total = total.plus(others[:, k])
+        r = Double(others - total.high[:, None] * Y, -total.low[:, None] * Y)
+    else:
+        m, low = margins.high[:, 0], margins.low[:, 0]
+        slope = fit.family.slope(m, fit.target) + fit.family.curvature(m, fit.target) * low
+        r = Double.of(slope[:, None])
+    return r if fit.sample_weight is None else r.times(xp.reshape(fit.sample_weight, (-1, 1)))
+
+
+def _curvature(fit: FittedGLM, margins: Array) -> Array:
+    curvature = fit.family.curvature(margins, fit.target)
+    if fit.sample_weight is None:
+        return curvature
+    xp = array_namespace(curvature)
+    return xp.reshape(fit.sample_weight, (-1, *(1,) * (len(curvature.shape) - 1))) * curvature
+
+
+def _design(fit: FittedGLM, X: Array) -> Array:
+    xp = array_namespace(X)
+    wide = xp.astype(X, xp.float64, copy=False)
+    if fit.intercept is None:
+        return wide
+    return xp.concat([wide, xp.ones_like(wide[:, :1])], axis=1)
+
+
+def _free(fit: FittedGLM) -> int:
+    """Return how many parameters are not penalised: the intercepts."""
+    if fit.intercept is None:
+        return 0
+    return fit.family.outputs if isinstance(fit.family, Categorical) else 1
+
+
+def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outputs: int) -> Double:
+    """Return ``Φ^½ T⁻¹ H⁻¹``; see :class:`~seepage.glm.jacobian.optimum.Whitener`.
+
+    ``root`` is ``Φ^½``: a matrix, its diagonal, or one number.
+    """
+    if centre is not None:
+        xp = array_namespace(inverse.high)
+        inverse = _unshifted(inverse, xp.astype(centre, inverse.high.dtype), outputs)
+    if len(root.shape) == 2:
+        return product(Double.of(root), inverse)
+    return inverse.times(root if len(root.shape) == 0 else root[:, None])
+
+
+def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
+    """Return ``T⁻¹H⁻¹``: the intercepts' rows less the centre times those of the coefficients."""
+    xp = array_namespace(centre)
+    P = inverse.high.shape[0]
+    kept = centre.shape[0] * outputs
+
+    def rows(part: Array) -> Array:
+        return xp.reshape(part[:kept, :], (centre.shape[0], outputs * P))
+
+    shift = product(Double.of(centre[None, :]), Double(rows(inverse.high), rows(inverse.low)))
+    shift = Double(*(xp.reshape(-part, (outputs, P)) for part in shift))
+    last = inverse[kept:, :].plus(shift)
+    return Double(
+        xp.concat([inverse.high[:kept, :], last.high], axis=0),
+        xp.concat([inverse.low[:kept, :], last.low], axis=0),
+    )
+
+
+def singular(condition: float, ridge: float) -> InputError:
+    """Return the refusal of a problem that rounding leaves without an answer."""
+    what = f"about {condition:.0e}" if math.isfinite(condition) else "beyond all numbers"
+    remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
+    return InputError(
+        f"The curvature of the objective is singular to working precision (condition number {what} "
+        f"of columns scaled alike): some columns all but repeat others; drop them, or {remedy}."
+    )
+
+
+# Products with it ---------------------------------------------------------------------------------
+
+
+def seen_precisely(jacobian: GLMJacobian, rows: slice | Array) -> Double:
+    """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
+    xp = array_namespace(jacobian.X)
+    A = Double(jacobian.by_output(jacobian.whitener), jacobian.by_output(jacobian.map.low))
+    AX = product(Double.of(jacobian.design(rows)), A)
+    return Double(*(xp.reshape(part, (part.shape[0], jacobian.outputs, -1)) for part in AX))
+
+
+def columns_precisely(jacobian: GLMJacobian, unknowns: Unknowns) -> Double:
+    """Return ``A_V``, ``(P, t, K)``: directions may be small differences of columns."""
+    xp = array_namespace(jacobian.X)
+    picked = replace(unknowns, basis=None)
+    high, low = (
+        picked.of(jacobian.features_of(A), axis=1) for A in (jacobian.whitener, jacobian.map.low)
+    )
+    if unknowns.basis is None:
+        return Double(high, low)
+    high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
+    t = high.shape[2]
+    basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
+    found = product(Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis))
+    shape = (jacobian.size, jacobian.outputs, -1)
+    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
+
+
+# Slopes sum to zero over the classes of softmax, so what a class and another have in common does
+# not count, and a weak penalty leaves much of that: classes are compared with a record's own before
+# anything is rounded.
+
+
+def paired_jacobians(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:
+    """Return the whitened Jacobians of some rows of several classes in full, ``(m, P, q)``."""
+    xp = array_namespace(jacobian.X)
+    r, B = jacobian.slopes(unknowns, rows)
+    J = xp.matrix_transpose(_beside_own(jacobian, rows)) @ B
+    own = _own_class(jacobian, rows)
+    for y in range(jacobian.outputs):
+        mine = xp.nonzero(own == y)[0]
+        beside = _columns_beside(jacobian, unknowns, y) @ r[mine, :].T  # (P, t, m)
+        J[mine, :, : beside.shape[1]] += xp.permute_dims(beside, (2, 0, 1))
+    return J
+
+
+def paired_sizes(
+    jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array
+) -> tuple[Array, Array]:
+    """Return the norms of both terms of each column of these Jacobians, ``(m, t)``, ``(m, q)``."""
+    xp = array_namespace(jacobian.X)
+    r, B = jacobian.slopes(unknowns, rows)
+    beside = xp.stack(
+        [
+            xp.sqrt(xp.sum(_columns_beside(jacobian, unknowns, y) ** 2, axis=0))
+            for y in range(jacobian.outputs)
+        ]
+    )  # (own, t, K)
+    own = _own_class(jacobian, rows)
+    direct = xp.sum(xp.abs(r)[:, None, :] * beside[own, :, :], axis=2)
+    lengths = xp.sqrt(xp.sum(_beside_own(jacobian, rows) ** 2, axis=2))
+    return direct, xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
+
+
+def _own_class(jacobian: GLMJacobian, rows: slice | Array) -> Array:
+    return array_namespace(jacobian.target).argmax(jacobian.target[rows, :], axis=1)
+
+
+def _beside_own(jacobian: GLMJacobian, rows: slice | Array) -> Array:
+    """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
+    seen, own = seen_precisely(jacobian, rows), _own_class(jacobian, rows)
+    m = array_namespace(jacobian.X).arange(own.shape[0])
+    high, low = (part - part[m, own, :][:, None, :] for part in seen)
+    return high + low
+
+
+def _columns_beside(jacobian: GLMJacobian, unknowns: Unknowns, own: int) -> Array:
+    """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
+    high, low = (part - part[:, :, own : own + 1] for part in columns_precisely(jacobian, unknowns))
+    return high + low

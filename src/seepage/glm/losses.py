@@ -1,0 +1,417 @@
+"""The loss families of generalized linear models, each given by its loss and three derivatives.
+
+With the margin ``m = wᵀx`` and the loss ``ℓ(m, y)``, everything seepage computes about a
+single-output model needs three numbers per record::
+
+    r = ∂ℓ/∂m        the slope       (the residual, for the canonical links here)
+    a = ∂²ℓ/∂m²      the curvature
+    b = ∂²ℓ/∂m∂y     the label slope
+
+A family of your own is a :class:`Family` with these four functions, registered by
+:func:`register_family`, which checks the derivatives before it believes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from seepage.core.unknowns import simplex_basis
+from seepage.errors import InputError, nearest
+from seepage.tables.source import Array
+
+Elementwise = Callable[[Array, Array], Array]
+Truths = dict[str, np.ndarray]
+
+_MEANING = {
+    "slope": "∂ℓ/∂m",
+    "curvature": "∂²ℓ/∂m²",
+    "label_slope": "∂²ℓ/∂m∂y",
+    "curvature_slope": "∂³ℓ/∂m³",
+    "curvature_label_slope": "∂³ℓ/∂m²∂y",
+    "label_curvature": "∂³ℓ/∂m∂y²",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A convex, twice differentiable loss of one margin and one label.
+
+    Parameters
+    ----------
+    name
+        What people type.
+    loss, slope, curvature, label_slope
+        ``ℓ(m, y)``, ``∂ℓ/∂m``, ``∂²ℓ/∂m²`` and ``∂²ℓ/∂m∂y``, elementwise, written against the
+        array API standard so that they run wherever the data live.
+    mean
+        The prediction ``E[y | m]``, elementwise.
+    problem_with
+        Given the labels, one clause saying why they cannot belong to this family, or ``None``.
+    probe
+        Margins and labels at which the derivatives are checked on registration.
+    curvature_slope, curvature_label_slope, label_curvature
+        ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
+        :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
+    self_concordance
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), where there is one:
+        risks of all records are then certified at the price of a few products, without refits.
+    """
+
+    name: str
+    loss: Elementwise
+    slope: Elementwise
+    curvature: Elementwise
+    label_slope: Elementwise
+    mean: Callable[[Array], Array]
+    problem_with: Callable[[Array], str | None] = lambda y: None
+    probe: tuple[tuple[float, ...], tuple[float, ...]] = (
+        (-2.0, -0.3, 0.4, 1.7),
+        (0.0, 1.0, 0.3, 2.0),
+    )
+    curvature_slope: Elementwise | None = None
+    curvature_label_slope: Elementwise | None = None
+    label_curvature: Elementwise | None = None
+    self_concordance: float | None = None
+
+    def check_labels(self, labels: Array, model: str | None = None) -> None:
+        """Raise unless labels can belong to this family; the sentence names the model, if given."""
+        problem = self.problem_with(labels)
+        if problem is not None:
+            whom = f"the {self.name} family" if model is None else model
+            raise InputError(f"y does not suit {whom}: {problem}.")
+
+
+def _zero(m: Array, y: Array) -> Array:
+    return array_namespace(m).zeros_like(m)
+
+
+def _sigmoid(m: Array) -> Array:
+    xp = array_namespace(m)
+    # exp is only ever taken of a non-positive number, so it cannot overflow.
+    small = xp.exp(-xp.abs(m))
+    return xp.where(m >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
+
+
+def _softplus(m: Array) -> Array:
+    xp = array_namespace(m)
+    return xp.where(m > 0, m, xp.zeros_like(m)) + xp.log1p(xp.exp(-xp.abs(m)))
+
+
+def _bernoulli_curvature(m: Array, y: Array) -> Array:
+    xp = array_namespace(m)
+    small = xp.exp(-xp.abs(m))
+    return small / (1.0 + small) ** 2
+
+
+def _outside_unit_interval(y: Array) -> str | None:
+    xp = array_namespace(y)
+    if bool(xp.any((y < 0) | (y > 1))):
+        return "a logistic label must lie between 0 and 1"
+    return None
+
+
+def _negative_counts(y: Array) -> str | None:
+    xp = array_namespace(y)
+    if bool(xp.any(y < 0)):
+        return f"{int(xp.sum(xp.astype(y < 0, xp.int64)))} of the counts are negative"
+    return None
+
+
+gaussian = Family(
+    name="gaussian",
+    loss=lambda m, y: 0.5 * (m - y) ** 2,
+    slope=lambda m, y: m - y,
+    curvature=lambda m, y: array_namespace(m).ones_like(m),
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=lambda m: m,
+    curvature_slope=_zero,
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+    self_concordance=0.0,
+)
+
+bernoulli = Family(
+    name="bernoulli",
+    # log(1 + eᵐ) − y m, then s(m) − y, in forms that keep their digits where a fit is good.
+    loss=lambda m, y: (1 - y) * _softplus(m) + y * _softplus(-m),
+    slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
+    curvature=_bernoulli_curvature,
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=_sigmoid,
+    problem_with=_outside_unit_interval,
+    probe=((-2.0, -0.3, 0.4, 1.7), (0.0, 1.0, 0.3, 1.0)),
+    # a (1 − 2s)
+    curvature_slope=lambda m, y: -_bernoulli_curvature(m, y) * array_namespace(m).tanh(m / 2),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+    self_concordance=1.0,
+)
+
+poisson = Family(
+    name="poisson",
+    loss=lambda m, y: array_namespace(m).exp(m) - y * m,
+    slope=lambda m, y: array_namespace(m).exp(m) - y,
+    curvature=lambda m, y: array_namespace(m).exp(m),
+    label_slope=lambda m, y: -array_namespace(m).ones_like(m),
+    mean=lambda m: array_namespace(m).exp(m),
+    problem_with=_negative_counts,
+    curvature_slope=lambda m, y: array_namespace(m).exp(m),
+    curvature_label_slope=_zero,
+    label_curvature=_zero,
+    self_concordance=1.0,
+)
+
+_registry = {family.name: family for family in (gaussian, bernoulli, poisson)}
+
+
+def get_family(name: str | Family) -> Family:
+    """Return the family of that name (a :class:`Family` is returned as it is)."""
+    if isinstance(name, Family):
+        return name
+    if name not in _registry:
+        raise InputError(
+            f"There is no family {name!r}{nearest(name, _registry)}; "
+            f"known families: {', '.join(sorted(_registry))}."
+        )
+    return _registry[name]
+
+
+def register_family(family: Family) -> Family:
+    """Make a family known by its name, after checking its derivatives.
+
+    ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
+    compared at ``family.probe`` with automatic differentiation of ``loss`` (by torch where it is
+    installed, else by extrapolated central differences), and the curvature must not be negative:
+    the loss is to be convex.
+
+    Examples
+    --------
+    >>> from seepage.glm.losses import Family, register_family
+    >>> from array_api_compat import array_namespace
+    >>> def sqrt1(m, y):
+    ...     return array_namespace(m).sqrt(1 + (m - y) ** 2)
+    >>> _ = register_family(Family(
+    ...     "pseudo-huber",
+    ...     loss=lambda m, y: sqrt1(m, y) - 1,
+    ...     slope=lambda m, y: (m - y) / sqrt1(m, y),
+    ...     curvature=lambda m, y: sqrt1(m, y) ** -3,
+    ...     label_slope=lambda m, y: -(sqrt1(m, y) ** -3),
+    ...     mean=lambda m: m,
+    ... ))
+    """
+    check_derivatives(family)
+    _registry[family.name] = family
+    return family
+
+
+def check_derivatives(family: Family) -> None:
+    """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
+
+    So must be the third derivatives, as far as they are stated. All are compared at every pair of a
+    probe margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
+    torch is installed, else with extrapolated central differences of the next lower derivative to
+    1e-6. The curvature must not be negative.
+    """
+    margins, labels = probe_points(family)
+    if find_spec("torch") is not None:
+        truths, tolerance = _by_torch(family, margins, labels), 1e-9
+    else:
+        truths, tolerance = _by_differences(family, margins, labels), 1e-6
+    for name, truth in truths.items():
+        if getattr(family, name) is None:
+            continue
+        stated = _stated(family, name, margins, labels)
+        error = np.abs(stated - truth)
+        allowed = tolerance * np.maximum(1.0, np.abs(truth))
+        if not np.all(error <= allowed):  # written so that NaN fails
+            worst = int(np.argmax(np.where(np.isnan(error), np.inf, error / allowed)))
+            raise InputError(
+                f"{name} of family {family.name!r} is not {_MEANING[name]}: at m = "
+                f"{margins[worst]:g}, y = {labels[worst]:g} it is {stated[worst]:.6g} but the loss "
+                f"gives {truth[worst]:.6g} (off by {error[worst]:.2g})."
+            )
+    curvature = _stated(family, "curvature", margins, labels)
+    if np.any(curvature < 0):
+        worst = int(np.argmin(curvature))
+        raise InputError(
+            f"The curvature of family {family.name!r} is negative ({curvature[worst]:.6g} at m = "
+            f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and has no "
+            "unique minimiser."
+        )
+
+
+def probe_points(family: Family) -> tuple[np.ndarray, np.ndarray]:
+    """Return every pair of a probe margin and a probe label as two float64 vectors."""
+    margins, labels = np.meshgrid(*(np.asarray(side, dtype=float) for side in family.probe))
+    return margins.ravel(), labels.ravel()
+
+
+def _stated(family: Family, name: str, margins: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    values = np.asarray(getattr(family, name)(margins, labels), dtype=float)
+    return np.broadcast_to(values, margins.shape)
+
+
+def _by_torch(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths:
+    import torch
+
+    m = torch.tensor(margins, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor(labels, dtype=torch.float64, requires_grad=True)
+    loss = torch.sum(family.loss(m, y))
+    (slope,) = torch.autograd.grad(loss, m, create_graph=True)
+
+    def by_both(values: torch.Tensor) -> list[torch.Tensor]:
+        # Linear in a variable, it leaves no graph to differentiate again: the derivative is zero.
+        if not values.requires_grad:
+            return [torch.zeros_like(m), torch.zeros_like(m)]
+        found = torch.autograd.grad(torch.sum(values), (m, y), create_graph=True, allow_unused=True)
+        return [torch.zeros_like(m) if g is None else g for g in found]
+
+    curvature, mixed = by_both(slope)
+    curvature_slope, curvature_label_slope = by_both(curvature)
+    truths = {
+        "slope": slope,
+        "curvature": curvature,
+        "label_slope": mixed,
+        "curvature_slope": curvature_slope,
+        "curvature_label_slope": curvature_label_slope,
+        "label_curvature": by_both(mixed)[1],
+    }
+    return {name: truth.detach().numpy() for name, truth in truths.items()}
+
+
+def _by_differences(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths:
+    def by_margin(name: str) -> np.ndarray:
+        return _central(lambda h: _stated(family, name, margins + h, labels))
+
+    def by_label(name: str) -> np.ndarray:
+        return _central(lambda h: _stated(family, name, margins, labels + h))
+
+    return {
+        "slope": by_margin("loss"),
+        "curvature": by_margin("slope"),
+        "label_slope": by_label("slope"),
+        "curvature_slope": by_margin("curvature"),
+        "curvature_label_slope": by_label("curvature"),
+        "label_curvature": by_label("label_slope"),
+    }
+
+
+def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.ndarray:
+    """Return the derivative at 0: central differences, extrapolated thrice (Richardson).
+
+    Halving the step and cancelling the terms of order h², h⁴ and h⁶ leaves h⁸.
+    """
+    table = [(along(h) - along(-h)) / (2 * h) for h in (step, step / 2, step / 4, step / 8)]
+    for order in (4.0, 16.0, 64.0):
+        table = [(order * fine - coarse) / (order - 1) for coarse, fine in pairwise(table)]
+    (best,) = table
+    return np.asarray(best)
+
+
+# Several outputs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """``ℓ(m, y) = log Σ_k exp(m_k) − Σ_k y_k m_k``, margins m = Wᵀx, label y on the simplex.
+
+    With ``π = softmax(m)``: the slope is ``π − y``, the curvature ``diag π − ππᵀ``, and the mixed
+    derivative by margins and label ``−I``. The label is a point of the simplex (one-hot, or soft),
+    which has K − 1 directions to move in, so its slope is taken along an orthonormal basis of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.glm.losses import Categorical
+    >>> Categorical(3).slope(np.zeros((1, 3)), np.asarray([[0.0, 0.0, 1.0]])).round(2)
+    array([[ 0.33,  0.33, -0.67]])
+    """
+
+    outputs: int  # the number of classes K, at least 2
+    name: str = "categorical"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 2:
+            raise InputError(f"A categorical label needs at least 2 classes, not {self.outputs}.")
+
+    def loss(self, M: Array, Y: Array) -> Array:
+        """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every record, (n,)."""
+        xp = array_namespace(M)
+        # Beside the label's own margin, and the largest apart: it keeps its digits where a fit is
+        # good.
+        beside = M - xp.sum(Y * M, axis=1)[:, None]
+        top = xp.max(beside, axis=1, keepdims=True)
+        classes = xp.arange(M.shape[1], device=device(M))
+        first = xp.argmax(beside, axis=1)[:, None] == classes[None, :]
+        powers = xp.where(first, xp.zeros_like(beside), xp.exp(beside - top))
+        return top[:, 0] + xp.log1p(xp.sum(powers, axis=1))
+
+    def mean(self, M: Array) -> Array:
+        """Return the probabilities ``π = softmax(m)`` of every record, (n, K)."""
+        xp = array_namespace(M)
+        powers = xp.exp(M - xp.max(M, axis=1, keepdims=True))
+        return powers / xp.sum(powers, axis=1, keepdims=True)
+
+    def slope(self, M: Array, Y: Array) -> Array:
+        """Return ``∂ℓ/∂m = π − y`` of every record, (n, K)."""
+        P = self.mean(M)
+        # π (1 − y) − y (1 − π): it keeps its digits where a record is fitted well.
+        return P * (1 - Y) - Y * _others(P)
+
+    def curvature(self, M: Array, Y: Array) -> Array:
+        """Return ``∂²ℓ/∂m² = diag π − ππᵀ`` of every record, (n, K, K)."""
+        P = self.mean(M)
+        A = -P[:, :, None] * P[:, None, :]
+        on_diagonal = P * _others(P)
+        for k in range(self.outputs):
+            A[:, k, k] = on_diagonal[:, k]
+        return A
+
+    def label_slope(self, M: Array, Y: Array) -> Array:
+        """Return ``∂²ℓ/∂m∂y`` along the simplex, ``−T``, of every record, (n, K, K−1)."""
+        xp = array_namespace(M)
+        T = xp.asarray(simplex_basis(self.outputs), dtype=M.dtype, device=device(M))
+        return xp.broadcast_to(-T, (M.shape[0], self.outputs, self.outputs - 1))
+
+
+def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> np.ndarray:
+    """Return the position of every label among the sorted classes, (m,).
+
+    ``start`` is the row of the first label in the whole table.
+    """
+    if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
+        positions = np.searchsorted(classes, labels)
+        positions = np.minimum(positions, classes.shape[0] - 1)
+        unknown = classes[positions] != labels
+    else:
+        places = {label: position for position, label in enumerate(classes.tolist())}
+        positions = np.asarray([places.get(label, -1) for label in labels.tolist()])
+        unknown = positions < 0
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise InputError(
+            f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
+            "none of the classes the model was fitted on: "
+            f"{', '.join(map(repr, classes.tolist()[:10]))}."
+        )
+    return positions
+
+
+def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
+    """Return positions among classes as labels of a family: numbers, or one-hot, (m, K)."""
+    if isinstance(family, Categorical):
+        return np.asarray(np.eye(family.outputs)[positions])
+    return positions.astype(float)
+
+
+def _others(P: Array) -> Array:
+    """Return ``1 − π_k`` as the sum of the other probabilities: nothing cancels near one."""
+    xp = array_namespace(P)
+    K = P.shape[1]
+    return P @ (1 - xp.eye(K, dtype=P.dtype, device=device(P)))

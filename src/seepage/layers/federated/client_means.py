@@ -1,0 +1,81 @@
+"""What each client has sent over the rounds so far, less what all clients sent: its own part.
+
+From every update the mean over its round is taken away, which is the way that training goes for
+everyone, and every round is brought to one scale, so that late and small updates count like early
+and large ones. Then a client's updates are averaged over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.layers.federated.gradients import LayerGradients
+
+
+@dataclass(frozen=True)
+class ClientRounds:
+    """Which client sent each update, and when.
+
+    Parameters
+    ----------
+    clients, rounds
+        The clients and the rounds there are, in order. Where a recording knows no rounds, all of it
+        is one.
+    client, round
+        For every update the place of its client and of its round in these, ``(n,)``.
+    """
+
+    clients: tuple[object, ...]
+    rounds: tuple[int, ...]
+    client: np.ndarray
+    round: np.ndarray
+
+    @staticmethod
+    def of(gradients: LayerGradients) -> ClientRounds:
+        """Return those of a recording, which must know its clients.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from seepage.layers import LayerGradients
+        >>> from seepage.layers.federated.client_means import ClientRounds
+        >>> seen = LayerGradients(
+        ...     {"fc": np.ones((4, 2))}, {"fc": 2}, np.ones((4, 1)), {"fc": np.ones(2)},
+        ...     nodes=np.array([7, 9, 7, 9]), rounds=np.array([1, 1, 2, 2]),
+        ... )
+        >>> ClientRounds.of(seen).clients
+        (7, 9)
+        """
+        if gradients.nodes is None:
+            raise InputError(
+                "The recording does not know which client sent what: record with nodes=, or with "
+                "Flower's recorder."
+            )
+        clients, client = np.unique(gradients.nodes, return_inverse=True)
+        if len(clients) < 2:
+            raise InputError("All updates come from one client: there is nobody to compare with.")
+        if gradients.rounds is None:
+            return ClientRounds(tuple(clients.tolist()), (1,), client, np.zeros_like(client))
+        rounds, number = np.unique(gradients.rounds, return_inverse=True)
+        return ClientRounds(tuple(clients.tolist()), tuple(int(r) for r in rounds), client, number)
+
+    def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield after every round each client's own part, ``(clients, width)``, and who has one.
+
+        A round with a single update says nothing about what is its client's own.
+        """
+        total = np.zeros((len(self.clients), block.shape[1]))
+        count = np.zeros(len(self.clients))
+        for k in range(len(self.rounds)):
+            rows = np.flatnonzero(self.round == k)
+            if len(rows) > 1:
+                own = np.asarray(block[rows], dtype=float)
+                own -= own.mean(axis=0)
+                scale = float(np.sqrt(np.mean(own**2)))
+                np.add.at(total, self.client[rows], own / scale if scale > 0 else own)
+                np.add.at(count, self.client[rows], 1)
+            yield total / np.maximum(count, 1)[:, None], count > 0

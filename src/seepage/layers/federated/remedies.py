@@ -1,0 +1,179 @@
+"""What a client may do about some layers of its update: noise, freezing, sending rarely, low rank.
+
+Each remedy changes the network that is trained, or what leaves of it; what that is worth, and what
+it costs, a simulated run tells (:func:`seepage.attacks.compare_remedies`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.layers.layer_parameters import layer_parameters
+from seepage.support.number_check import check_positive
+
+
+@dataclass(frozen=True)
+class UpdateRemedy:
+    """One thing done about some layers; make it with one of the four methods that name a kind.
+
+    Parameters
+    ----------
+    kind
+        ``"noise"``, ``"freeze"``, ``"rarely"`` or ``"low rank"``.
+    layers
+        Names of modules, each with everything below it.
+    amount
+        The deviation of the noise, every how many rounds the layers are sent, or the rank.
+
+    Examples
+    --------
+    >>> import torch, seepage as sp
+    >>> remedy = sp.layers.UpdateRemedy.low_rank("0", 2)
+    >>> remedy.name
+    'low rank (2) of 0'
+    >>> net = remedy.network(torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Tanh()))
+    >>> sum(p.numel() for p in net.parameters() if p.requires_grad)
+    100
+    """
+
+    kind: str
+    layers: tuple[str, ...]
+    amount: float = 0.0
+
+    @classmethod
+    def noise(cls, layers: str | Sequence[str], deviation: float) -> UpdateRemedy:
+        """Put Gaussian noise of that standard deviation on every entry of the layers' parameters.
+
+        What is sent besides (the running statistics of BatchNorm) carries none.
+        """
+        check_positive(deviation, "deviation")
+        return cls("noise", _names(layers), float(deviation))
+
+    @classmethod
+    def freeze(cls, layers: str | Sequence[str]) -> UpdateRemedy:
+        """Leave the layers as they are: they are neither trained nor sent."""
+        return cls("freeze", _names(layers))
+
+    @classmethod
+    def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
+        """Send the layers in one of so many rounds; in the others their change is thrown away."""
+        return cls("rarely", _names(layers), _count("every", every, 2))
+
+    @classmethod
+    def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
+        """Train and send a change of that rank instead (LoRA, Hu et al. 2021), and no bias."""
+        return cls("low rank", _names(layers), _count("rank", rank, 1))
+
+    @property
+    def name(self) -> str:
+        """What is done, in words."""
+        which = ", ".join(self.layers)
+        return {
+            "noise": f"noise {self.amount:.2g} on {which}",
+            "freeze": f"{which} frozen",
+            "rarely": f"{which} sent every {self.amount:g} rounds",
+            "low rank": f"low rank ({self.amount:g}) of {which}",
+        }[self.kind]
+
+    def network(self, net: nn.Module) -> nn.Module:
+        """Return a copy of the network as it is trained under this remedy."""
+        layer_parameters(net, self.layers)  # refuses names that are none
+        changed = copy.deepcopy(net)
+        for layer in self.layers:
+            if self.kind == "low rank":
+                parent, _, own = layer.rpartition(".")
+                module = LowRankChange(changed.get_submodule(layer), int(self.amount), layer)
+                setattr(changed.get_submodule(parent), own, module)
+            elif self.kind == "freeze":
+                _below(changed, layer).requires_grad_(False)
+        if not any(p.requires_grad for p in changed.parameters()):
+            raise InputError("With these layers frozen, nothing is left to train and to send.")
+        return changed
+
+    def applied(
+        self, update: Mapping[str, Tensor], turn: int, draw: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return what leaves of an update by names of parameters, in the round of that number."""
+        return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
+
+    def sends(self, name: str, turn: int) -> bool:
+        """Return whether a change of this parameter or buffer leaves in a round."""
+        held_back = self.kind == "freeze" or (self.kind == "rarely" and turn % int(self.amount))
+        return not (held_back and self._covers(name))
+
+    def _covers(self, name: str) -> bool:
+        return any(name == layer or name.startswith(f"{layer}.") for layer in self.layers)
+
+    def _leaving(self, name: str, value: Tensor, turn: int, draw: torch.Generator) -> Tensor:
+        if not self.sends(name, turn):
+            return torch.zeros_like(value)
+        if self.kind != "noise" or not self._covers(name):
+            return value
+        noise = torch.randn(value.shape, generator=draw, dtype=value.dtype).to(value.device)
+        return value + self.amount * noise
+
+
+class LowRankChange(nn.Module):  # type: ignore[misc]
+    """A linear layer or convolution that stays, plus a trained change of low rank.
+
+    Parameters
+    ----------
+    base
+        The layer, of type ``nn.Linear`` or ``nn.Conv2d``; it is frozen.
+    rank
+        Of the change, which is zero at the start.
+    name
+        What the layer is called, for the message where it is of another type.
+    """
+
+    def __init__(self, base: nn.Module, rank: int, name: str = "it") -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        options: dict[str, Any] = {"bias": False}
+        if isinstance(base, nn.Linear):
+            like = {"device": base.weight.device, "dtype": base.weight.dtype}
+            self.down: nn.Module = nn.Linear(base.in_features, rank, **options, **like)
+            self.up: nn.Module = nn.Linear(rank, base.out_features, **options, **like)
+        elif isinstance(base, nn.Conv2d) and base.groups == 1:
+            like = {"device": base.weight.device, "dtype": base.weight.dtype}
+            for shape in ("stride", "padding", "dilation", "padding_mode"):
+                options[shape] = getattr(base, shape)
+            self.down = nn.Conv2d(base.in_channels, rank, base.kernel_size, **options, **like)
+            self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False, **like)
+        else:
+            raise InputError(
+                f"A change of low rank is for nn.Linear and nn.Conv2d without groups, but {name} "
+                f"is {type(base).__name__}."
+            )
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer gives, plus the change."""
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+def _below(net: nn.Module, layer: str) -> Any:
+    """Return the module of that name, or the parameter of the network itself."""
+    own = dict(net.named_parameters(recurse=False))
+    return own[layer] if layer in own else net.get_submodule(layer)
+
+
+def _names(layers: str | Sequence[str]) -> tuple[str, ...]:
+    names = (layers,) if isinstance(layers, str) else tuple(layers)
+    if not names:
+        raise InputError("Name at least one layer that something is to be done about.")
+    return names
+
+
+def _count(name: str, value: Any, least: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+    return float(value)

@@ -1,0 +1,63 @@
+"""The names under which arrays travel, turned into those that the network has for them.
+
+Clients send a ``state_dict`` with the network's own names, or what their tools make of it: with the
+prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list (Flower's
+``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as the adapter of peft, which
+leaves the adapter's name out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+from torch import nn
+
+_WRAPPERS = ("_module.", "module.", "_orig_mod.")
+Value = TypeVar("Value")
+
+
+def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what was sent under the network's own names; what it does not know, as it came.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from seepage.layers.federated.sent_names import with_own_names
+    >>> net = nn.Linear(3, 2)
+    >>> with_own_names(net, {"_module.weight": 1, "_module.bias": 2})
+    {'weight': 1, 'bias': 2}
+    >>> with_own_names(net, {"0": 1, "1": 2})
+    {'weight': 1, 'bias': 2}
+    """
+    state = list(net.state_dict())
+    if not sent or any(name in state for name in sent):
+        return _with_adapters(net, state, sent)
+    if list(sent) == [str(k) for k in range(len(sent))]:
+        trained = [name for name, _ in net.named_parameters()]
+        for own in (state, trained):
+            if len(own) == len(sent):
+                return dict(zip(own, sent.values(), strict=True))
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in sent):
+            return with_own_names(net, {k.removeprefix(prefix): v for k, v in sent.items()})
+    return _with_adapters(net, state, sent)
+
+
+def _with_adapters(
+    net: nn.Module, state: Collection[str], sent: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Put back what peft leaves out.
+
+    That is ``default`` of ``lora_A.default.weight``, and ``modules_to_save.default`` of modules
+    that are trained as a whole.
+    """
+    own: dict[str, str] = {}
+    adapters = getattr(net, "peft_config", {})
+    for adapter in adapters if isinstance(adapters, Mapping) else ():
+        for name in state:
+            parts = name.split(".")
+            if adapter in parts:
+                left_out = (adapter, "modules_to_save")
+                own.setdefault(".".join(part for part in parts if part not in left_out), name)
+    return {name if name in state else own.get(name, name): v for name, v in sent.items()}

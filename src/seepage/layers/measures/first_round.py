@@ -1,0 +1,151 @@
+"""Since when the updates tell a property: a test after every round, for every layer.
+
+After each round every client has an average of what it has sent so far
+(:mod:`seepage.layers.federated.client_means`). How well the clients' labels follow from these is
+asked of a kernel ridge regression, as in the test over all groups
+(:mod:`seepage.layers.measures.independence_test`): the sum of squared errors when each client is
+left out. If the updates say nothing, the labels of clients may change places; the same exchanged
+labels are tried in all rounds and layers, which keeps what these have in common. Errors are
+standardised by their mean and spread over the exchanges, and P-values raised for the number of
+rounds and layers by the step-down method of Westfall and Young (1993): the chance that any layer is
+named after any round where there is nothing to find is the level, however alike rounds are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.layers.federated.client_means import ClientRounds
+from seepage.layers.federated.gradients import LayerGradients
+from seepage.layers.measures.independence_test import left_out_errors, left_out_smoother
+from seepage.layers.measures.property_batches import read_property
+from seepage.tables.source import build_frame
+
+LEVEL = 0.05
+_STAGES = 24  # rounds after which to ask
+_TIE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class RoundByRound:
+    """After every round, how sure it is that a layer tells the property.
+
+    Parameters
+    ----------
+    layers
+        Their names.
+    rounds
+        The rounds after which it was asked: all, or some of many.
+    p_values
+        ``(rounds, layers)``, raised for the number of both.
+    clients
+        How many clients had sent something by then, for each of the rounds.
+    """
+
+    layers: tuple[str, ...]
+    rounds: tuple[int, ...]
+    p_values: np.ndarray
+    clients: tuple[int, ...]
+
+    def first(self, layer: str | None = None) -> int | None:
+        """Return the first round after which a layer, or any of them, tells; none if none does."""
+        which = slice(None) if layer is None else [self.layers.index(layer)]
+        told = (self.p_values[:, which] <= LEVEL).any(axis=1)
+        return self.rounds[int(told.argmax())] if told.any() else None
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one row per round and layer."""
+        columns = {
+            "round": np.repeat(self.rounds, len(self.layers)),
+            "layer": list(self.layers) * len(self.rounds),
+            "p_value": self.p_values.ravel(),
+        }
+        return build_frame(columns, library)
+
+
+def since_when(
+    gradients: LayerGradients, property: Any, *, permutations: int = 999, seed: int = 0
+) -> RoundByRound:
+    """Return how sure it is, after every round, that each layer tells a property of the clients.
+
+    Of more than 24 rounds, as many are asked about, evenly over the run and the last of all.
+
+    Parameters
+    ----------
+    gradients
+        What was recorded, with nodes and rounds.
+    property
+        The property of every update, ``(n,)``; all updates of a client must have the same.
+    permutations
+        How often labels are exchanged.
+    seed
+        Of the exchanges.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> import seepage.layers as layers
+    >>> draw = np.random.default_rng(0)
+    >>> client, number = np.tile(np.arange(12), 4), np.repeat([1, 2, 3, 4], 12)
+    >>> late = (client % 2) * (number > 2)  # the third round is the first to tell
+    >>> seen = layers.LayerGradients.of(
+    ...     {"fc1": draw.standard_normal((48, 5)) + 9 * late[:, None], "fc2": np.ones((48, 2))}
+    ... )
+    >>> seen = replace(seen, nodes=client, rounds=number)
+    >>> found = layers.since_when(seen, client % 2)
+    >>> found.first("fc1"), found.first("fc2")
+    (3, None)
+    """
+    if permutations < 1:
+        raise InputError("permutations must be at least 1.")
+    who = ClientRounds.of(gradients)
+    _, labels = read_property(property, len(gradients), "updates")
+    own = np.zeros(len(who.clients), dtype=int)
+    own[who.client] = labels
+    if (own[who.client] != labels).any():
+        raise InputError(
+            "Some client has several values of the property, so that it is not the client's: a "
+            "first round can be named for properties of clients only."
+        )
+    draw = np.random.default_rng((seed, 4))
+    tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
+    last = len(who.rounds) - 1
+    stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, _STAGES))})
+    found = np.zeros((len(stages), len(gradients.layers), len(tried)))
+    clients = [0] * len(stages)
+    for place, layer in enumerate(gradients.layers):
+        for k, (means, known) in enumerate(who.means(gradients[layer])):
+            if k in stages:
+                clients[stages.index(k)] = int(known.sum())
+                found[stages.index(k), place] = _standing(means[known], tried[:, known])
+    p_values = _stepped_down(found.reshape(-1, len(tried))).reshape(found.shape[:2])
+    rounds = tuple(who.rounds[k] for k in stages)
+    return RoundByRound(gradients.layers, rounds, p_values, tuple(clients))
+
+
+def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for every arrangement of labels how far its error is below their mean, in spreads."""
+    if len(means) < 3:
+        return np.zeros(len(labels))
+    smoother = left_out_smoother(means, np.arange(len(means)))
+    if smoother is None:
+        return np.zeros(len(labels))
+    errors = left_out_errors(smoother, labels)
+    spread = float(errors.std())
+    below = errors.mean() - errors
+    return np.asarray(below / spread if spread > _TIE else np.zeros(len(labels)))
+
+
+def _stepped_down(standings: np.ndarray) -> np.ndarray:
+    """Return the raised P-values of several tests from ``(tests, 1 + arrangements)``, own first."""
+    order = np.argsort(-standings[:, 0], kind="stable")
+    highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
+    as_high = highest >= standings[order][:, :1] - _TIE
+    p_values = np.empty(len(standings))
+    p_values[order] = np.maximum.accumulate(as_high.mean(axis=1))
+    return p_values

@@ -1,0 +1,142 @@
+"""Whose updates stand out: how far each client's lie from those of the others, layer by layer.
+
+Let ``z_c`` be what client c has sent on average, less what all sent
+(:mod:`seepage.layers.federated.client_means`), and ``m`` the median over the clients, number by
+number. The distance is the root mean square over the numbers j of ::
+
+    |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
+
+so that no client is measured by a scale that it has stretched itself. The logarithms of these
+distances are compared with those of the nearer three quarters of the clients: their mean and
+spread, which a quarter of outliers cannot move. The P-value is how often the largest of so many
+normal numbers, treated alike, reaches as far; times the number of layers, for which it is raised.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.layers.federated.client_means import ClientRounds
+from seepage.layers.federated.gradients import LayerGradients
+from seepage.layers.measures.first_round import LEVEL
+from seepage.tables.source import build_frame
+
+_NEARER = 0.75
+_SAMPLES = 20_000
+_AT_ONCE = 1 << 22
+_STILL = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class StandingOut:
+    """How far each client's updates lie from those of the others.
+
+    Parameters
+    ----------
+    clients
+        Their nodes.
+    updates
+        How many updates each has sent.
+    layer
+        For every client the layer in which it stands out most.
+    times
+        There, its distance as a multiple of the median client's.
+    p_value
+        Of its standing out in any layer, raised for the number of clients and layers; nan where
+        there are fewer than four clients.
+    """
+
+    clients: tuple[object, ...]
+    updates: np.ndarray
+    layer: tuple[str, ...]
+    times: np.ndarray
+    p_value: np.ndarray
+
+    def named(self) -> list[object]:
+        """Return the clients who stand out beyond doubt, the furthest first."""
+        order = np.lexsort((-self.times, self.p_value))
+        return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one row per client."""
+        columns = {
+            "client": [str(client) for client in self.clients],
+            "updates": self.updates,
+            "layer": list(self.layer),
+            "times_the_median": self.times,
+            "p_value": self.p_value,
+        }
+        return build_frame(columns, library)
+
+
+def standing_out(gradients: LayerGradients) -> StandingOut:
+    """Return how far each client's updates lie from the others', and how unusual that is.
+
+    The P-value takes the logarithms of the distances for normal: it is no exact test. A client may
+    stand out by anything that it alone has: its records, their number, its hardware, or malice.
+
+    Parameters
+    ----------
+    gradients
+        What was recorded, with nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> import seepage.layers as layers
+    >>> draw = np.random.default_rng(0)
+    >>> client = np.tile(np.arange(10), 5)
+    >>> moved = draw.standard_normal((50, 6)) + 9 * (client == 3)[:, None]
+    >>> seen = layers.LayerGradients.of({"fc1": moved, "fc2": draw.standard_normal((50, 6))})
+    >>> layers.standing_out(replace(seen, nodes=client)).named()
+    [3]
+    """
+    who = ClientRounds.of(gradients)
+    count = len(who.clients)
+    logs = np.zeros((len(gradients.layers), count))
+    for k, layer in enumerate(gradients.layers):
+        *_, (means, _) = who.means(gradients[layer])
+        logs[k] = _log_distances(means)
+    p_values = np.full((len(logs), count), np.nan)
+    if count > 3:
+        drawn = np.random.default_rng(0).standard_normal(
+            (min(_SAMPLES, max(1000, _AT_ONCE // count)), count)
+        )
+        furthest = np.sort(_standing(drawn).max(axis=1))
+        beyond = len(furthest) - np.searchsorted(furthest, _standing(logs))
+        p_values = np.minimum(1.0, (1 + beyond) / (1 + len(furthest)) * len(logs))
+    rank = p_values if count > 3 else -logs
+    most = np.lexsort((-_standing(logs), rank), axis=0)[0]
+    places = np.arange(count)
+    ratios = np.exp(logs - np.median(logs, axis=1, keepdims=True))
+    return StandingOut(
+        who.clients,
+        np.bincount(who.client),
+        tuple(gradients.layers[k] for k in most),
+        ratios[most, places],
+        p_values[most, places],
+    )
+
+
+def _log_distances(means: np.ndarray) -> np.ndarray:
+    apart = np.abs(means - np.median(means, axis=0))
+    others = (apart.sum(axis=0) - apart) / (len(means) - 1)
+    moving = (others > _STILL).all(axis=0)  # what only one client has moved has no scale
+    if not moving.any():
+        return np.zeros(len(means))
+    squares = np.mean((apart[:, moving] / others[:, moving]) ** 2, axis=1)
+    return np.asarray(np.log(np.maximum(squares, _STILL)) / 2)
+
+
+def _standing(logs: np.ndarray) -> np.ndarray:
+    """Return how far each number lies above the mean of the nearer ones, in their spreads."""
+    kept = math.ceil(_NEARER * logs.shape[1])
+    nearer = np.sort(logs, axis=1)[:, :kept]
+    spread = nearer.std(axis=1, keepdims=True)
+    above = logs - nearer.mean(axis=1, keepdims=True)
+    return np.asarray(np.where(spread > _STILL, above / np.maximum(spread, _STILL), 0.0))

@@ -1,0 +1,236 @@
+"""The audit of recorded rounds: which layer tells a property, since when, and who stands out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.layers.federated.client_means import ClientRounds
+from seepage.layers.federated.gradients import LayerGradients, load_gradients
+from seepage.layers.layer_audit import LayerAudit, audit_updates
+from seepage.layers.measures.first_round import RoundByRound, since_when
+from seepage.layers.measures.per_layer import NOTICE
+from seepage.layers.measures.property_batches import read_property
+from seepage.layers.measures.standing_out import StandingOut, standing_out
+from seepage.tables.names import listed
+
+_SHOWN = 8  # clients that are printed
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RecordingAudit:
+    """What a recording of federated rounds gives away about a property of the clients.
+
+    Parameters
+    ----------
+    layers
+        What each layer tells and what remedies leave of it, over all rounds.
+    over_rounds
+        Since when it does; none where the property is not one of clients, or rounds are not known.
+    clients
+        Whose updates stand out.
+    shares
+        By value of the property, how many clients have it (or updates, where clients have several).
+    updates
+        How many were recorded.
+    rounds
+        The first and the last round, where they are known.
+    metrics
+        What clients sent besides the network's state.
+    notes
+        What must be known to read the answers right.
+    """
+
+    layers: LayerAudit
+    over_rounds: RoundByRound | None
+    clients: StandingOut
+    shares: Mapping[str, int]
+    updates: int
+    rounds: tuple[int, int] | None
+    metrics: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def telling(self) -> tuple[str, ...]:
+        """Return the layers that tell the property beyond doubt, those that tell most first.
+
+        Those that tell it after some round: where there is nothing to find, the chance that any is
+        named is 5 %. Where that was not asked, those which the audit of the layers names.
+        """
+        if self.over_rounds is None:
+            return self.layers.protect
+        sure = [k for k in self.over_rounds.layers if self.over_rounds.first(k) is not None]
+        return tuple(sorted(sure, key=lambda k: -self.layers.v_information[k]))
+
+    def least_p_value(self) -> float:
+        """Return the smallest P-value that exchanging the clients' labels can lead to.
+
+        Ten clients, five of them with the property, can be labelled in 252 ways, of which each is
+        as good as its opposite: 2/252. One client alone among ten leads to no less than 1/10.
+        """
+        counts = list(self.shares.values())
+        ways = math.factorial(sum(counts)) // math.prod(math.factorial(n) for n in counts)
+        opposite = len(counts) == 2 and counts[0] == counts[1]
+        return (2 if opposite else 1) / ways
+
+    def __str__(self) -> str:
+        who = self.clients
+        order = np.lexsort((-who.times, who.p_value))[:_SHOWN]
+        width = max(len("client"), *(len(str(who.clients[k])) for k in order))
+        lines = [self._opening(), "", *str(self.layers).removesuffix(NOTICE).rstrip().split("\n")]
+        lines += ["", "Whose updates stand out (times as far as the median client's):"]
+        lines += [
+            f"  {who.clients[k]!s:<{width}}  {who.times[k]:6.2f} at {who.layer[k]}, "
+            f"P = {who.p_value[k]:.3f}"
+            for k in order
+        ]
+        return "\n".join([*lines, "", *self.notes, NOTICE])
+
+    def _opening(self) -> str:
+        told = self.telling()
+        if not told:
+            return "No layer tells the property beyond doubt."
+        since = self.over_rounds.first() if self.over_rounds is not None else None
+        when = "" if since is None else f", the first since round {since}"
+        return f"The property is told by {listed(told)}{when}."
+
+    def __repr__(self) -> str:
+        return (
+            f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
+            f"{len(self.telling())} layers tell, {len(self.clients.named())} clients stand out>"
+        )
+
+
+def audit_recording(
+    recording: LayerGradients | str | os.PathLike[str],
+    property: Any,
+    *,
+    family: Any = "random_forest",
+    noise: float = 1.0,
+    folds: int = 5,
+    unit: str = "bits",
+    permutations: int = 999,
+    seed: int = 0,
+) -> RecordingAudit:
+    """Audit recorded rounds: which layer tells a property, since when, and who stands out.
+
+    Parameters
+    ----------
+    recording
+        What was recorded with its nodes, or the file of it.
+    property
+        A mapping from clients (nodes) to values, or from pairs of client and round; or one value
+        for every update, ``(n,)``. Nodes may be given as numbers or as text.
+    family, noise, folds, unit
+        As for :func:`audit_updates`; folds are fewer where a value of the property is rare.
+    permutations
+        Of the tests over rounds.
+    seed
+        Of all draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> import seepage.layers as layers
+    >>> draw = np.random.default_rng(0)
+    >>> client, number = np.tile(np.arange(12), 4), np.repeat([1, 2, 3, 4], 12)
+    >>> late = (client % 2) * (number > 2)
+    >>> seen = layers.LayerGradients.of(
+    ...     {"fc1": draw.standard_normal((48, 5)) + 9 * late[:, None], "fc2": np.ones((48, 2))}
+    ... )
+    >>> seen = replace(seen, nodes=client, rounds=number)
+    >>> glasses = {node: node % 2 == 1 for node in range(12)}
+    >>> found = layers.audit_recording(seen, glasses, family="logistic")
+    >>> found.telling(), found.over_rounds.first("fc1")
+    (('fc1',), 3)
+    """
+    seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
+    who = ClientRounds.of(seen)
+    values = property_of_updates(property, seen)
+    levels, labels = read_property(values, len(seen), "updates")
+    of_client = np.zeros((len(who.clients), len(levels)), dtype=int)
+    np.add.at(of_client, (who.client, labels), 1)
+    whole = bool(((of_client > 0).sum(axis=1) == 1).all())
+    counts = (of_client > 0).sum(axis=0) if whole else of_client.sum(axis=0)
+    if len(levels) < 2:
+        raise InputError("All clients have the same property: there is nothing to tell apart.")
+    if whole and 2 * len(levels) > len(who.clients):
+        raise InputError(
+            f"The property takes {len(levels)} values among {len(who.clients)} clients; put them "
+            "into classes first, such as below and above the median."
+        )
+    # Updates of a client that is alone with its value cannot be held out by clients.
+    alone = whole and int(counts.min()) < 2
+    found = audit_updates(
+        seen,
+        values,
+        groups=False if alone else None,
+        family=family,
+        noise=noise,
+        folds=max(2, min(folds, len(who.clients), int(of_client.sum(axis=0).min()))),
+        unit=unit,
+        seed=seed,
+    )
+    sent = seen.with_metrics()
+    over_rounds = None
+    notes = list(found.v_information.notes)
+    if alone:
+        notes.append(
+            "A value of the property belongs to a single client: the information in the layers is "
+            "about telling that client from the others, by this property or by anything else."
+        )
+    if not whole:
+        notes.append(
+            "Clients have several values of the property, so that since when it shows cannot be "
+            "asked by exchanging clients."
+        )
+    elif seen.rounds is None:
+        notes.append("The recording does not know its rounds, so nothing is said about when.")
+    if whole and seen.rounds is not None:
+        over_rounds = since_when(sent, values, permutations=permutations, seed=seed)
+    return RecordingAudit(
+        found,
+        over_rounds,
+        standing_out(sent),
+        {str(level): int(n) for level, n in zip(levels, counts, strict=True)},
+        len(seen),
+        None if seen.rounds is None else (who.rounds[0], who.rounds[-1]),
+        tuple(seen.metrics),
+        tuple(notes),
+    )
+
+
+def property_of_updates(property: Any, recording: LayerGradients) -> Any:
+    """Return the property of every update from that of its client, or of client and round."""
+    if not isinstance(property, Mapping):
+        return property
+    known = {_key(key): value for key, value in property.items()}
+    nodes = [str(node) for node in _listed(recording.nodes)]
+    pairs = any(isinstance(key, tuple) for key in known)
+    if pairs and recording.rounds is None:
+        raise InputError("The recording does not know its rounds: give the property by client.")
+    rounds = [str(number) for number in _listed(recording.rounds)] if pairs else []
+    wanted: list[Any] = list(zip(nodes, rounds, strict=True)) if pairs else list(nodes)
+    missing = list(dict.fromkeys(key for key in wanted if key not in known))
+    if missing:
+        what = "updates (client and round)" if pairs else "clients"
+        total = len(set(wanted))
+        raise InputError(
+            f"The property is not given for {len(missing)} of the {total} {what} in the recording: "
+            f"{listed([' '.join(k) if pairs else k for k in missing])}."
+        )
+    return np.array([known[key] for key in wanted])
+
+
+def _key(key: Any) -> Any:
+    return tuple(str(part) for part in key) if isinstance(key, tuple) else str(key)
+
+
+def _listed(values: np.ndarray | None) -> list[Any]:
+    return [] if values is None else list(values.tolist())

@@ -1,0 +1,386 @@
+"""What was measured of one run: sums for every record of the data, and the ledger of its steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.accounting.reading import RunReader
+from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
+from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.accounting.survey import Survey
+from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
+from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
+from seepage.nn.sampling.amplification import FailureBudget
+from seepage.nn.sampling.samplers import POISSON
+
+VERSION = 4
+
+_OWN_BATCHES = (
+    "It is of the batches that this one run drew, and its interval is about the probes alone: what "
+    "other batches would have given away is told by survey_every=…, what other runs by merge_runs."
+)
+_REDRAWN = (
+    "It is the mean over batches drawn anew along the iterates of this one run, with an interval "
+    "for that. How far the iterates of another run lead elsewhere, one run cannot know: merge_runs "
+    "of several tells."
+)
+
+
+@dataclass
+class TraceSums:
+    """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
+
+    total: Tensor  # ``Σ t``
+    within: Tensor  # ``Σ`` of the variance of ``t`` as seen between the probes of the step
+    squares: Tensor  # ``Σ t²``
+
+    @classmethod
+    def zeros(cls, n: int) -> TraceSums:
+        """Return the sums before the first step."""
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
+
+    def add(self, index: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Add a step for the records of a batch."""
+        self.total.index_add_(0, index, mean)
+        self.within.index_add_(0, index, variance)
+        self.squares.index_add_(0, index, mean**2)
+
+
+class InformationSums:
+    """What a run has given away about each of ``n`` records so far.
+
+    For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
+    ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
+    bound on) ``Tr I``, and ``plain`` the same with κ = 1.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.uses = torch.zeros(n, dtype=torch.int64)
+        self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
+
+    def add(self, index: Tensor, traces: Tensor, factors: Tensor, noise: float) -> None:
+        """Add a step for the records of a batch, none of them twice.
+
+        ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
+        each record, and ``noise`` the standard deviation of the noise on the sum.
+        """
+        traces = traces.to(torch.float64) / noise**2
+        probes = traces.shape[1]
+        mean = traces.mean(1)
+        variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
+        self.uses.index_add_(0, index, torch.ones_like(index))
+        self.amplified.add(index, factors * mean, factors**2 * variance)
+        self.plain.add(index, mean, variance)
+
+    def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
+        """Return the totals and their variances.
+
+        With several probes a step, the variance is what they vary between themselves. With a single
+        one it is what the record's steps vary: that also counts what truly changed between them, so
+        it errs on the large side; it is nan for a record seen once.
+        """
+        sums = self.amplified if amplified else self.plain
+        if probes > 1:
+            return sums.total, sums.within
+        count = self.uses.double()
+        between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
+        scaled = between * count / (count - 1).clamp(min=1.0)
+        return sums.total, torch.where(count == 1, float("nan"), scaled)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the sums by name."""
+        return {
+            "uses": self.uses,
+            "total": self.amplified.total,
+            "within": self.amplified.within,
+            "squares": self.amplified.squares,
+            "plain_total": self.plain.total,
+            "plain_within": self.plain.within,
+            "plain_squares": self.plain.squares,
+        }
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put other sums, named as by :meth:`tensors`, in place of these."""
+        self.uses = tensors["uses"]
+        self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
+        self.plain = TraceSums(
+            *(tensors[name] for name in ("plain_total", "plain_within", "plain_squares"))
+        )
+
+
+Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
+
+
+class MeasuredRun(RunReader):
+    """What is known of a run without its network: it can be read, stored, and joined with others.
+
+    Parameters
+    ----------
+    n
+        How many records the data set has.
+    probes
+        How many estimates of the trace each step gave.
+    about
+        The unknowns, in words.
+    individual
+        Whether the differential privacy of every record by itself is kept.
+    sketch
+        Sketches of the information about some records, or ``None``.
+    survey
+        Passes over all records, or ``None``.
+    measurement
+        What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` where
+        a state is to be loaded that tells it.
+    """
+
+    n: int
+    ledger: Ledger
+    unknowns: int
+    about: str
+    step_size: float
+
+    def __init__(
+        self,
+        n: int,
+        probes: int,
+        about: str,
+        *,
+        individual: bool,
+        sketch: SpectrumSketch | None,
+        survey: Survey | None = None,
+        measurement: Measurement | None = None,
+    ) -> None:
+        self.n = n
+        self.probes = probes
+        self.about = about
+        self.measurement = None if measurement is None else dict(measurement)
+        self.unknowns = 0
+        self.step_size = 0.0
+        self.unobserved = 0
+        self.ledger = Ledger()
+        self.sums = InformationSums(n)
+        self.individual = IndividualCosts(n) if individual else None
+        self.sketch = sketch
+        self.survey = survey
+
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the trace of the information about each record, and its variance.
+
+        Where the run was surveyed, it is the mean over redrawn batches; otherwise the sum over the
+        batches that were drawn.
+        """
+        if self.unobserved:
+            raise InputError(
+                f"{self.unobserved} steps were taken without observe(): what they gave away is not "
+                "known. Call observe(index, x, y) before every step."
+            )
+        if self.survey is not None:
+            return self.survey.moments(self.steps, amplified)
+        return self.sums.moments(self.probes, amplified)
+
+    def measured(self) -> Tensor:
+        """Return which records are known: those in any batch, or all of a run with a pass."""
+        if self.survey is not None:
+            any_pass = bool(self.survey.passes(self.steps))
+            return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
+        return self.sums.uses > 0
+
+    def degrees(self, amplified: bool = True) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        if self.survey is None:
+            return math.inf
+        return self.survey.degrees(self.steps, amplified)
+
+    def chance(self) -> tuple[str, ...]:
+        """Return which chance the standard errors are about, in words."""
+        if self.survey is None:
+            return (_OWN_BATCHES,)
+        passes = sum(self.survey.passes(self.steps))
+        beside = int(self.sums.uses.sum())
+        cost = (
+            f"It is from {passes} passes over all {self.n:,} records, {passes * self.n:,} "
+            f"measurements beside the {beside:,} of the batches themselves."
+        )
+        return _REDRAWN, cost
+
+    @property
+    def failure_probability(self) -> float:
+        """The probability, over the steps taken so far, with which the factor κ may fail.
+
+        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        """
+        facts = self.measurement or {}
+        if facts.get("amplification") != "theorem4":
+            return 0.0
+        return FailureBudget(facts["delta"], facts["announced steps"]).spent(self.steps)
+
+    def fil(self) -> SpectrumBracket:
+        """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
+        if self.sketch is None:
+            raise InputError(
+                "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
+            )
+        return self.sketch.bracket().among(self.sums.uses > 0)
+
+    def individual_privacy(
+        self, run_epsilon: Callable[[Ledger, float], float] | None = None
+    ) -> IndividualPrivacy:
+        """Return the Rényi differential privacy of every record by itself.
+
+        None of its numbers is above that of the whole run, which holds for every record.
+
+        Parameters
+        ----------
+        run_epsilon
+            The ε of a ledger's steps at δ; by default that of :meth:`privacy`.
+        """
+        if self.individual is None:
+            raise InputError("The accountant was told individual=False; nothing was kept.")
+        if any(math.isinf(entry.sensitivity) for entry in self.ledger):
+            raise InputError("Gradients that are not clipped have no differential privacy.")
+        if any(entry.sampler != POISSON for entry in self.ledger):
+            raise InputError(
+                "The privacy of single records is told for Poisson batches only: in other ones a "
+                "record is replaced by another, whose gradient is not known."
+            )
+        orders = self.individual.orders
+        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
+        total, error = self.individual.totals(self.steps, self.sums.uses, worst)
+        total = torch.fmin(total, worst)
+        so_far = Ledger(tuple(self.ledger))
+        return IndividualPrivacy(
+            orders,
+            total.cpu().numpy(),
+            error.cpu().numpy(),
+            partial(run_epsilon or _renyi_epsilon, so_far),
+        )
+
+    def kept(self) -> dict[str, Sums]:
+        """Return the sums that are kept, by name: those of a record add up over processes."""
+        found = {
+            "information": self.sums,
+            "individual": self.individual,
+            "sketch": self.sketch,
+            "survey": self.survey,
+        }
+        return {name: sums for name, sums in found.items() if sums is not None}
+
+    def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
+        """Put a function of its name and its value in place of every sum."""
+        for kind, sums in self.kept().items():
+            old = sums.tensors().items()
+            sums.take({name: change(f"{kind}.{name}", tensor) for name, tensor in old})
+
+    def to(self, device: torch.device) -> None:
+        """Move all sums to a device."""
+        self.replace_sums(lambda _, tensor: tensor.to(device))
+
+    def clear(self) -> None:
+        """Set all sums to zero; the steps stay counted."""
+        self.replace_sums(lambda _, tensor: torch.zeros_like(tensor))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as tensors by name, and the rest as text under ``"facts"``.
+
+        No pickle is needed to store it: safetensors takes the tensors and the text.
+        """
+        state: dict[str, Any] = {
+            name: tensor.detach().cpu().clone() for name, tensor in self._tensors().items()
+        }
+        state["facts"] = json.dumps(self.facts())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
+        facts = read_facts(state)
+        mine = self.facts()
+        if self.measurement is None:
+            mine["measurement"] = facts["measurement"]
+        names = ("records", "probes", "about", "sketched", "survey_every")
+        theirs, own = identity(facts, names), identity(mine, names)
+        name = first_difference(theirs, own)
+        if name is not None:
+            raise InputError(
+                f"The state is of a run with {name} = {theirs.get(name)!r}, not {own.get(name)!r}."
+            )
+        wanted = self._tensors()
+        odd = sorted((set(state) - {"facts"}) ^ set(wanted))
+        if odd:
+            raise InputError(f"The state and this accountant do not keep the same: see {odd[0]!r}.")
+        for name, tensor in wanted.items():
+            if state[name].shape[:3] != tensor.shape[:3]:  # a sketch learns its width as it goes
+                raise InputError(
+                    f"{name} of the state has the shape {tuple(state[name].shape)}, not "
+                    f"{tuple(tensor.shape)}."
+                )
+        self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
+        if self.survey is not None:
+            self.survey.follow(facts["survey_plan"])
+        self.measurement = facts["measurement"]
+        self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
+        self.unobserved = facts["unobserved"]
+        self.ledger = Ledger.from_json(facts["ledger"])
+
+    def absorb(self, share: MeasuredRun) -> None:
+        """Add what another process saw of the same run."""
+        if self.sketch is not None and share.sketch is not None:
+            self.sketch.absorb(share.sketch)
+        theirs = share._tensors()
+        for name, tensor in self._tensors().items():
+            if not name.startswith("sketch."):
+                tensor += theirs[name].to(tensor.device)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{kind}.{name}": tensor
+            for kind, sums in self.kept().items()
+            for name, tensor in sums.tensors().items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return all but the sums, as a file can hold it."""
+        return {
+            "version": VERSION,
+            "records": self.n,
+            "probes": self.probes,
+            "about": self.about,
+            "measurement": self.measurement,
+            "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
+            "survey_every": None if self.survey is None else self.survey.every,
+            "survey_plan": None if self.survey is None else self.survey.plan(),
+            "unknowns": self.unknowns,
+            "step_size": self.step_size,
+            "unobserved": self.unobserved,
+            "ledger": self.ledger.to_json(),
+        }
+
+
+def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a stored state, or raise if it is none of this version."""
+    try:
+        facts = json.loads(state["facts"])
+        version = facts["version"]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            "This is no state of an accountant: load what state_dict() returned, with its text "
+            "under 'facts'."
+        ) from None
+    if version != VERSION:
+        raise InputError(
+            f"The state has the format {version!r}, not {VERSION}: states of other versions of "
+            "seepage do not tell all that identifies a run, so this run must begin anew."
+        )
+    return dict(facts)
+
+
+def _renyi_epsilon(ledger: Ledger, delta: float) -> float:
+    return guarantee(ledger, delta).epsilon

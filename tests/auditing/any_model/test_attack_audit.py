@@ -1,0 +1,119 @@
+"""Audits by attack: what they find, how they say it, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
+from seepage.auditing.any_model.report import judge_attack, summarise_attack, write_attack_report
+from seepage.auditing.any_model.structure import FEW, structural_risks
+from seepage.cli import app
+
+RNG = np.random.default_rng(0)
+X = np.round(RNG.standard_normal((160, 3)), 1)
+Y = RNG.integers(0, 2, 160)
+
+
+def by_name(model: object) -> dict[str, tuple[bool, int]]:
+    found = structural_risks(model, X, Y)
+    return {risk.name: (risk.found, risk.records) for risk in found}
+
+
+def test_leaves_are_counted_as_the_tree_has_them() -> None:
+    tree = DecisionTreeClassifier(random_state=0).fit(X, Y)
+    leaves = tree.apply(X)
+    few = sum(int(np.sum(leaves == leaf)) < FEW for leaf in leaves)
+    found = by_name(tree)
+    assert found["leaves with few records"] == (True, few)
+    right = tree.predict_proba(X)[np.arange(160), Y] == 1
+    assert found["class disclosure"] == (True, int(right.sum()))
+    wide = DecisionTreeClassifier(min_samples_leaf=FEW, random_state=0).fit(X, Y)
+    assert by_name(wide)["leaves with few records"] == (False, 0)
+
+
+def test_models_that_keep_records_are_told() -> None:
+    assert by_name(KNeighborsClassifier().fit(X, Y))["records inside the model"] == (True, 160)
+    machine = SVC().fit(X, Y)
+    assert by_name(machine)["records inside the model"] == (True, len(machine.support_vectors_))
+
+
+def test_categories_of_one_person_are_counted() -> None:
+    table = np.zeros((30, 2))
+    table[4, 0] = 1.0
+    table[:, 1] = np.arange(30) % 3
+    risks = structural_risks(DecisionTreeClassifier().fit(table, Y[:30]), table, Y[:30])
+    single = next(risk for risk in risks if risk.name == "categories held by one person")
+    assert (single.found, single.records) == (True, 1)
+
+
+def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -> None:
+    audit = sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, Y, shadows=8)
+    assert audit.strongest.auc == max(attack.auc for attack in audit.attacks)
+    assert [attack.method for attack in audit.attacks] == [
+        "LiRA, online",
+        "LiRA, offline",
+        "RMIA, online",
+        "RMIA, offline",
+    ]
+    verdict = judge_attack(audit)
+    assert verdict.tone == "bad"
+    assert "50 is a coin" in verdict.sentences[0]
+    assert "not a bound" in verdict.sentences[-1]
+    page = write_attack_report(audit, tmp_path / "report")
+    assert "Can one tell who was in" in page.read_text("utf-8")
+    for file in page.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
+    summary = json.loads((page.parent / "summary.json").read_text("utf-8"))
+    assert summary == json.loads(json.dumps(summarise_attack(audit)))
+    assert summary["attacks"][0]["kind"] == "attack"
+
+
+def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
+    audit = sp.audit_estimator(
+        DecisionTreeClassifier(), X, Y, shadows=4, source="<script>alert(1)</script>"
+    )
+    page = write_attack_report(audit, tmp_path / "report").read_text("utf-8")
+    assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("classes", [True, False])
+def test_every_kind_can_be_made(kind: str, classes: bool) -> None:
+    estimator = make_estimator(kind, classes)
+    assert hasattr(estimator, "fit")
+    assert type(estimator).__name__.endswith(
+        ("Classifier", "SVC") if classes else ("Regressor", "SVR")
+    )
+
+
+def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    lines = ["a,b,c,y"]
+    lines += [f"{a},{b},{c},{'yes' if y else 'no'}" for (a, b, c), y in zip(X, Y, strict=True)]
+    table = tmp_path / "people.csv"
+    table.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "report"
+    command = ["audit", str(table), "--target", "y", "--model-kind", "tree", "--out", str(out)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "times in 100" in done.output
+    assert (out / "report.html").exists()
+    for extra, words in (
+        (["--sigma", "1"], "is for linear models"),
+        (["--max-eta", "1"], "an attack proves none to be kept"),
+    ):
+        refused = CliRunner().invoke(app, [*command, *extra])
+        assert refused.exit_code == 2
+        assert words in refused.output
+    wrong = CliRunner().invoke(app, [*command[:5], "woods", *command[6:]])
+    assert wrong.exit_code == 2
+    assert "There is no kind of model" in wrong.output

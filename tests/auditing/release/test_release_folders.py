@@ -1,0 +1,193 @@
+"""The folder to share holds the model, its list and its card, and can be loaded with one call."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import numpy as np
+import pandas as pd
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+from release_cases import patients, people
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.procedure import Procedure
+from seepage.auditing.release.released_model import OTHER
+from seepage.cli import app
+from seepage.errors import InputError
+
+FILES = {"manifest.json", "model-card.md", "model.safetensors", "release.json"}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(people(), tmp_path / "people.parquet")
+    pq.write_table(patients(), tmp_path / "patients.parquet")
+    return lambda *arguments: CliRunner().invoke(app, ["release", *arguments])
+
+
+PEOPLE = ("people.parquet", "--target", "ill", "--drop", "number")
+
+
+def test_a_release_is_a_folder_of_its_own(run, tmp_path):
+    result = run(*PEOPLE, "--rare", "merge")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "seepage-release"
+    assert {p.name for p in folder.iterdir()} == FILES
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in folder.iterdir())
+    assert (tmp_path / "seepage-audit" / "report.html").is_file()
+    told = json.loads((folder / "release.json").read_text())
+    protections = {item["name"]: item["protection"] for item in told["leaves"]}
+    assert protections["coefficients"] == protections["intercept"] == "noised"
+    assert protections["noise σ"] == protections["scaling"] == "coarse"
+    assert protections["penalty λ"] == "declared"
+    assert protections["all other figures"] == "withheld"
+    card = (folder / "model-card.md").read_text()
+    for name in protections:
+        assert f"| {name} |" in card
+    # Nothing exact: neither how many people there are, nor a rare name, nor a number of the report.
+    everything = "".join(p.read_text("utf-8", "replace") for p in folder.iterdir())
+    assert "judge" not in everything
+    summary = json.loads((tmp_path / "seepage-audit" / "summary.json").read_text())
+    assert summary["records"]["count"] == 120
+    assert "120" not in card
+    assert f"{summary['records']['eta']['1']:.3g}" not in card
+
+
+def test_a_release_is_loaded_with_one_call(run, tmp_path):
+    assert run(*PEOPLE, "--rare", "merge", "--sigma", "0.001").exit_code == 0
+    model = sp.load_release(tmp_path / "seepage-release")
+    frame = people().to_pandas()
+    assert model.predict(frame).tolist() == model.predict(people()).tolist()
+    assert model.classes_.tolist() == ["no", "yes"]
+    # With so little noise it is the model of scikit-learn, on features made by hand.
+    from sklearn.linear_model import LogisticRegression
+
+    # Two judges are too few, and so the smallest of the other jobs joins them.
+    smallest = frame["job"][frame["job"] != "judge"].value_counts().index[-1]
+    job = frame["job"].where(~frame["job"].isin(["judge", smallest]), OTHER)
+    assert [c.levels for c in model.columns if c.name == "job"] == [tuple(sorted(set(job)))]
+    coding = {c.name: c for c in model.columns}
+    X = np.column_stack(
+        [(frame["age"] - coding["age"].centre) / coding["age"].unit]
+        + [job == level for level in coding["job"].levels[1:]]
+    ).astype(float)
+    np.testing.assert_allclose(model.transform(frame), X)
+    twin = LogisticRegression(C=1 / (0.01 * 120), tol=1e-10, max_iter=1000).fit(X, frame["ill"])
+    np.testing.assert_allclose(model.coef_, twin.coef_, atol=0.01)
+    np.testing.assert_allclose(model.predict_proba(frame), twin.predict_proba(X), atol=0.01)
+    unknown = pd.DataFrame({"age": [50.0], "job": ["astronaut"]})
+    assert model.predict(unknown).shape == (1,)  # one of the others
+    with pytest.raises(InputError, match="no column 'job'"):
+        model.predict(pd.DataFrame({"age": [50.0]}))
+
+
+def test_a_changed_release_is_not_loaded(run, tmp_path):
+    assert run("patients.parquet", "--target", "response").exit_code == 0
+    folder = tmp_path / "seepage-release"
+    assert sp.load_release(folder).predict(patients()).shape == (200,)
+    (folder / "release.json").write_text("{}")
+    with pytest.raises(InputError, match="not what was written"):
+        sp.load_release(folder)
+    with pytest.raises(InputError, match="is no release"):
+        sp.load_release(tmp_path)
+
+
+def test_nothing_private_goes_where_the_release_goes(run):
+    for options in (("--report", "seepage-release/report"), ("--out", "seepage-audit/x")):
+        result = run("patients.parquet", "--target", "response", *options)
+        assert result.exit_code == 2
+        assert "two separate folders" in result.stderr
+    result = run("patients.parquet", "--target", "response", "--ledger", "seepage-release/l.json")
+    assert result.exit_code == 2
+    assert "outside" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("people.parquet", "--target", "ill"), "Nearly every record has a value of its own"),
+        (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
+        ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
+        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "one more thing that leaves"),
+        ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
+        ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
+        ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "beyond its declared domain"),
+        ((*PEOPLE, "--rare", "drop", "--least-holders", "80"), "A class of the target"),
+    ],
+)
+def test_what_would_give_people_away_is_named_before_fitting(run, tmp_path, options, complaint):
+    result = run(*options)
+    assert result.exit_code == 2, result.output
+    assert complaint in result.stderr
+    assert not (tmp_path / "seepage-release").exists()
+    assert not (tmp_path / "seepage-ledger.json").exists()
+
+
+def test_rare_columns_are_dropped_when_asked(run, tmp_path):
+    assert run("people.parquet", "--target", "ill", "--rare", "drop").exit_code == 0
+    assert [c.name for c in sp.load_release(tmp_path / "seepage-release").columns] == ["age"]
+
+
+def test_a_second_release_is_judged_with_the_first(run, tmp_path):
+    assert run("patients.parquet", "--target", "response", "--sigma", "0.1").exit_code == 0
+    ledger = ReleaseLedger.read(tmp_path / "seepage-ledger.json")
+    assert stat.S_IMODE((tmp_path / "seepage-ledger.json").stat().st_mode) == 0o600
+    alone = Procedure(target="response").prepare(patients())
+    assert alone.sigma == 0.1
+    second = Procedure(target="response", ledger=ledger).prepare(patients())
+    spent = alone.eta / 0.1
+    np.testing.assert_allclose(second.spent, spent**2)
+    together = np.sqrt(spent**2 + (second.eta / second.sigma) ** 2)
+    assert np.max(together) <= 1
+    assert second.sigma > alone.sigma
+    assert run("patients.parquet", "--target", "response").exit_code == 0
+    report = json.loads((tmp_path / "seepage-audit" / "summary.json").read_text())
+    assert any("200 records were in earlier releases" in step for step in report["steps"])
+    # What is used up is used up.
+    result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
+    assert result.exit_code == 2
+    assert "nothing more may leave" in result.stderr
+
+
+def test_records_are_told_by_a_column_if_one_is_named(tmp_path):
+    table = people()
+    ledger = ReleaseLedger()
+    changed = table.set_column(0, "age", [[50.0] * 120])
+    assert ledger.records(table, None) != ledger.records(changed, None)
+    assert ledger.records(table, "number") == ledger.records(changed, "number")
+    assert ReleaseLedger().records(table, None) != ledger.records(table, None)  # another key
+    with pytest.raises(InputError, match="no column 'id'"):
+        ledger.records(table, "id")
+    (tmp_path / "ledger.json").write_text('{"format": "seepage-ledger/1"}')
+    with pytest.raises(InputError, match="is no ledger"):
+        ReleaseLedger.read(tmp_path / "ledger.json")
+
+
+def test_what_sp_release_returns_becomes_a_release(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = sp.glm.LogisticRegression(l2=0.1).fit(X, X[:, 0] > 0)
+    with pytest.raises(InputError, match="without noise"):
+        sp.Release.of(model)
+    with pytest.warns(UserWarning, match="seed"):
+        seeded = sp.release(model, sp.Gaussian(0.1), seed=0)
+    with pytest.raises(InputError, match="fixed seed"):
+        sp.Release.of(seeded)
+    released = sp.release(model, sp.Gaussian(0.1))
+    folder = sp.Release.of(released).write(tmp_path / "out")
+    again = sp.load_release(folder)
+    np.testing.assert_array_equal(again.coef_, released.coef_)
+    assert {p.name for p in folder.iterdir()} == FILES
+
+
+def test_a_csv_file_can_be_released(run, tmp_path):
+    pa_csv.write_csv(patients(), tmp_path / "patients.csv")
+    result = run("patients.csv", "--target", "response", "--sigma", "1", "--domain", "dose=0:150")
+    assert result.exit_code == 0, result.output
+    assert "scaling by domains (2): declared public" in result.stdout
+    assert run(".", "--target", "response").exit_code == 2

@@ -1,0 +1,67 @@
+"""Opens reports on recorded rounds in Chromium: nothing breaks, nothing is asked of the network."""
+
+from __future__ import annotations
+
+import pytest
+from browser import DESKTOP, PHONE, Browser, find_axe, why_not
+from recordings import make_report
+
+from seepage.auditing.report.rounds import write_recording_report
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+SCRIPT = "<script>window.owned=1</script><img src=x onerror=window.owned=1>'\"`"
+VIEWS = [(size, dark) for size in (DESKTOP, PHONE) for dark in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    reports = {
+        "plain": make_report(),
+        "apart": make_report(apart=True, passed=False, values=True),
+        "hostile": make_report(SCRIPT, passed=False, values=True),
+        "wide": make_report("wide" * 500),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: write_recording_report(r, folder / name) for name, r in reports.items()}
+
+
+@pytest.mark.parametrize("name", ["plain", "apart", "hostile", "wide"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, size):
+    browser.open(pages[name], size)
+    assert browser.messages() == []
+    assert browser.requests() == [pages[name].as_uri()]
+    assert browser.run("return window.owned") is None
+    assert browser.run("return document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.parametrize(("size", "dark"), VIEWS)
+def test_pictures_for_people_to_look_at(browser, pages, size, dark):
+    name = f"rounds-{'phone' if size == PHONE else 'desktop'}-{'dark' if dark else 'light'}"
+    browser.open(pages["apart"], size, dark)
+    assert browser.picture(name).stat().st_size > 50_000
+
+
+@pytest.mark.skipif(find_axe() is None, reason="needs axe-core: npm install --no-save axe-core")
+@pytest.mark.parametrize(
+    ("name", "size", "dark"),
+    [*(("apart", size, dark) for size, dark in VIEWS), ("plain", DESKTOP, False)],
+)
+def test_accessibility(browser, pages, name, size, dark):
+    browser.open(pages[name], size, dark)
+    browser.run(find_axe().read_text("utf-8"))
+    found = browser.run_later(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run().then((r) => done({passes: r.passes.length, violations: r.violations}))"
+    )
+    assert found["passes"] > 20  # it did look
+    assert [
+        (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in found["violations"]
+    ] == []

@@ -1,0 +1,163 @@
+"""What the page on recorded rounds says, and that no name can make it say anything else."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from recordings import CLIENTS, NODES, make_recording, make_report
+
+from seepage.auditing.report.rounds import SCHEMA, summarise_recording, write_recording_report
+from seepage.auditing.report.rounds.figures import draw_recording
+from seepage.auditing.report.rounds.page import render_recording
+from seepage.auditing.report.rounds.words import advise, judge_recording, several
+from seepage.errors import InputError
+from seepage.layers import audit_recording
+
+FILES = {
+    "report.html",
+    "summary.json",
+    "clients.parquet",
+    "manifest.json",
+    "figures/layers.svg",
+    "figures/since.svg",
+    "figures/clients.svg",
+}
+HOSTILE = "<script>window.owned=1</script><img src=x onerror=window.owned=1>'\"`\n\x00"
+
+
+@pytest.fixture(scope="module")
+def report():
+    return make_report()
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    return make_report(HOSTILE, passed=False, values=True)
+
+
+def listing(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+def render(report):
+    return render_recording(report, draw_recording(report))
+
+
+def test_the_verdict_names_the_layers_and_the_round(report):
+    verdict = judge_recording(report)
+    assert verdict.tone == "caution"
+    assert verdict.headline == "1 layer of 4 gives away “glasses”, the first after round 1."
+    assert any("“num-examples” and “loss”: these numbers leave" in s for s in verdict.sentences)
+    assert any("5 clients with “does not”" in s for s in verdict.sentences)
+
+
+def test_advice_fits_what_was_found(report):
+    names = [each.name for each in advise(report)]
+    assert names == ["Keep statistics at home", "Clip and add noise", "Aggregate securely"]
+    assert "Without it a whole update tells" in advise(report)[0].text
+
+
+def test_limits_rule_the_verdict():
+    assert judge_recording(make_report(passed=False)).label == "Over the limit"
+    assert judge_recording(make_report(passed=True)).label == "The property shows"
+
+
+def test_nothing_found_is_said_with_what_may_have_been_missed():
+    quiet = make_report(found=False, seed=3)
+    verdict = judge_recording(quiet)
+    assert verdict.tone == "good"
+    assert any("does not say that nothing is there" in s for s in verdict.sentences)
+    assert "nothing need be done" in render(quiet)
+
+
+def test_a_client_who_stands_out_is_named():
+    apart = make_report(found=False, apart=True, seed=3)
+    assert apart.audit.clients.named() == [int(NODES[3])]
+    verdict = judge_recording(apart)
+    assert verdict.label == "Not everyone blends in"
+    assert f"“{NODES[3]}” stand out: at “bn1.buffers”" in " ".join(verdict.sentences)
+    assert "Look at who stands out" in [each.name for each in advise(apart)]
+
+
+def test_one_client_alone_cannot_be_tested():
+    known = {int(node): str(k == 3) for k, node in enumerate(NODES)}
+    recording = make_recording(found=False, seed=3)
+    audit = audit_recording(recording, known, family="logistic", permutations=99)
+    assert audit.least_p_value() == pytest.approx(0.1)
+    assert audit.telling() == ()
+    verdict = judge_recording(replace(make_report(), audit=audit))
+    assert verdict.label == "Too few clients to tell"
+    assert any("no P-value can be below 0.1" in s for s in verdict.sentences)
+    assert any("single client" in note for note in audit.notes)
+
+
+def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report):
+    page = render(report)
+    assert "wears glasses</" not in page
+    assert str(NODES[0]) in page
+    shown = render(replace(report, values={str(n): "wears glasses" for n in NODES}))
+    assert shown.count("wears glasses</span>") == CLIENTS
+    assert "because you asked for it" in shown
+
+
+def test_metrics_leave_too(report):
+    page = render(report)
+    assert "They leave as they are, and no clipping or noise reaches them" in page
+    assert "client metrics" in page
+
+
+def test_files_are_the_owners(report, tmp_path):
+    out = tmp_path / "out"
+    page = write_recording_report(report, out)
+    assert page == out / "report.html"
+    assert listing(out) == FILES
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((out / name).stat().st_mode) for name in FILES} == {0o600}
+    table = pq.read_table(out / "clients.parquet")
+    assert table.column("client").to_pylist() == [str(node) for node in NODES]
+    assert table.schema.metadata[b"schema"] == SCHEMA.encode()
+
+
+def test_the_summary_has_no_client_and_is_plain_json(report):
+    summary = summarise_recording(report)
+    text = json.dumps(summary, allow_nan=False)
+    assert summary["schema"] == SCHEMA
+    assert not any(str(node) in text for node in NODES)
+    assert [layer["tells"] for layer in summary["layers"]] == [False, True, False, False]
+    assert summary["layers"][1]["since_round"] == 1
+    assert np.array(summary["rounds"]["p_values"]).shape == (4, 4)
+    assert summary["recording"]["metrics"] == ["num-examples", "loss"]
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing(report):
+    page = render(report)
+    assert "<script" not in page
+    assert re.search(r'(src|href)="(?!#|data:,)', page) is None
+    assert "script-src 'none'" in page
+
+
+def test_no_name_can_say_anything_else(hostile, tmp_path):
+    page = render(hostile)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "\x00" not in page
+    write_recording_report(hostile, tmp_path / "out")
+    assert "<script" not in (tmp_path / "out" / "figures" / "layers.svg").read_text()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(report, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="'out' is a file"):
+        write_recording_report(report, tmp_path / "out")
+
+
+def test_names_in_a_sentence():
+    assert several(["a"]) == "“a”"
+    assert several(["a", "b", "c"]) == "“a”, “b” and “c”"
+    assert several(list("abcdef")) == "“a”, “b”, “c”, “d” and 2 more"

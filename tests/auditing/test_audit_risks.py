@@ -1,0 +1,131 @@
+"""The risks of an audit: probabilities as the views tell them, in sentences, badges and gates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import seepage as sp
+from seepage.auditing.audit import audit_table
+from seepage.auditing.command import Limits
+from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.report.words import in_100, judge, protection, tell_risks
+from seepage.auditing.tradeoff import split
+
+
+@pytest.fixture(scope="module")
+def audit() -> Audit:
+    import pyarrow as pa
+
+    rng = np.random.default_rng(0)
+    age = rng.normal(50, 10, 120)
+    smokes = rng.choice(["no", "yes"], 120)
+    ill = age / 20 + (smokes == "yes") + rng.logistic(size=120) > 3
+    table = TableInMemory(
+        pa.table({"age": age, "smokes": smokes, "ill": np.where(ill, "ill", "well")})
+    )
+    plan = plan_columns(table, "ill")
+    return audit_table(encode(table, plan), name="people", l2=0.05, sigma=0.2)
+
+
+def test_they_are_what_the_views_tell(audit: Audit) -> None:
+    risks = audit.risks
+    assert risks is not None
+    assert risks.exact
+    assert risks.looked_at == 120
+    assert 0.5 < risks.median <= risks.membership < 1
+    names = {(g.name, g.prior) for g in risks.guesses}
+    assert names == {("ill", "frequencies"), ("ill", "model"), ("smokes", "frequencies")}
+    for guess in risks.guesses:
+        assert guess.right >= guess.baseline
+        assert guess.gain == pytest.approx(guess.right - guess.baseline)
+
+
+def test_sentences_give_both_probabilities(audit: Audit) -> None:
+    first, second, third, fourth = tell_risks(audit)
+    risks = audit.risks
+    assert risks is not None
+    assert f"{in_100(risks.membership)} times in 100 at most" in first
+    assert "50 is a coin" in first
+    assert "without the release" in second
+    assert "a model of the other records" in third
+    assert "“smokes”" in fourth
+    assert judge(audit).sentences[:4] == (first, second, third, fourth)
+
+
+def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> None:
+    by_name = {a.name: a for a in audit.attributes}
+    assert by_name["age"].gain is None
+    column = by_name["smokes"]
+    assert column.gain is not None
+    level = AttributeFinding("c", "boolean", 1.0, 1.2, 0, 2.0, 0.5)
+    assert protection(replace(level, gain=0.04)) == "strong"
+    assert protection(replace(level, gain=0.15)) == "partial"
+    assert protection(replace(level, gain=0.30)) == "weak"
+
+
+def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
+    risks = audit.risks
+    assert risks is not None
+    plain = replace(audit, target_eta=1e9, usefulness=None)
+    calm = replace(plain, risks=replace(risks, membership=0.6, guesses=()))
+    assert judge(calm).tone == "good"
+    seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
+    assert judge(seen).tone == "caution"
+    assert "told to be in the data 90 times in 100" in judge(seen).headline
+
+
+def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
+    risks = audit.risks
+    assert risks is not None
+    worst = max(guess.gain for guess in risks.guesses)
+    loose = Limits(max_membership=0.999, max_guess_gain=0.99).gates(audit)
+    assert [gate.passed for gate in loose] == [True, True]
+    tight = Limits(max_membership=0.501, max_guess_gain=worst / 2).gates(audit)
+    assert [gate.passed for gate in tight] == [False, False]
+    assert tight[0].measured == risks.membership
+    assert "would be enough" in tight[0].text
+    assert tight[1].measured == pytest.approx(worst)
+
+
+def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
+    with pytest.raises(sp.InputError, match=r"above 0\.5, a coin"):
+        Limits(max_membership=0.3).check(False)
+    with pytest.raises(sp.InputError, match="between 0 and 1"):
+        Limits(max_guess_gain=2.0).check(False)
+    with pytest.raises(sp.InputError, match="needs a table in memory"):
+        Limits(max_membership=0.9).gates(replace(audit, risks=None))
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"),
+    [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "nearly 100"), (1.0, "100")],
+)
+def test_a_probability_is_never_rounded_to_certainty_or_a_coin(
+    probability: float, words: str
+) -> None:
+    assert in_100(probability) == words
+
+
+def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit: Audit) -> None:
+    judged = audit.usefulness
+    assert judged is not None
+    assert judged.low < judged.advantage < judged.high
+    risks = audit.risks
+    assert risks is not None
+    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
+    assert judge(useless).tone == "caution"
+    assert "cannot be told from always giving the same answer" in judge(useless).sentences[-1]
+    useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
+    assert judge(useful).tone == "good"
+
+
+def test_held_out_records_have_the_classes_in_proportion() -> None:
+    y = np.repeat([0, 1, 2], 50)
+    train, test = split(y, classes=True, seed=0)
+    assert np.bincount(y[test]).tolist() == [10, 10, 10]
+    assert sorted([*train, *test]) == list(range(150))

@@ -1,0 +1,80 @@
+"""``seepage layers``: from a recording and what is known of clients to an answer and a status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from report.recordings import NODES, make_recording
+from typer.testing import CliRunner
+
+from seepage.cli import app
+from seepage.layers.federated.gradients import save_gradients
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    save_gradients(make_recording(), folder / "updates.npz")
+    save_gradients(make_recording(), folder / "updates.safetensors")
+    lines = [f"{node},{'yes' if k % 2 else 'no'},{k}" for k, node in enumerate(NODES)]
+    (folder / "clients.csv").write_text("\n".join(["node,glasses,number", *lines]))
+    return folder
+
+
+def run(folder, *arguments, recording="updates.npz", known="clients.csv", column="glasses"):
+    named = ["--property", str(folder / known), "--column", column, "--family", "logistic"]
+    return CliRunner().invoke(app, ["layers", str(folder / recording), *named, *arguments])
+
+
+@pytest.mark.parametrize("recording", ["updates.npz", "updates.safetensors"])
+def test_an_answer_and_a_report(folder, tmp_path, recording):
+    result = run(folder, "--out", str(tmp_path / "out"), recording=recording)
+    assert result.exit_code == 0, result.output
+    assert "1 layer of 4 gives away “glasses”, the first after round 1" in result.output
+    assert "bn1.buffers" in result.output
+    assert "Beside the network, clients sent “num-examples” and “loss”" in result.output
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_gates_and_json(folder):
+    result = run(folder, "--json", "--max-bits", "0.2")
+    assert result.exit_code == 1
+    summary = json.loads(result.stdout)
+    assert summary["gates"][0]["name"] == "--max-bits"
+    assert summary["passed"] is False
+    assert "over the limit --max-bits: Most is told by a whole update: 0.9" in result.stderr
+    assert run(folder, "--json", "--max-bits", "1").exit_code == 0
+
+
+def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
+    result = run(folder, "--show-values", "--out", str(tmp_path / "out"))
+    assert "warning: the report shows what is known of each client" in result.stderr
+    assert (tmp_path / "out" / "report.html").read_text().count(">yes</span>") == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"recording": "none.npz"}, "error: There is no file"),
+        ({"recording": "clients.csv"}, "does not hold recorded gradients"),
+        ({"known": "none.csv"}, "error: There is no file"),
+        ({"column": "number"}, "takes 10 values among 10 clients; put them into classes"),
+        ({"column": "glass"}, "did you mean 'glasses'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(folder, changes, complaint):
+    result = run(folder, "--json", **changes)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_clients_that_nothing_is_known_of(folder):
+    (folder / "few.csv").write_text(f"node,glasses\n{NODES[0]},yes\n5,no\n")
+    result = run(folder, "--json", known="few.csv")
+    assert result.exit_code == 2
+    assert "not given for 9 of the 10 clients in the recording" in result.stderr
+    (folder / "same.csv").write_text("node,glasses\n" + "".join(f"{n},no\n" for n in NODES))
+    assert "nothing to tell apart" in run(folder, "--json", known="same.csv").stderr
+    assert "--max-bits must be" in run(folder, "--json", "--max-bits", "-1").stderr

@@ -1,0 +1,271 @@
+"""Membership and guesses against brute force: every record left out or changed, and refitted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from refit_oracle import refit
+from scipy.stats import norm
+
+import seepage as sp
+from bayes_oracle import by_lines
+
+FAMILIES = {
+    "gaussian": sp.glm.LinearRegression,
+    "bernoulli": sp.glm.LogisticRegression,
+    "poisson": sp.glm.PoissonRegression,
+    "categorical": sp.glm.SoftmaxRegression,
+}
+N, L2 = 40, 0.02
+
+
+class Problem:
+    """A model on random data with weights, an intercept and matrix noise, or without them."""
+
+    def __init__(self, family: str, everything: bool, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.family, self.intercept = family, everything
+        self.X = rng.standard_normal((N, 4))
+        self.X[:, 3] = rng.integers(0, 3, N)  # three levels
+        eta = self.X @ [0.8, -0.6, 0.3, 0.2]
+        self.y = {
+            "gaussian": eta + rng.standard_normal(N),
+            "bernoulli": (eta + rng.logistic(size=N) > 0).astype(float),
+            "poisson": rng.poisson(np.exp(0.4 * eta)).astype(float),
+            "categorical": rng.integers(0, 3, N).astype(float),
+        }[family]
+        self.classes = 3 if family == "categorical" else 1
+        self.weight = rng.uniform(0.5, 2.0, N) if everything else np.ones(N)
+        size = (4 + everything) * self.classes
+        root = rng.standard_normal((size, size)) / 20
+        self.noise = sp.Gaussian(root @ root.T + 0.01 * np.eye(size) if everything else 0.1)
+        options = {"l2": L2, "fit_intercept": everything}
+        self.weights = self.weight if everything else None
+        model = FAMILIES[family](**options).fit(self.X, self.y, sample_weight=self.weights)
+        self.leak = sp.leakage(model, self.X, self.y, noise=self.noise, sample_weight=self.weights)
+        self.theta = self.refitted(self.X, self.y, self.weight)
+
+    def refitted(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return refit(self.family, X, y, weight, N * L2, self.intercept, self.classes)
+
+    def without(self, rows: list[int]) -> np.ndarray:
+        kept = np.setdiff1d(np.arange(N), rows)
+        return self.refitted(self.X[kept], self.y[kept], self.weight[kept])
+
+    def changed(self, row: int, value: float, column: int | None) -> np.ndarray:
+        X, y = self.X.copy(), self.y.copy()
+        if column is None:
+            y[row] = value
+        else:
+            X[row, column] = value
+        return self.refitted(X, y, self.weight)
+
+    def whitened(self, theta: np.ndarray) -> np.ndarray:
+        sigma = np.asarray(self.noise.sigma)
+        if sigma.ndim == 0:
+            return theta / float(sigma)
+        return np.linalg.solve(np.linalg.cholesky(sigma), theta)
+
+    def distance(self, theta: np.ndarray) -> float:
+        return float(np.linalg.norm(self.whitened(theta - self.theta)))
+
+
+@pytest.fixture(scope="module", params=[(f, e) for f in FAMILIES for e in (False, True)], ids=str)
+def problem(request: pytest.FixtureRequest) -> Problem:
+    return Problem(*request.param)
+
+
+def two(mu: float, p: float) -> float:
+    shift = np.log(p / (1 - p)) / mu
+    return p * norm.cdf(mu / 2 + shift) + (1 - p) * norm.cdf(mu / 2 - shift)
+
+
+def bayes(points: np.ndarray, prior: np.ndarray) -> float:
+    """Integrate Bayes' rule over the plane that three whitened releases span."""
+    centred = points - points.mean(axis=0)
+    basis = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    return by_lines(centred @ basis.T, prior)
+
+
+def test_membership_is_the_distance_to_the_refit_without_the_record(problem: Problem) -> None:
+    found = problem.leak.membership()
+    assert found.mu.kind == "exact"
+    truth = [problem.distance(problem.without([i])) for i in range(N)]
+    assert np.asarray(found) == pytest.approx(truth, rel=1e-8, abs=1e-10)
+    assert np.asarray(found.accuracy()) == pytest.approx(norm.cdf(np.array(truth) / 2), abs=1e-8)
+
+
+def test_groups_leave_together(problem: Problem) -> None:
+    groups = np.array(["abc"[i % 3] for i in range(N)])
+    found = problem.leak.membership(groups=groups)
+    truth = [problem.distance(problem.without(list(np.flatnonzero(groups == g)))) for g in "abc"]
+    assert found.mu.labels().tolist() == ["a", "b", "c"]
+    assert np.asarray(found) == pytest.approx(truth, rel=1e-8)
+
+
+def test_a_guess_of_the_label_is_bayes_rule_over_the_refits(problem: Problem) -> None:
+    if problem.family == "bernoulli":
+        prior = np.array([0.3, 0.7])
+        found = problem.leak.guess(prior=prior)
+        mu = [problem.distance(problem.changed(i, 1 - problem.y[i], None)) for i in range(N)]
+        assert np.asarray(found) == pytest.approx([two(m, 0.3) for m in mu], abs=1e-8)
+        assert found.baseline == pytest.approx(np.full(N, 0.7))
+        assert np.asarray(found.gain()) == pytest.approx(np.asarray(found) - 0.7, abs=1e-12)
+    elif problem.family == "categorical":
+        prior = np.array([0.2, 0.5, 0.3])
+        found = problem.leak.guess(prior=prior, rows=[0, 5, 9])
+        for k, i in enumerate([0, 5, 9]):
+            points = np.stack([problem.whitened(problem.changed(i, c, None)) for c in range(3)])
+            assert float(np.asarray(found)[k]) == pytest.approx(bayes(points, prior), abs=1e-8)
+    else:
+        with pytest.raises(sp.InputError, match=r"not a class; use leak\.within"):
+            problem.leak.guess()
+
+
+def test_a_guess_of_a_category_is_bayes_rule_over_the_refits(problem: Problem) -> None:
+    found = problem.leak.guess("x3", rows=[2, 7])
+    shares = np.bincount(problem.X[:, 3].astype(int)) / N
+    assert found.levels == (0.0, 1.0, 2.0)
+    assert found.baseline == pytest.approx(np.full(2, shares.max()))
+    for k, i in enumerate([2, 7]):
+        points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])
+        assert float(np.asarray(found)[k]) == pytest.approx(bayes(points, shares), abs=1e-8)
+
+
+def test_intervals_hold_the_refits_and_radii_the_moves(problem: Problem) -> None:
+    from seepage.core.finite_changes import Alternatives
+
+    changes = problem.leak.release.finite_changes()
+    rows = np.arange(N)
+    least, most = changes.without(rows).distances()
+    truth = np.array([problem.distance(problem.without([i])) for i in range(N)])
+    assert np.all(least[:, 0] <= truth * (1 + 1e-9) + 1e-12)
+    assert np.all(truth <= most[:, 0] * (1 + 1e-9) + 1e-12)
+    others = Alternatives((3,), np.array([[0.0], [1.0], [2.0]]))
+    least, most = changes.replaced(rows[:8], others).distances()
+    truth2 = np.array(
+        [[problem.distance(problem.changed(i, v, 3)) for v in range(3)] for i in range(8)]
+    )
+    assert np.all(least <= truth2 * (1 + 1e-9) + 1e-10)
+    assert np.all(truth2 <= most * (1 + 1e-9) + 1e-10)
+
+
+def test_the_models_own_prior_is_its_prediction_without_the_record() -> None:
+    problem = Problem("bernoulli", everything=True)
+    found = problem.leak.guess(prior="model", rows=[0, 3])
+    for k, i in enumerate([0, 3]):
+        theta = problem.without([i])
+        p = 1 / (1 + np.exp(-(problem.X[i] @ theta[:4] + theta[4])))
+        mu = problem.distance(problem.changed(i, 1 - problem.y[i], None))
+        assert found.baseline[k] == pytest.approx(max(p, 1 - p), abs=1e-8)
+        assert float(np.asarray(found)[k]) == pytest.approx(two(mu, 1 - p), abs=1e-8)
+
+
+def test_within_lies_in_the_interval_of_a_simulation() -> None:
+    problem = Problem("bernoulli", everything=True)
+    values = np.linspace(-2, 2, 9)
+    found = problem.leak.within("x0", 0.5, "equal", values=values, rows=[1])
+    points = np.stack([problem.whitened(problem.changed(1, v, 0)) for v in values])
+    rng = np.random.default_rng(3)
+    draws = 40_000
+    truth = rng.integers(0, 9, draws)
+    scores = (points[truth] + rng.standard_normal((draws, 5))) @ points.T
+    scores -= np.sum(points**2, axis=1) / 2
+    mass = np.exp(scores - scores.max(axis=1, keepdims=True))
+    guesses = np.linspace(-2, 2, 33)
+    covered = np.abs(values[:, None] - guesses[None, :]) <= 0.5 + 1e-9
+    right = covered[truth, (mass @ covered).argmax(axis=1)].mean()
+    slack = 2.6 * 0.5 / np.sqrt(draws)
+    assert found.right.kind == "estimate"
+    assert found.lower[0] - slack <= right <= float(np.asarray(found)[0]) + slack
+    assert found.baseline[0] == pytest.approx(3 / 9)
+
+
+def test_squares_of_distances_add_over_releases() -> None:
+    problem = Problem("bernoulli", everything=False)
+    linear = sp.glm.LinearRegression(l2=L2).fit(problem.X, problem.y)
+    other = sp.leakage(linear, problem.X, problem.y, noise=sp.Gaussian(0.3))
+    alone = [np.asarray(leak.membership()) for leak in (problem.leak, other)]
+    both = np.asarray(sp.compose(problem.leak, other).membership())
+    assert both == pytest.approx(np.hypot(*alone), rel=1e-8)
+    twice = np.asarray(sp.compose(problem.leak, problem.leak).membership())
+    assert twice == pytest.approx(np.sqrt(2) * alone[0], rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_record_is_told_better_than_its_sensitivity_allows(seed: int) -> None:
+    problem = Problem("bernoulli", everything=False, seed=seed)
+    norms = np.linalg.norm(problem.X, axis=1)
+    # Leaving a record out moves the minimiser by L/(nλ) at most, with L = ‖x‖ for logistic losses.
+    assert np.all(np.asarray(problem.leak.membership()) <= norms / (N * L2) / 0.1)
+
+
+def test_more_noise_tells_less() -> None:
+    problem = Problem("poisson", everything=False)
+    model = sp.glm.PoissonRegression(l2=L2).fit(problem.X, problem.y)
+    noisier = sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(0.2))
+    assert np.asarray(noisier.membership()) == pytest.approx(
+        np.asarray(problem.leak.membership()) / 2, rel=1e-8
+    )
+
+
+def test_a_record_without_whom_there_is_no_model_is_told_for_certain() -> None:
+    X = np.eye(3)[[0, 0, 1, 1, 2]]
+    y = np.array([1.0, 2.0, 0.5, 1.5, 4.0])
+    model = sp.glm.LinearRegression().fit(X, y)
+    found = sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).membership()
+    assert np.isinf(np.asarray(found)[4])
+    assert np.all(np.isfinite(np.asarray(found)[:4]))
+    assert float(found.accuracy()[4]) == 1.0
+    x = np.array([-2.0, -1.0, 1.0, 2.0, -3.0])[:, None]
+    labels = np.array([0, 0, 1, 1, 1])  # the last record keeps the classes from being separable
+    model = sp.glm.LogisticRegression(l2=0.0, fit_intercept=True).fit(x, labels)
+    found = sp.leakage(model, x, labels, noise=sp.Gaussian(1.0)).membership()
+    assert np.isinf(np.asarray(found)[4])
+
+
+def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.gamma(1.0, size=(30, 2))
+    y = (raw[:, 0] + 0.3 * rng.standard_normal(30) > 0.8).astype(int)
+
+    def release(kept: np.ndarray) -> np.ndarray:
+        X = (raw[kept] - raw[kept].mean(axis=0)) / raw[kept].std(axis=0)
+        model = sp.glm.LogisticRegression(l2=0.3 / len(kept), fit_intercept=True).fit(X, y[kept])
+        return np.append(model.coef_, model.intercept_)
+
+    X = (raw - raw.mean(axis=0)) / raw.std(axis=0)
+    model = sp.glm.LogisticRegression(l2=0.01, fit_intercept=True).fit(X, y)
+    leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    found = leak.membership(refit=release)
+    here = release(np.arange(30))
+    truth = [np.linalg.norm(release(np.delete(np.arange(30), i)) - here) / 0.1 for i in range(30)]
+    assert np.asarray(found) == pytest.approx(truth, rel=1e-9)
+    assert np.median(np.asarray(found)) > np.median(np.asarray(leak.membership()))
+    assert "anew" in found.mu.assumptions[1]
+    assert "held fixed" in leak.membership().mu.assumptions[1]
+
+
+def test_a_few_refits_leave_honest_intervals_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("bernoulli", everything=True)
+    truth = np.asarray(problem.leak.membership(exact=True))
+    monkeypatch.setattr("seepage.core.risk_views._FREE_WORK", 40.0 * problem.X.size * 10)
+    found = problem.leak.membership()
+    assert found.mu.kind == "bound"
+    assert np.all(found.lower <= truth * (1 + 1e-8))
+    assert np.all(truth <= np.asarray(found) * (1 + 1e-8))
+    known = np.flatnonzero(np.asarray(found) - found.lower <= 1e-6 * truth)
+    assert len(known) >= 10
+    assert int(np.argmax(truth)) in known
+
+
+def test_other_noise_and_data_in_chunks_are_refused_in_a_sentence() -> None:
+    problem = Problem("bernoulli", everything=False)
+    model = sp.glm.LogisticRegression(l2=L2).fit(problem.X, problem.y)
+    laplace = sp.leakage(model, problem.X, problem.y, noise=sp.Laplace(1.0))
+    with pytest.raises(sp.InputError, match="Risks are told from Gaussian noise"):
+        laplace.membership()
+    with pytest.raises(sp.InputError, match="There is no prior 'nothing'"):
+        problem.leak.guess("x3", prior="nothing")
+    with pytest.raises(sp.InputError, match="tolerance is a number above zero"):
+        problem.leak.within("x0", -1.0)

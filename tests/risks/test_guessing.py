@@ -1,0 +1,99 @@
+"""The best guess among K candidates, against integrals of Bayes' rule by other means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+import seepage as sp
+from bayes_oracle import by_lines
+from seepage.risks.guessing import best_guess
+from seepage.risks.tradeoff import accuracy
+
+
+def one(w: np.ndarray, p: np.ndarray, precision: float = 1e-5) -> tuple[float, float]:
+    found = best_guess((w @ w.T)[None], p, precision)
+    return float(found.right[0]), float(found.error[0])
+
+
+def by_orthants(w: np.ndarray, p: np.ndarray) -> float:
+    """Add up the probabilities that each candidate wins if it is the truth, with SciPy's CDF."""
+    total = 0.0
+    for k in range(len(w)):
+        away = np.delete(w, k, axis=0) - w[k]
+        limits = np.log(p[k] / np.delete(p, k)) + np.sum(away**2, axis=1) / 2
+        cdf = multivariate_normal(cov=away @ away.T, allow_singular=True)
+        cdf.abseps = cdf.releps = 2e-6
+        cdf.maxpts = 400_000
+        total += p[k] * cdf.cdf(limits)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_three_candidates_are_exact(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.uniform(0.05, 2.5) * rng.standard_normal((3, 2))
+    p = rng.dirichlet(np.ones(3))
+    assert one(w, p)[0] == pytest.approx(by_lines(w, p), abs=1e-8)
+
+
+def test_three_candidates_on_a_line_and_two_that_are_the_same() -> None:
+    p = np.array([0.5, 0.3, 0.2])
+    on_a_line = np.array([[0.0, 0.0], [1.5, 0.0], [3.1, 0.0]])
+    assert one(on_a_line, p)[0] == pytest.approx(by_lines(on_a_line, p), abs=1e-8)
+    twice = np.array([[0.0, 0.0], [1.5, 0.0], [0.0, 0.0]])
+    truth = 0.8 * accuracy(1.5, 0.5 / 0.8)
+    assert one(twice, p)[0] == pytest.approx(truth, abs=1e-12)
+    equal = np.array([0.4, 0.2, 0.4])
+    assert one(twice, equal)[0] == pytest.approx(0.6 * accuracy(1.5, 0.4 / 0.6), abs=1e-12)
+
+
+@pytest.mark.parametrize("levels", [4, 5, 6])
+def test_up_to_six_candidates_are_right_to_the_stated_error(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    w = 0.8 * rng.standard_normal((levels, levels - 1))
+    p = rng.dirichlet(3 * np.ones(levels))
+    right, error = one(w, p)
+    assert error <= 1e-5
+    assert right == pytest.approx(by_orthants(w, p), abs=1.5e-5)
+
+
+def test_more_candidates_come_with_an_honest_error() -> None:
+    rng = np.random.default_rng(1)
+    w, p = 0.7 * rng.standard_normal((9, 8)), rng.dirichlet(np.ones(9))
+    right, error = one(w, p)
+    assert 0 < error < 1e-3
+    draws = 400_000
+    truth = rng.choice(9, size=draws, p=p)
+    seen = w[truth] + rng.standard_normal((draws, 8))
+    guessed = np.argmax(np.log(p) + seen @ w.T - np.sum(w**2, axis=1) / 2, axis=1)
+    assert right == pytest.approx(np.mean(guessed == truth), abs=error + 4 * 0.5 / np.sqrt(draws))
+
+
+def test_it_grows_with_every_distance_and_never_falls_below_the_prior() -> None:
+    rng = np.random.default_rng(2)
+    w, p = rng.standard_normal((3, 2)), rng.dirichlet(np.ones(3), size=5)
+    before = p.max(axis=1)
+    for scale in (0.0, 0.1, 0.5, 1.0, 3.0):
+        gram = np.repeat((scale**2 * w @ w.T)[None], 5, axis=0)
+        right = best_guess(gram, p).right
+        assert np.all(right >= before - 1e-12)
+        before = right
+    # Data processing: a projection of the release tells no more.
+    flat = w.copy()
+    flat[:, 1] = 0.0
+    assert one(flat, p[0])[0] <= one(w, p[0])[0] + 1e-12
+
+
+def test_a_candidate_without_a_release_is_told_for_certain() -> None:
+    gram = np.zeros((1, 2, 2))
+    gram[0, 1, 1] = np.inf
+    assert best_guess(gram, np.array([0.9, 0.1])).right[0] == pytest.approx(1.0)
+
+
+def test_a_bad_prior_is_refused() -> None:
+    with pytest.raises(sp.InputError, match="needs one probability for each"):
+        best_guess(np.zeros((1, 3, 3)), np.array([0.5, 0.5]))
+    with pytest.raises(sp.InputError, match="add up to 1"):
+        best_guess(np.zeros((1, 2, 2)), np.array([0.9, 0.3]))
