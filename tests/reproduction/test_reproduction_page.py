@@ -161,7 +161,7 @@ def test_the_documentation_has_every_experiment():
 
 
 def test_no_number_of_the_documentation_differs_without_a_reason():
-    for path in PAGES.glob("*.md"):
+    for path in set(PAGES.glob("*.md")) - {PAGES / "index.md"}:
         for line in path.read_text(encoding="utf-8").splitlines():
             assert not line.endswith(("| no |", "| not made |")), line
 
