@@ -275,6 +275,19 @@ def test_an_audit_that_makes_no_sense_is_one_line_and_status_two(run, people, ar
     assert complaint in result.stderr
 
 
+def test_public_records_give_the_noise_a_shape(run, people, tmp_path):
+    lines = Path(people).read_text().splitlines()
+    (tmp_path / "public.csv").write_text("\n".join(lines[:41]) + "\n")
+    result = run("audit", people, *AUDIT, "--json", "--public", str(tmp_path / "public.csv"))
+    assert result.exit_code == 0, result.output
+    remedies = {r["name"]: r["text"] for r in json.loads(result.stdout)["remedies"]}
+    assert "a model of the 40 public records" in remedies["shaped noise"]
+    (tmp_path / "other.csv").write_text("age,ill\n50,yes\n40,no\n")
+    result = run("audit", people, *AUDIT, "--json", "--public", str(tmp_path / "other.csv"))
+    assert result.exit_code == 2
+    assert "The public records have no column 'town'" in result.stderr
+
+
 def test_a_missing_file_is_status_two(run, tmp_path):
     result = run("audit", str(tmp_path / "none.csv"), "--target", "ill")
     assert result.exit_code == 2

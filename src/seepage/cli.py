@@ -172,6 +172,12 @@ def audit(
         ),
     ] = None,
     l2: Penalty = None,
+    no_intercept: Annotated[
+        bool,
+        typer.Option(
+            "--no-intercept", help="Fit without one: bounds from differential privacy then apply."
+        ),
+    ] = False,
     sigma: Annotated[
         float | None, typer.Option(help="The standard deviation of the noise on every number.")
     ] = None,
@@ -211,6 +217,10 @@ def audit(
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
     ] = False,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="A table of public records, the same columns: a shape for the noise."),
+    ] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
     ] = None,
@@ -233,6 +243,7 @@ def audit(
         target=target,
         model=model,
         l2=l2,
+        intercept=not no_intercept,
         sigma=sigma,
         target_eta=target_eta,
         sensitive=sensitive or (),
@@ -246,6 +257,7 @@ def audit(
         names=names,
         model_file=model_file,
         show_values=show_values,
+        public=public,
         dask=dask,
         workers=workers,
     )

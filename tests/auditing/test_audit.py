@@ -1,6 +1,7 @@
 """The audit's numbers against refits, and what it says about noise, groups, cost and remedies."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -301,3 +302,28 @@ def test_stages_are_told_as_they_begin():
         "bounds on the most exposed record",
         "who was in the data, and guesses",
     ]
+
+
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+def test_noise_in_the_shape_of_public_records_is_a_remedy(kind):
+    encoded = encoded_people(kind, n=150)
+    assert "shaped noise" not in [r.name for r in audit_table(encoded, name="people").remedies]
+    rows = np.arange(len(encoded.source))
+    public, private = encoded.source.at(rows[:60]), encoded.source.at(rows[60:])
+    table = replace(encoded, source=private, public=public)
+    audit = audit_table(table, name="people")
+    (told,) = [r.text for r in audit.remedies if r.name == "shaped noise"]
+    assert "a model of the 60 public records" in told
+    factor = float(re.search(r"([\d.e-]+) times its unit", told)[1])
+    makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
+    pilot, model = (
+        makers[kind](l2=audit.l2, fit_intercept=True).fit(part.X, part.y)
+        for part in (public, private)
+    )
+    shape = sp.glm.noise_shape(pilot, public.X, public.y)
+    # Of a number, the label's step is its spread.
+    step = np.std(encoded.source.y) if kind == "linear" else 1.0
+    leak = sp.leakage(model, private.X, private.y, noise=shape)
+    bound = np.hypot(np.asarray(leak.records(label=False)), step * np.asarray(leak.labels())).max()
+    least = max(np.max(leak.records(label=False)), step * np.max(np.asarray(leak.labels())))
+    assert point_above(least) <= factor <= point_above(bound)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from refit_oracle import refit
 from scipy.stats import norm
@@ -269,3 +273,32 @@ def test_other_noise_and_data_in_chunks_are_refused_in_a_sentence() -> None:
         problem.leak.guess("x3", prior="nothing")
     with pytest.raises(sp.InputError, match="tolerance is a number above zero"):
         problem.leak.within("x0", -1.0)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+def test_records_that_are_read_in_chunks_get_upper_ends(family: str, tmp_path: Path) -> None:
+    problem = Problem(family, everything=True)
+    truth = np.asarray(problem.leak.membership())
+    columns = {f"x{j}": problem.X[:, j] for j in range(4)}
+    table = pa.table({**columns, "y": problem.y, "weight": problem.weight})
+    pq.write_table(table, tmp_path / "people.parquet", row_group_size=7)
+    rows = sp.parquet(tmp_path / "people.parquet", target="y", weight="weight")
+    model = FAMILIES[family](l2=L2, fit_intercept=True).fit(rows)
+    leak = sp.leakage(model, rows, noise=problem.noise)
+    stream = leak.membership()
+    assert stream.kind == "bound"
+    found = np.asarray(stream.result())
+    assert np.all(found >= truth * (1 - 1e-7))
+    if family == "gaussian":
+        assert found == pytest.approx(truth, rel=1e-7)
+        assert np.asarray(stream.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
+
+
+def test_softmax_in_chunks_is_refused(tmp_path: Path) -> None:
+    problem = Problem("categorical", everything=False)
+    table = pa.table({**{f"x{j}": problem.X[:, j] for j in range(4)}, "y": problem.y})
+    pq.write_table(table, tmp_path / "people.parquet", row_group_size=7)
+    rows = sp.parquet(tmp_path / "people.parquet", target="y")
+    model = sp.glm.SoftmaxRegression(l2=L2).fit(rows)
+    with pytest.raises(sp.InputError, match="takes refits, which need all records in memory"):
+        sp.leakage(model, rows, noise=sp.Gaussian(1.0)).membership()

@@ -47,6 +47,7 @@ class Question:
     target: str
     model: str | None = None
     l2: float | None = None
+    intercept: bool = True  # whether the model has one, which no penalty holds
     sigma: float | None = None
     target_eta: float | None = None  # the most that a record may leak
     sensitive: Sequence[str] = ()
@@ -60,13 +61,15 @@ class Question:
     names: str | None = None  # of the columns of a CSV file, separated by commas
     model_file: Path | None = None  # of a model that was fitted elsewhere
     show_values: bool = False  # whether the report shows the records' own values
+    public: Path | None = None  # a table of public records, which may give noise its shape
     dask: str | None = None  # the address of a cluster that audits Parquet files
     workers: int | None = None  # or how many processes to start here for that
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that are read, and must not be written to."""
-        return (self.table,) if self.model_file is None else (self.table, self.model_file)
+        named = (self.table, self.model_file, self.public)
+        return tuple(path for path in named if path is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,8 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             table,
             plan,
             scale=question.scale and fitted is None,
-            drop_first=fitted is None or bool(fitted.fit_intercept),
+            drop_first=question.intercept if fitted is None else bool(fitted.fit_intercept),
+            public_records=_public(question),
         )
         if fitted is not None:
             from seepage.auditing.intake.model_file import match_features
@@ -163,6 +167,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             name=question.table.name,
             model=question.model,
             l2=question.l2,
+            intercept=question.intercept,
             sigma=question.sigma,
             target_eta=question.target_eta,
             fitted=fitted,
@@ -170,6 +175,12 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             remedies=remedies,
             tell=tell,
         )
+
+
+def _public(question: Question) -> TableInMemory | None:
+    if question.public is None:
+        return None
+    return TableInMemory(read_file(question.public, header=question.header))
 
 
 def _open(question: Question, client: Any) -> TableToAudit:
@@ -402,8 +413,11 @@ def _given_model(question: Question) -> Any:
         return None
     from seepage.auditing.intake.model_file import load_model
 
-    if question.model is not None or question.l2 is not None:
-        raise InputError("A model file says its family and penalty: leave --model and --l2 out.")
+    if question.model is not None or question.l2 is not None or not question.intercept:
+        raise InputError(
+            "A model file says its family and penalty: leave --model and --l2 out, and "
+            "--no-intercept."
+        )
     return load_model(question.model_file)
 
 

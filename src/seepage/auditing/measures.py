@@ -350,7 +350,7 @@ class Measures:
 
 def measure(trained: TrainedModel) -> Measures:
     """Measure a release at σ = 1 in one pass, and look for quantiles in a few more."""
-    source, questions = trained.source, _questions(trained)
+    source, questions = trained.source, _questions(trained, Gaussian(1.0))
     extra = tuple(dict.fromkeys([*questions.groups, ROW]))
     sums = source.total(partial(_ask, questions=questions), "records", extra)
     columns = _column_leakage(source, questions, sums.columns)
@@ -397,21 +397,21 @@ def _column_sums(chunk: Chunk, questions: RecordQuestions, some: list[Unknowns])
     return questions.jacobian(chunk).column_sums(some, np.arange(len(chunk)))
 
 
-def worst_record(trained: TrainedModel) -> float:
-    """Return the largest leakage of a record with its label at σ = 1."""
-    ask = partial(_eta, questions=_questions(trained), sigma=1.0)
+def worst_record(trained: TrainedModel, noise: Gaussian | None = None) -> float:
+    """Return the largest leakage of a record with its label, at σ = 1 unless with other noise."""
+    ask = partial(_eta, questions=_questions(trained, noise or Gaussian(1.0)), sigma=1.0)
     return max(float(eta.max()) for eta in trained.source.each(ask, "records"))
 
 
 def record_leakage(trained: TrainedModel) -> np.ndarray:
     """Return the leakage of every record with its label at σ = 1."""
-    ask = partial(_eta, questions=_questions(trained), sigma=1.0)
+    ask = partial(_eta, questions=_questions(trained, Gaussian(1.0)), sigma=1.0)
     return np.concatenate(list(trained.source.each(ask, "records")))
 
 
-def _questions(trained: TrainedModel) -> RecordQuestions:
+def _questions(trained: TrainedModel, noise: Gaussian) -> RecordQuestions:
     return RecordQuestions(
-        release=release_of(trained.model, trained.source, Gaussian(1.0), "raise"),
+        release=release_of(trained.model, trained.source, noise, "raise"),
         attributes=trained.table.attributes,
         basis=trained.basis(),
         label_step=trained.table.labels.step,

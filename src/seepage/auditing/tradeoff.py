@@ -25,6 +25,7 @@ from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting.reweight import reweight
+from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.names import counted
 from seepage.tables.source import AnswerIfAny, Chunk, RowSource
 
@@ -198,14 +199,24 @@ def losses(
 
 
 def noisy_margins(
-    model: Any, settings: FitSettings, X: np.ndarray, seed: int, draws: int = DRAWS
+    model: Any,
+    settings: FitSettings,
+    X: np.ndarray,
+    seed: int,
+    draws: int = DRAWS,
+    root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1."""
+    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1.
+
+    ``root`` is the lower triangle ``L`` of a covariance ``LLᵀ`` for noise of another shape.
+    """
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:
         coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
         X = np.hstack([X, np.ones((len(X), 1))])
     noise = np.random.default_rng(seed).standard_normal((draws, *coef.shape))
+    if root is not None:
+        noise = np.reshape(noise.reshape(draws, -1) @ root.T, noise.shape)
     return X @ coef, np.reshape([X @ draw for draw in noise], (draws, len(X), coef.shape[1]))
 
 
@@ -282,7 +293,7 @@ def find_remedies(
     worst: float,
     seed: int,
 ) -> tuple[Advice, ...]:
-    """Return what more noise, more regularisation and reweighting would do.
+    """Return what more noise, more regularisation, reweighting and shaped noise would do.
 
     Fitting the model again, several times, is tried with tables in memory only. ``worst`` is the
     largest leakage of a record at σ = 1; ``target`` the one that is wanted.
@@ -301,6 +312,8 @@ def find_remedies(
         else:
             remedies.append(_penalty(trained, trial, sigma, target, seed))
         remedies.append(_reweighting(trained, source, enough, target, seed))
+        if trained.table.public is not None:
+            remedies.append(_shaped(trained, trial, trained.table.public, enough, target))
     except InputError as problem:
         remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
     return tuple(remedies)
@@ -435,6 +448,35 @@ def _reweighting(
         f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
         f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
     )
+
+
+def _shaped(
+    trained: TrainedModel,
+    trial: HeldOutTrial,
+    public: RecordsInMemory,
+    enough: float,
+    target: float,
+) -> Advice:
+    """Say what noise in the shape of a model of public records would cost."""
+    pilot = trained.settings.fit(public)
+    shape = noise_shape(pilot, public.X, public.y)
+    needed = round_up(worst_record(trained, shape) / target)
+    held_out, settings = trial.held_out, trial.settings
+    assert isinstance(held_out, RecordsInMemory)  # noqa: S101 - as the records it was taken from
+    margins, shifts = noisy_margins(
+        trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
+    )
+    truth = truth_of(trial.model, settings, held_out.y)
+    lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
+    error = trial._named(float(np.mean(lost)))
+    words = (
+        f"With noise in the shape of a model of the {counted(len(public), 'public record')}, "
+        f"{needed:.3g} times its unit, no record leaks more than η = {target:.3g}; the "
+        f"{error_name(settings)} on held-out records is then {_said(trial, error)} "
+        f"({_said(trial, trial.error(enough))} with plain noise, σ = {enough:.3g})"
+    )
+    better = error < trial.error(enough)
+    return Advice("shaped noise", words + ("." if better else ": it does not help here."))
 
 
 def _cost(trial: HeldOutTrial, sigma: float) -> str:

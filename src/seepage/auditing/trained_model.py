@@ -254,6 +254,8 @@ class EncodedTable:
     # The records as they came, all columns of them, where they are in memory
     raw: pa.Table | None = None
     coding: TableEncoding | None = None  # how its columns became features
+    # Records that are declared public, encoded in the same way: they may give noise its shape
+    public: RecordsInMemory | None = None
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""

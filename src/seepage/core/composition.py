@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from array_api_compat import array_namespace
 
@@ -11,7 +12,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.tables.source import Array, Chunk
+from seepage.tables.source import Array, Chunk, RowSource
 
 
 def compose(first: Leakage, *others: Leakage) -> Leakage:
@@ -99,6 +100,17 @@ class ComposedRelease(MeasuredRelease):
     def finite_changes(self) -> FiniteChanges:
         """Return how far all releases move together: squared distances add."""
         return ComposedChanges([part.finite_changes() for part in self.parts])
+
+    def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
+        """Return the same for records that are read in chunks."""
+        parts = [part.changes_in_chunks(source) for part in self.parts]
+        return partial(_composed_changes, parts=parts)
+
+
+def _composed_changes(
+    chunk: Chunk, parts: Sequence[Callable[[Chunk], FiniteChanges]]
+) -> ComposedChanges:
+    return ComposedChanges([part(chunk) for part in parts])
 
 
 class ComposedJacobian(ReleaseJacobian):

@@ -22,7 +22,7 @@ from seepage.core.finite_changes import FiniteChanges
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
-from seepage.tables.source import Array, Chunk
+from seepage.tables.source import Array, Chunk, RowSource
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
@@ -175,6 +175,11 @@ class ReleaseJacobian(ABC):
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given the squares of it for every cell."""
         return self._rounding() + 0 * squared
+
+    def cells_and_errors(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return :meth:`cell_information`, and the relative errors of η that go with it."""
+        squared = self.cell_information(unknowns)
+        return squared, self.cell_accuracy(squared, unknowns)
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return the relative errors of :meth:`row_jacobians`, column by column."""
@@ -334,6 +339,13 @@ class MeasuredRelease(ABC):
         raise InputError(
             "How far this release moves when a record leaves or changes is not known; risks are "
             "told for linear models of a table in memory."
+        )
+
+    def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
+        """Return the same for records that are read in chunks: certified, and without refits."""
+        raise InputError(
+            "How far this release moves when a record leaves is not known for records that are "
+            "read in chunks; take them into memory."
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:

@@ -28,7 +28,14 @@ from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJac
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import ALARMING, Result
-from seepage.core.risk_views import Guess, Membership, Prior, guess, membership, within
+from seepage.core.risk_views import (
+    Guess,
+    Prior,
+    guess,
+    membership,
+    membership_in_chunks,
+    within,
+)
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InaccurateWarning, InputError, nearest
 from seepage.support.chunks import progress
@@ -266,13 +273,17 @@ class Leakage(Generic[PerRecord]):
         groups: Any = None,
         exact: bool = False,
         refit: Callable[[np.ndarray], Any] | None = None,
-    ) -> Membership:
+    ) -> Any:
         """Return how well anybody can tell that a record was in the data: for every record μ.
 
         The adversary knows all other records, and may be biased or not. Linear models are exact in
         closed form; logistic and Poisson models by a certified expansion, with the most exposed and
         the least certain records refitted; softmax and families without a constant of
         self-concordance by refits.
+
+        Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks a
+        :class:`~seepage.core.record_stream.RecordStream` of the upper ends of μ (kind ``bound``),
+        without refits.
 
         Parameters
         ----------
@@ -298,6 +309,8 @@ class Leakage(Generic[PerRecord]):
         >>> leak.membership()
         <100 records: membership, exact: told right ...
         """
+        if not self.source.in_memory and rows is None and groups is None and not exact:
+            return membership_in_chunks(self)
         if groups is None:
             return membership(self, self._asked(rows), None, exact, refit)
         if rows is not None:
@@ -637,8 +650,8 @@ def _with_accuracy(
     if question == "cramer_rao_cells":
         return jacobian.inverses(unknowns)
     if question == "cells":
-        squared = jacobian.cell_information(unknowns)
-        return _root(squared), jacobian.cell_accuracy(squared, unknowns)
+        squared, accuracy = jacobian.cells_and_errors(unknowns)
+        return _root(squared), accuracy
     if question == "dfil":
         squared = jacobian.row_traces(unknowns)
         return _root(squared / count), jacobian.row_accuracy(squared, unknowns)

@@ -77,9 +77,10 @@ class RecordStream:
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` records with the most leakage, the worst first.
 
-        Of a bound, these are the records with the smallest bound. Cells count by their row's worst.
+        Of a bound on an error, these are the records with the smallest bound. Cells count by their
+        row's worst.
         """
-        sign = 1.0 if self.kind == "bound" else -1.0
+        sign = 1.0 if self.measure in ("mse", "std") else -1.0
         best = partial(_best, function=self.function, sign=sign, count=count)
         found = self.source.total(best, f"{self.view}, the worst")
         return self._result(found.values, found.rows)

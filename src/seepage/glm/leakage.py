@@ -7,7 +7,7 @@ over the rows is summed in float64, whatever the table's type; the Jacobian is o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
@@ -26,7 +26,7 @@ from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
 from seepage.glm.inputs import as_source, read_penalty
-from seepage.glm.jacobian.changed_records import ChangedRecords
+from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
     MINIMAL,
@@ -181,6 +181,27 @@ class GLMRelease(MeasuredRelease):
             )
         return ChangedRecords(self.fit, self.template.X, self.noise)
 
+    def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
+        """Return the certified moves of the records of a chunk; a pass finds what they share."""
+        problem = self.problem
+        if problem is None or len(self.noise) != 1:
+            raise InputError(
+                "Take the releases one by one: of several with other noise on the same numbers, "
+                "read in chunks, the moves are not known."
+            )
+        if isinstance(self.fit.family, Categorical) or self.fit.family.self_concordance is None:
+            raise InputError(
+                "What this model would be without a record takes refits, which need all records in "
+                "memory; these are read in chunks."
+            )
+        root = self.noise[0].root(self.template.size)
+        A = np.asarray(self.template.whitener)
+        solved = np.linalg.solve(root, A) if root.ndim == 2 else A / root.reshape(-1, 1)
+        facts = SharedFacts((solved + solved.T) / 2, 0.0)
+        ask = partial(_changes_of_chunk, release=self, problem=problem)
+        found = source.total(partial(_largest_of_chunk, ask=partial(ask, shared=facts)), "norms")
+        return partial(ask, shared=replace(facts, largest=max(found)))
+
 
 def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
@@ -219,7 +240,7 @@ def _release_in_memory(
 ) -> GLMRelease:
     """Return the release of a model at the exact minimiser on a table in memory."""
     X: Array = source.table.values  # type: ignore[attr-defined]
-    found = optimum(fit, X, source.names, on_mismatch)
+    found = optimum(fit, X, source.names, noise, on_mismatch)
     xp = array_namespace(X)
     near, whitener = found.X, whitener_of(found, noise)
     loss = found.condition * whitener.amplified
@@ -280,6 +301,18 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
     alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
     return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
+
+
+def _changes_of_chunk(
+    chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shared: SharedFacts
+) -> ChangedRecords:
+    """Return the certified moves of the records of a chunk."""
+    return ChangedRecords(_about(release.fit, problem, chunk), chunk.X, release.noise, shared)
+
+
+def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> tuple[float, ...]:
+    """Return the largest norm of a record, alone in a tuple: those of chunks are joined."""
+    return (ask(chunk).largest_here(),)
 
 
 def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:

@@ -35,6 +35,8 @@ class RecordingAudit:
         Since when it does; none where the property is not one of clients, or rounds are not known.
     clients
         Whose updates stand out.
+    by_client
+        Whether the property is the clients': whether each has one value of it.
     shares
         By value of the property, how many clients have it (or updates, where clients have several).
     updates
@@ -50,6 +52,7 @@ class RecordingAudit:
     layers: LayerAudit
     over_rounds: RoundByRound | None
     clients: StandingOut
+    by_client: bool
     shares: Mapping[str, int]
     updates: int
     rounds: tuple[int, int] | None
@@ -198,6 +201,7 @@ def audit_recording(
         found,
         over_rounds,
         standing_out(sent),
+        whole,
         {str(level): int(n) for level, n in zip(levels, counts, strict=True)},
         len(seen),
         None if seen.rounds is None else (who.rounds[0], who.rounds[-1]),

@@ -8,6 +8,7 @@ are kept as text: Flower's have 64 bits, more than a reader of numbers leaves as
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]] | dict[str, Any]:
 
 def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     try:
-        lines = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if row]
+        lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     except csv.Error as error:
         raise InputError(f"{path.name} cannot be read: {error}.") from error
     if not lines:

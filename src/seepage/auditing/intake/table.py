@@ -69,6 +69,7 @@ MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
 HOLDERS = 10  # records that should share a value before its name leaves
+_FEWEST_PUBLIC = 10
 MISSING_SHARE = 0.99  # of a column: from there on it is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -446,13 +447,15 @@ def encode(
     scale: bool = True,
     drop_first: bool = True,
     public: Mapping[str, tuple[float, float]] | None = None,
+    public_records: TableInMemory | None = None,
 ) -> EncodedTable:
     """Encode a table as planned by :func:`plan_columns`.
 
     ``scale`` centres numeric columns and divides them by their standard deviations. With
     ``public`` both may be published: they come from the declared domain of a column, or lie on a
     coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
-    levels together would be one column too many.
+    levels together would be one column too many. ``public_records``, a table of the same columns,
+    are encoded in the same way.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -482,7 +485,23 @@ def encode(
         steps=tuple(steps),
         raw=used.raw,
         coding=coding,
+        public=None if public_records is None else _alike(public_records, coding, labels),
     )
+
+
+def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> RecordsInMemory:
+    """Return records of another table as numbers, encoded as a table was."""
+    lacking = [name for name in coding.columns if name not in table.names]
+    if lacking:
+        raise InputError(f"The public records have no column {shown(lacking[0])}.")
+    if table.rows < _FEWEST_PUBLIC or labels(table.raw.column(coding.target)).null_count:
+        raise InputError(
+            f"The public records must be at least {_FEWEST_PUBLIC}, each with a label that the "
+            "audited table has."
+        )
+    found = table.encoded(coding, labels, ())
+    assert isinstance(found, RecordsInMemory)  # noqa: S101 - the table is in memory
+    return found
 
 
 def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:

@@ -63,9 +63,19 @@ class ChangedRecords(FiniteChanges):
         The table, (n, d).
     noise
         Gaussian noise on the parameters; several for the same parameters released as often.
+    shared
+        Where these are only some of the rows the model was fitted on: what is known of all. There
+        are then no refits, and no passes over pairs.
     """
 
-    def __init__(self, fit: FittedGLM, X: Any, noise: tuple[Noise, ...]) -> None:
+    def __init__(
+        self,
+        fit: FittedGLM,
+        X: Any,
+        noise: tuple[Noise, ...],
+        shared: SharedFacts | None = None,
+    ) -> None:
+        self.shared = shared
         self.fit = replace(
             fit,
             coef=as_numpy(fit.coef),
@@ -157,7 +167,7 @@ class ChangedRecords(FiniteChanges):
         radius = self._radius(centres, self._reach(centres) * centres.energy, None)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         wide = np.flatnonzero(np.any(radius > _WIDE * size, axis=1))
-        if len(wide) and self.constant > 0:
+        if len(wide) and self.constant > 0 and self.shared is None:
             some = centres.of(wide)
             radius[wide] = np.minimum(
                 radius[wide], self._radius(some, *self._over_pairs(rows[wide], some))
@@ -355,6 +365,8 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def inverse(self) -> np.ndarray:
         """``H⁻¹``, (P, P)."""
+        if self.shared is not None:
+            return self.shared.inverse
         objective = Objective.of(self.fit, self.X)
         H = objective.definite(objective.hessian(objective.margins(self.theta)))
         factor = cholesky_factor(H)
@@ -381,6 +393,10 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def _largest(self) -> float:
         """The largest ``x̃ᵀH⁻¹x̃`` of the records that count."""
+        return self.largest_here() if self.shared is None else self.shared.largest
+
+    def largest_here(self) -> float:
+        """Return the largest ``x̃ᵀH⁻¹x̃`` of the records at hand."""
         norms = [
             np.sum(self._solved(self.X[rows]) * self._extended(self.X[rows]), axis=1)
             for rows in row_slices(*self.X.shape)
@@ -423,6 +439,14 @@ class ChangedRecords(FiniteChanges):
         """Return ``X̃ D``, (n, B)."""
         features = self.X.shape[1]
         return np.asarray(self.X @ directions[:features] + directions[features:].sum(axis=0))
+
+
+@dataclass(frozen=True)
+class SharedFacts:
+    """What moves of single records need to know of all records a model was fitted on."""
+
+    inverse: np.ndarray  # H⁻¹, (P, P)
+    largest: float  # x̃ᵀH⁻¹x̃ over all of them
 
 
 @dataclass(frozen=True)

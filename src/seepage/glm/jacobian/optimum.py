@@ -117,7 +117,9 @@ class Optimum:
         return r, a, b, lost
 
 
-def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) -> Optimum:
+def optimum(
+    fit: FittedGLM, X: Array, names: tuple[str, ...], noise: Noise, on_mismatch: str
+) -> Optimum:
     """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
 
     Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
@@ -133,7 +135,7 @@ def optimum(fit: FittedGLM, X: Array, names: tuple[str, ...], on_mismatch: str) 
     step = judge_stationarity(fit, sums, H, on_mismatch)
     if MINIMAL < step <= REFUSE:
         fit, H = polished(fit, sums, H, objective.definite, lambda near: optimum_sums(near, X))
-    return _weighed(fit, X, centre, margins_of(fit, X), H, polish=step <= REFUSE)
+    return _weighed(fit, X, centre, margins_of(fit, X), H, noise, polish=step <= REFUSE)
 
 
 def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
@@ -182,21 +184,25 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 
 def _weighed(
-    fit: FittedGLM, X: Array, centre: Array | None, margins: Array, H: Array, *, polish: bool
+    fit: FittedGLM,
+    X: Array,
+    centre: Array | None,
+    margins: Array,
+    H: Array,
+    noise: Noise,
+    *,
+    polish: bool,
 ) -> Optimum:
-    """Invert the curvature, with as much precision as its condition asks for."""
-    xp = array_namespace(H)
+    """Invert the curvature, with as much precision as its condition and the noise ask for."""
     inverse = _inverse(H)
     condition = math.inf if inverse is None else condition_number(H, inverse)
     if inverse is None or not condition < 1 / EPS:
         raise singular(condition, fit.ridge)
     cost = float(X.shape[0]) * H.shape[0] ** 2
-    sizes = xp.sqrt(xp.linalg.diagonal(inverse))
-    unlike = min(float(xp.max(sizes)) / float(xp.min(sizes)), UNLIKE)
     if (
         condition > _ALWAYS_FROM
         or (cost <= _DEAR and condition > _DEAR_FROM)
-        or (cost <= _CHEAP and condition * unlike > _CHEAP_FROM)
+        or (cost <= _CHEAP and condition * _amplified(fit, inverse, noise, centre) > _CHEAP_FROM)
     ):
         fit, exact, inverse, accuracy = precise_optimum(
             fit, X, margins, inverse, condition, polish=polish
@@ -369,6 +375,12 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
     return replace(found, condition=optimum.condition)
+
+
+def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
+    """Return how many times as large the noise and the units make errors that show."""
+    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
 
 def whitened(

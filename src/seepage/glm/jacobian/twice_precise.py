@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30
 _SINGULAR = 0.1
-_UNMOVED = 1e-13  # of a margin
+_UNMOVED = EPS  # of a margin
 
 
 # The minimiser and the curvature there ------------------------------------------------------------

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.report.figures import BLUE, INK, MUTED, VERMILLION, Drawing, render
+from seepage.auditing.report.figures import (
+    BLUE,
+    INK,
+    MUTED,
+    VERMILLION,
+    Drawing,
+    render,
+    word_ticks,
+)
 from seepage.auditing.report.rounds.words import RecordingReport
 from seepage.auditing.report.words import number, short
 from seepage.layers.measures.first_round import LEVEL
@@ -167,7 +175,8 @@ def draw_clients(report: RecordingReport) -> Drawing:
                     label=words,
                 )
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
-        axes.set_xlim(0, max(2.0, float(times.max()) * 1.08))
+        axes.set_xscale("log")
+        axes.set_xlim(min(1.0, float(times.min())) / 1.2, max(2.0, float(times.max())) * 1.2)
         axes.set_ylim(len(kept) - 0.4, -0.6)
         axes.set_yticks(places, [short(who.clients[k], 14 if narrow else 24) for k in kept])
         axes.tick_params(axis="y", colors=INK, length=0)
@@ -175,6 +184,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
         axes.set_xlabel(
             "× the median client" if narrow else "distance from the middle ÷ the median client's"
         )
+        word_ticks(axes.xaxis)
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     caption = (

@@ -112,8 +112,8 @@ def _explain(report: RecordingReport) -> tuple[str, ...]:
 def _tell_what_was_seen(report: RecordingReport) -> str:
     audit = report.audit
     when = "" if audit.rounds is None else f" in rounds {audit.rounds[0]} to {audit.rounds[1]}"
-    unit = "clients" if audit.over_rounds is not None else "clients or updates"
-    shares = ", ".join(f"{n} {unit} with “{short(v, 24)}”" for v, n in audit.shares.items())
+    unit = "client" if audit.by_client else "update"
+    shares = ", ".join(f"{counted(n, unit)} with “{short(v, 24)}”" for v, n in audit.shares.items())
     return (
         f"{counted(audit.updates, 'update')} of {counted(len(audit.clients.clients), 'client')}"
         f"{when}: {shares if len(audit.shares) <= _NAMED else counted(len(audit.shares), 'value')}."
@@ -124,11 +124,13 @@ def _tell_most(report: RecordingReport) -> str:
     information = report.audit.layers.v_information
     k = information.layers.index(information.ranking()[0])
     entropy, unit = float(information.columns["entropy"][k]), information.unit
+    alone = report.audit.by_client and min(report.audit.shares.values()) < 2
+    whom = "updates (of clients it knows)" if alone else "clients"
     found = interval(information.values[k], information.low[k], information.high[k])
     return (
         f"Most is told by “{short(information.layers[k])}”: {found} {unit}, where "
         f"{number(entropy)} would be all there is to know. That is what an adversary who sees this "
-        "layer alone reads off it about clients it has not met, with the 95 % interval in brackets."
+        f"layer alone reads off it about {whom} it has not met, with the 95 % interval in brackets."
     )
 
 
