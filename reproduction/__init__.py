@@ -17,7 +17,14 @@ from seepage.errors import InputError, nearest
 if TYPE_CHECKING:
     from reproduction.outcome import Outcome
 
-__all__ = ["EXPERIMENTS", "Experiment", "find_experiment", "list_lines"]
+__all__ = ["EXPERIMENTS", "PAPERS", "Experiment", "find_experiment", "list_lines"]
+
+PAPERS = {
+    "001": "Measuring Data Leakage in Machine-Learning Models with Fisher Information",
+    "002": "How Do Input Attributes Impact the Privacy Loss in Differential Privacy?",
+    "003": "Layer-wise Characterization of Latent Information Leakage in Federated Learning",
+    "004": "Bounding Training Data Reconstruction in Private (Deep) Learning",
+}
 
 
 @dataclass(frozen=True)
@@ -41,10 +48,15 @@ class Experiment:
     place: str
     title: str
 
+    @property
+    def room(self) -> str:
+        """What all experiments of the paper begin with: their folder, and their page."""
+        return self.name.partition("-")[0]
+
     def reproduce(self, *, quick: bool = False) -> Outcome:
         """Make it again; ``quick`` takes less data or fewer trials and only shows that it runs."""
-        paper, place = self.name.replace("-", "_").split("_", 1)
-        module = import_module(f"reproduction.{paper}.{place}")
+        place = self.name.partition("-")[2].replace("-", "_")
+        module = import_module(f"reproduction.{self.room}.{place}")
         outcome: Outcome = module.reproduce(quick)
         return outcome
 
@@ -59,6 +71,10 @@ _LIST = (
     Experiment("fil-figure6", "001", "Figure 6", "Attribute inversion against leakage"),
     Experiment("fil-figure7", "001", "Figure 7", "Attribute inversion over rounds of IRFIL"),
     Experiment("fil-whole-procedure", "001", "section 5", "What IRFIL leaks with its weights"),
+    Experiment(
+        "fil-objective-perturbation", "001", "section 7", "Leakage when the objective has the noise"
+    ),
+    Experiment("bounds-section4", "004", "sections 2 to 4", "What ε says about a member, a number"),
     Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
     Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
     Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),

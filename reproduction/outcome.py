@@ -14,17 +14,20 @@ from seepage.errors import InputError
 
 @dataclass(frozen=True)
 class Quantity:
-    """One measured number, and what the paper prints for it.
+    """One measured number, what the paper prints for it, and why they differ.
 
     Parameters
     ----------
     name
         What was measured.
     measured
-        What came out.
+        What came out; ``None`` where the paper's number could not be made again.
     printed
         The paper's number as it is printed, so that its precision is known; ``None`` where the
-        paper prints none.
+        paper prints none. ``> 88`` is a bound, ``9/10`` leaves two open.
+    why
+        Why the measured number is not the printed one: a sentence that names its evidence. It is
+        shown where they differ, and the page takes no such number without it.
 
     Examples
     --------
@@ -34,22 +37,29 @@ class Quantity:
     """
 
     name: str
-    measured: float
+    measured: float | None
     printed: str | None = None
+    why: str | None = None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.measured):
+        if self.measured is None:
+            if self.printed is None or self.why is None:
+                raise InputError(f"The quantity {self.name!r} is neither measured nor explained.")
+        elif not math.isfinite(self.measured):
             raise InputError(f"The quantity {self.name!r} came out as {self.measured}.")
 
     @property
     def published(self) -> float | None:
-        """The printed number."""
-        return None if self.printed is None else float(self.printed)
+        """The printed number; the first of two."""
+        return None if self.printed is None else self._choices()[0]
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published."""
-        return None if self.published is None else self.measured - self.published
+        """Measured minus published: of two printed numbers the nearer one."""
+        if self.printed is None or self.measured is None:
+            return None
+        measured = self.measured
+        return min((measured - choice for choice in self._choices()), key=abs)
 
     @property
     def decimals(self) -> int | None:
@@ -58,14 +68,31 @@ class Quantity:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the measured number, rounded as the printed one is, is the printed one."""
-        if self.difference is None or self.decimals is None:
+        """Whether the measured number, rounded as the printed one is, is the printed one.
+
+        ``None`` where either is missing.
+        """
+        if self.printed is None or self.difference is None or self.decimals is None:
             return None
+        if self.printed.startswith(">"):
+            return self.difference > 0
         # A number in the middle may be rounded either way: 80.65 is printed as 80.7.
         return abs(self.difference) <= 0.5 * 10.0**-self.decimals * (1 + 1e-6)
 
+    @property
+    def reason(self) -> str | None:
+        """Why the printed number is not there; ``None`` where it is, or where none is printed."""
+        return None if self.printed is None or self.agrees else self.why
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to explain."""
+        return self.printed is None or bool(self.agrees) or bool(self.why)
+
     def cells(self) -> tuple[str, ...]:
         """Return what a table shows of it: name, printed, measured, difference, and agreement."""
+        if self.measured is None:
+            return self.name, str(self.printed), "–", "–", "not made"
         if self.decimals is None or self.difference is None:
             return self.name, "–", number(self.measured), "–", "–"
         # Two digits more than the paper has: enough to see which way it was rounded.
@@ -83,12 +110,16 @@ class Quantity:
             "difference": self.difference,
             "printed": self.printed,
             "agrees": self.agrees,
+            "why": self.why,
         }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Quantity:
         """Return the quantity that :meth:`to_json` wrote."""
-        return cls(found["name"], found["measured"], found["printed"])
+        return cls(found["name"], found["measured"], found["printed"], found["why"])
+
+    def _choices(self) -> list[float]:
+        return [float(part) for part in str(self.printed).removeprefix(">").split("/")]
 
 
 @dataclass(frozen=True)
@@ -116,10 +147,22 @@ class Outcome:
 def quantity_rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:
     """Return the quantities as the rows of a table, the first being its head.
 
-    Where the paper prints none of them, only what was measured is shown.
+    Where the paper prints none of them, only what was measured is shown. A number behind *no* is
+    that of its :func:`reasons`.
     """
     head = ("quantity", "published", "measured", "difference", "agrees")
-    rows = [head, *(quantity.cells() for quantity in quantities)]
-    if all(quantity.published is None for quantity in quantities):
-        return [(row[0], row[2]) for row in rows]
+    if all(quantity.printed is None for quantity in quantities):
+        return [(row[0], row[2]) for row in (head, *(q.cells() for q in quantities))]
+    said = reasons(quantities)
+    rows: list[tuple[str, ...]] = [head]
+    for quantity in quantities:
+        *cells, agrees = quantity.cells()
+        if quantity.reason:
+            agrees = f"{agrees} ({said.index(quantity.reason) + 1})"
+        rows.append((*cells, agrees))
     return rows
+
+
+def reasons(quantities: Sequence[Quantity]) -> list[str]:
+    """Return why numbers are not the printed ones, each reason once."""
+    return list(dict.fromkeys(q.reason for q in quantities if q.reason))

@@ -1,20 +1,21 @@
-"""Writes the documentation's page of reproductions from the results, so that nobody types a number.
+"""Writes the documentation's pages of reproductions from results, so that nobody types a number.
 
 ``python -m reproduction.page RESULTS DOCS`` reads ``RESULTS/NAME/result.json`` of every
-experiment and writes ``DOCS/reproduction.md`` and the figures in ``DOCS/reproduction/``.
+experiment and writes ``DOCS/reproduction/index.md``, a page for every paper beside it, and their
+figures.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from reproduction import EXPERIMENTS
-from reproduction.outcome import Quantity, quantity_rows
+from reproduction import EXPERIMENTS, PAPERS, Experiment
+from reproduction.outcome import Quantity, quantity_rows, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
@@ -22,30 +23,43 @@ _LONG = 12  # rows of a table that a reader takes in at a glance
 _HEAD = """\
 # Tables and figures of the papers, made again
 
-This page was written by a program from the results of `seepage reproduce all`; `make reproduce`
-makes the results and the page again. `seepage reproduce --list` shows the names, and
+These pages were written by a program from the results of `seepage reproduce all`; `make reproduce`
+makes the results and the pages again. `seepage reproduce --list` shows the names, and
 `seepage reproduce NAME` makes one of them: from the data, or from kept results where the *Setting*
 says that they were trained on an accelerator. Numbers that a paper prints stand beside what was
 measured here. *Agrees* says whether the measured number, rounded like the printed one, is the
-printed one. The [list of papers](papers.md) says which is which, and where this software differs.
+printed one; where it is not, a sentence under the table says why, and where that can be seen. The
+[list of papers](../papers.md) says which is which, and where this software differs.
 """
 
 
-def write_page(results: Path, docs: Path) -> Path:
-    """Write the page and copy its figures; refuse a quick result, and say which are missing."""
+def write_pages(results: Path, docs: Path) -> Path:
+    """Write the index and a page for every paper; return the index.
+
+    Quick results are refused, and numbers that differ from the printed ones without a reason.
+    Experiments that have no result are named.
+    """
     made = [name for name in EXPERIMENTS if (results / name / RESULT).is_file()]
     if not made:
         raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
-    found = [_read(results / name / RESULT, name) for name in made]
-    figures = {entry["name"]: (results / entry["name"] / PNG).read_bytes() for entry in found}
-    page = docs / "reproduction.md"
-    for name, picture in figures.items():
-        write_whole(docs / "reproduction" / f"{name}.png", picture)
-    write_whole(page, ("\n".join(_lines(found)) + "\n").encode())
-    for left in (docs / "reproduction").glob("*.png"):  # of an experiment that is gone
-        if left.stem not in figures:
+    found = {name: _read(results / name / RESULT, name) for name in made}
+    home = docs / "reproduction"
+    written = {home / f"{name}.png": (results / name / PNG).read_bytes() for name in made}
+    rooms = dict(sorted((e.paper, e.room) for e in EXPERIMENTS.values()))
+    for paper in rooms:
+        own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
+        written[home / f"{rooms[paper]}.md"] = _bytes(_paper(paper, own))
+    written[home / "index.md"] = _bytes(_index(found, rooms))
+    for path, content in written.items():
+        write_whole(path, content)
+    for left in [*home.glob("*.png"), *home.glob("*.md")]:  # of an experiment that is gone
+        if left not in written:
             left.unlink()
-    return page
+    return home / "index.md"
+
+
+def _bytes(lines: Iterator[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
@@ -58,49 +72,98 @@ def _read(path: Path, name: str) -> dict[str, Any]:
             f"{path} is of a quick run, which is not for publication; run "
             f"`seepage reproduce {name}` without --quick."
         )
+    for quantity in _quantities(found):
+        if not quantity.settled:
+            raise InputError(
+                f"{quantity.name!r} of {name} is {quantity.measured} where the paper prints "
+                f"{quantity.printed}, and nothing says why; give the quantity its reason."
+            )
     return found
 
 
-def _lines(found: list[dict[str, Any]]) -> Iterator[str]:
+def _quantities(entry: dict[str, Any]) -> list[Quantity]:
+    return [Quantity.from_json(q) for q in entry["quantities"]]
+
+
+def _index(found: dict[str, dict[str, Any]], rooms: dict[str, str]) -> Iterator[str]:
     yield _HEAD
-    total = agreeing = 0
-    for entry in found:
-        judged = [q["agrees"] for q in entry["quantities"] if q["agrees"] is not None]
-        total, agreeing = total + len(judged), agreeing + sum(judged)
-    yield f"Of {total} printed numbers, {agreeing} agree.\n"
-    yield "| name | paper | what it shows |"
+    yield f"{_count(found.values())}\n"
+    yield "| paper | printed | agree | differ | not made |"
+    yield "|---|---:|---:|---:|---:|"
+    for paper, room in rooms.items():
+        counts = _tally(e for n, e in found.items() if EXPERIMENTS[n].paper == paper)
+        cells = " | ".join(map(str, counts))
+        yield f"| {paper}, [*{PAPERS[paper]}*]({room}.md) | {cells} |"
+    yield "\n| name | paper | what it shows |"
     yield "|---|---|---|"
-    for entry in found:
-        yield (
-            f"| [`{entry['name']}`](#{entry['name']}) | {entry['paper']}, {entry['place']} | "
-            f"{entry['title']} |"
-        )
-    for entry in found:
-        yield from _section(entry)
-    made = {entry["name"] for entry in found}
-    missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in made]
+    for name in found:
+        experiment = EXPERIMENTS[name]
+        link = f"[`{name}`]({experiment.room}.md#{name})"
+        yield f"| {link} | {experiment.paper}, {experiment.place} | {experiment.title} |"
+    missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
         yield "\n## Not made yet\n"
-        yield "What these need was not at hand when the page was written:\n"
+        yield "What these need was not at hand when the pages were written:\n"
         for experiment in missing:
             where = f"paper {experiment.paper}, {experiment.place}"
             yield f"- `{experiment.name}`: {experiment.title} ({where})"
 
 
-def _section(entry: dict[str, Any]) -> Iterator[str]:
-    name = entry["name"]
+def _tally(entries: Any) -> tuple[int, int, int, int]:
+    """Return how many numbers are printed, and of these agree, differ and were not made."""
+    judged = [q for entry in entries for q in _quantities(entry) if q.printed is not None]
+    agree = sum(bool(q.agrees) for q in judged)
+    differ = sum(q.agrees is False for q in judged)
+    return len(judged), agree, differ, len(judged) - agree - differ
+
+
+def _count(entries: Any) -> str:
+    printed, agree, differ, left = _tally(entries)
+    words = f"Of {printed} printed numbers, {agree} agree"
+    others = [f"{differ} differ"] * bool(differ) + [f"{left} could not be made again"] * bool(left)
+    if others:
+        words += f"; {' and '.join(others)}, each with its reason"
+    return f"{words}."
+
+
+def _paper(paper: str, own: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield f"# Paper {paper}, made again\n"
+    yield f"*{PAPERS[paper]}* ([all papers](index.md)). {_count(own.values())}"
+    for name, entry in own.items():
+        yield from _section(EXPERIMENTS[name], entry)
+
+
+def _section(experiment: Experiment, entry: dict[str, Any]) -> Iterator[str]:
+    name = experiment.name
     yield f"\n## {name}\n"
-    yield f"**{entry['title']}** (paper {entry['paper']}, {entry['place']}).\n"
-    yield f"![{_inline(entry['alternative'])}](reproduction/{name}.png)\n"
+    yield f"**{experiment.title}** ({experiment.place}).\n"
+    yield f"![{_inline(entry['alternative'])}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
     yield f"*Setting.* {_inline(entry['setting'])}\n"
-    yield from _table([Quantity.from_json(q) for q in entry["quantities"]])
+    yield from _table(_quantities(entry))
 
 
-def _table(quantities: list[Quantity]) -> Iterator[str]:
-    """Yield a table; a long one that has nothing to compare is folded up."""
-    head, *rows = quantity_rows(quantities)
-    if len(rows) > _LONG and len(head) == 2:
+def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
+    """Yield what is printed beside what was measured, the reasons, and all else.
+
+    A long table that has nothing to compare is folded up.
+    """
+    compared = [q for q in quantities if q.printed is not None]
+    others = [q for q in quantities if q.printed is None]
+    if compared:
+        head, *rows = quantity_rows(compared)
+        yield f"| {' | '.join(head)} |"
+        yield "|---|" + "---:|" * (len(head) - 1)
+        for row in rows:
+            yield f"| {' | '.join(map(_inline, row))} |"
+        yield ""
+        for k, reason in enumerate(reasons(compared), start=1):
+            yield f"{k}. {_inline(reason)}"
+        yield ""
+    if not others:
+        return
+    head, *rows = quantity_rows(others)
+    if len(rows) > _LONG:
         yield f"<details><summary>{len(rows)} numbers</summary>"
         yield f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>"
         for row in rows:
@@ -108,7 +171,7 @@ def _table(quantities: list[Quantity]) -> Iterator[str]:
         yield "</tbody></table></details>"
         return
     yield f"| {' | '.join(head)} |"
-    yield "|---|" + "---:|" * (len(head) - 1)
+    yield "|---|---:|"
     for row in rows:
         yield f"| {' | '.join(map(_inline, row))} |"
 
@@ -123,12 +186,12 @@ def _inline(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page; answer bad input with one line."""
+    """Write the pages; answer bad input with one line."""
     if len(arguments) != 2:
         print("usage: python -m reproduction.page RESULTS DOCS", file=sys.stderr)
         return 2
     try:
-        print(write_page(Path(arguments[0]), Path(arguments[1])))
+        print(write_pages(Path(arguments[0]), Path(arguments[1])))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import EXPERIMENTS, Experiment, find_experiment
-from reproduction.outcome import Outcome, quantity_rows
+from reproduction.outcome import Outcome, quantity_rows, reasons
 from seepage.errors import InputError
 from seepage.support.files import write_private
 
@@ -88,6 +88,8 @@ def _tell(experiment: Experiment, out: Path, quick: bool) -> Iterator[str]:
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {line}".rstrip()
+    for k, reason in enumerate(reasons(outcome.quantities), start=1):
+        yield f"  ({k}) {reason}"
     yield f"  {outcome.seen}"
     if quick:
         yield "  (--quick: less data or fewer trials; the numbers are not those to compare)"

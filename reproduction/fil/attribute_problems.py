@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seepage.attacks import NominalAttribute
 from seepage.data import adult_one_hot, iwpc_one_hot, load_adult, load_iwpc
@@ -33,7 +33,9 @@ def warfarin() -> AttributeProblem:
 
 
 def census() -> AttributeProblem:
-    """Return Adult with marital status, married or not (section 6.4)."""
-    problem = adult_one_hot(load_adult())
+    """Return Adult with marital status, married or not (section 6.4); targets are −1 and 1."""
+    found = adult_one_hot(load_adult())
+    # Without an intercept the two numbers that stand for the classes matter.
+    problem = replace(found, y=2 * found.y - 1, y_test=2 * found.y_test - 1)
     attribute = NominalAttribute.from_problem(problem, "marital-status", dropped="married")
     return AttributeProblem("Adult", "marital status", problem, attribute, 1e-3)

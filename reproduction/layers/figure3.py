@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
-from reproduction.layers.runs import LayerCurve, Runs, first_full, kept_runs, ordinal, plot_curve
+from reproduction.layers.runs import (
+    SIZE,
+    LayerCurve,
+    Runs,
+    first_full,
+    kept_runs,
+    ordinal,
+    plot_curve,
+)
 from reproduction.outcome import Outcome, Quantity
 from seepage.auditing.report.figures import BLUE, GREEN, VERMILLION
 
@@ -21,9 +29,13 @@ def reproduce(quick: bool) -> Outcome:
         curves = _curves(runs, network)
         first = first_full(curves["Gender"].layers)
         for task, curve in curves.items():
-            quantities.append(
-                Quantity(f"{network}, {task}: most sensitive layer", curve.highest, printed)
-            )
+            quantities += [
+                Quantity(f"{network}, {task}: most sensitive layer", curve.highest, printed, SIZE),
+                Quantity(
+                    f"{network}, {task}: most sensitive layer, without ψ",
+                    runs.without_size(network, task).highest,
+                ),
+            ]
             quantities.append(
                 Quantity(
                     f"{network}, {task}: first full layer relative to it",
@@ -36,15 +48,32 @@ def reproduce(quick: bool) -> Outcome:
             held = own < min(others) if wanted else own > max(others)
             name = curves["Gender"].layers[place - 1]
             claim = f"{network}: gender {words} of the tasks at {name} (1: yes)"
-            quantities.append(Quantity(claim, float(held), "1"))
+            why = _order(curves, place)
+            quantities.append(Quantity(claim, float(held), "1", why))
         found = sorted({curve.highest for curve in curves.values()})
         told.append(f"{network}'s {' or '.join(map(ordinal, found))}")
     seen = (
         "Whatever the main task, the paper finds the first full layer most sensitive (4th and "
-        f"9th); here it is {' and '.join(told)} layer."
+        f"9th); here it is {' and '.join(told)} layer, and the first full one only where the "
+        "layers' sizes are not divided out."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs))
+
+
+def _order(curves: dict[str, LayerCurve], place: int) -> str:
+    """Say how the tasks lie at a layer, counted from 1, with their intervals."""
+    found, ends = [], {}
+    for task, curve in curves.items():
+        ends[task] = tuple(float(end[place - 1]) for end in curve.ends)
+        low, high = ends[task]
+        found.append(f"{task.lower()} {curve.mean[place - 1]:.3f} ({low:.3f} to {high:.3f})")
+    low, high = ends.pop("Gender")
+    apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
+    return (
+        f"Over {len(curves['Gender'].each)} repetitions the means with their 95 % intervals are "
+        f"{', '.join(found)}: gender is clear of {' and '.join(apart) if apart else 'neither'}."
+    )
 
 
 def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:

@@ -152,7 +152,7 @@ class LayerRepetition:
     def run(self) -> dict[str, Any]:
         """Train, measure, attack; return plain numbers."""
         device = self.data.images.device
-        (xa, ya), (xc, yc), (xt, yt) = map(self._task, (self.adversary, self.client, self.test))
+        (xa, ya), (xc, yc), (xt, yt) = map(self.task, (self.adversary, self.client, self.test))
         torch.manual_seed(self.number)
         net = started(NETWORKS[self.setting.network](size=SIZE)).to(device)
         last = self.amounts.rounds
@@ -200,7 +200,7 @@ class LayerRepetition:
                 (self.adversary, adversary, self.amounts.known, 2),
                 (self.client, client, self.amounts.seen, 3),
             ):
-                parts.append(self._at_snapshots(name, run, rows, side, count, mix, seed))
+                parts.append(self.at_snapshots(name, run, rows, side, count, mix, seed))
             (known, known_property), (seen, seen_property) = parts
             attack = attack_layers(known, known_property, seen, seen_property, seed=self.number)
             answer["auc" if mix == "matched" else "auc_confounded"] = rounded(attack.values)
@@ -226,7 +226,7 @@ class LayerRepetition:
         answer["p_value"] = rounded(information.columns["p_value"])
         return answer
 
-    def _at_snapshots(
+    def at_snapshots(
         self,
         name: str,
         run: FederatedRun,
@@ -256,7 +256,8 @@ class LayerRepetition:
             truths.append(batches.property)
         return joined(recordings), np.concatenate(truths)
 
-    def _task(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def task(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return some images with their labels of the main task."""
         labels = torch.from_numpy(self.data.labels[self.setting.task][rows]).long()
         return self.data.inputs(rows), labels.to(self.data.images.device)
 

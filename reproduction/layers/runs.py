@@ -18,6 +18,13 @@ from seepage.errors import InputError
 from seepage.layers.measures.per_layer import mean_interval
 
 KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
+CHECKS = KEPT.with_name("layers_checks.json")
+# Why the most sensitive layers are not the paper's.
+SIZE = (
+    "Without ψ, which the paper defines to divide the layers' sizes out, the most sensitive layer "
+    "is the printed one in all seven settings (rows “without ψ” of layers-figure1 and "
+    "layers-figure3): the printed pattern is that of the layers' sizes."
+)
 TITLES = {
     "v_information": "V-information (nats)",
     "sensitivity": "sensitivity, relative",
@@ -95,6 +102,31 @@ class Runs:
         """Return the sensitivity of every layer relative to the largest of its repetition."""
         return self.curve(network, task, "sensitivity").relative()
 
+    def without_size(self, network: str, task: str) -> LayerCurve:
+        """Return the same without the paper's ψ, by which a layer's size is divided out."""
+        plain = self.curve(network, task, "sensitivity")
+        root = np.sqrt([self.sizes(network, task)[layer] for layer in plain.layers])
+        return LayerCurve(plain.layers, plain.each * root).relative()
+
+    def sizes(self, network: str, task: str) -> dict[str, int]:
+        """Return how many numbers each layer's gradient has."""
+        run = self.select(network, task)[0]
+        return dict(zip(run["layers"], run["sizes"], strict=True))
+
+    def unlike(self, network: str, task: str, property_name: str) -> str:
+        """Say what was tried where another layer than the paper's has the highest risk."""
+        tried = _seen_whole()
+        if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
+            mixed = self.curve(network, task, "auc_confounded", property_name).highest
+            tried += (
+                f", nor that the mix of labels is held equal: without, the AUC is highest at the "
+                f"{ordinal(mixed)} layer"
+            )
+        return (
+            f"It is not that large layers are projected at random: {tried}; the paper does not say "
+            "how its adversary's batches were drawn, and no choice tried here gives its pattern."
+        )
+
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
         """Return the attack on all layers together."""
         runs = self.select(network, task)
@@ -151,9 +183,50 @@ def kept_runs() -> Runs:
     return Runs(json.loads(KEPT.read_text(encoding="utf-8")))
 
 
+@cache
+def kept_checks() -> list[dict[str, Any]]:
+    """Return what :mod:`reproduction.layers.checks` wrote: a row for every repetition."""
+    if not CHECKS.exists():
+        raise InputError(
+            f"The kept results {CHECKS.name} are not there; make them with `python -m "
+            f"reproduction.layers.checks --out {CHECKS.name}`."
+        )
+    rows: list[dict[str, Any]] = json.loads(CHECKS.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def split_in_words() -> str:
+    """Say what keeping people apart costs in accuracy."""
+    row = kept_checks()[0]
+    apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
+    return (
+        "That people are kept apart here, so that only strangers are tested, seems a small part of "
+        f"it: with images drawn at random FCNet comes to {mixed:.1f} % where people apart give "
+        f"{apart:.1f} (one run, layers_checks.json); the paper states neither its split nor how "
+        "many rounds it trains."
+    )
+
+
+def _seen_whole() -> str:
+    """Say what comes of it when the adversary sees all numbers of a large layer."""
+    row = kept_checks()[0]
+    return (
+        f"seen whole, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
+        f"{row['projected']['fc1']:.2f}, fc2 {row['whole']['fc2']:.2f} (one run, "
+        "layers_checks.json)"
+    )
+
+
 def correlation(a: LayerCurve, b: LayerCurve) -> float:
     """Return Pearson's correlation of two quantities' means over the layers."""
     return float(np.corrcoef(a.mean, b.mean)[0, 1])
+
+
+def significance(a: LayerCurve, b: LayerCurve) -> float:
+    """Return the p-value of that correlation, layers taken for independent as the paper does."""
+    from scipy.stats import pearsonr
+
+    return float(pearsonr(a.mean, b.mean).pvalue)
 
 
 def written(value: float) -> str:

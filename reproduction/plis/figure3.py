@@ -40,12 +40,14 @@ def reproduce(quick: bool) -> Outcome:
     where = mean_of(places(study.plain, study.originals))
     low = study.low
     alone = places(study.plain, study.originals)[low]
+    noise = np.random.default_rng(0).standard_normal(study.private.heat.shape)
     quantities += [
         *where.quantities("rank correlation over the pixels of |PLIS| and error, mean of records"),
         Quantity("the same for the record with the lowest PLIS", float(alone)),
         Quantity("the same with DP", mean_of(places(study.private, study.originals)).value),
-        *_spread("without DP", study.plain),
-        *_spread("with DP", study.private),
+        *_spread("without DP", study.plain.heat),
+        *_spread("with DP", study.private.heat),
+        *_spread("white noise", noise),
         Quantity("records whose PLIS vanishes with DP", int(np.sum(study.private.subjects == 0))),
     ]
     return Outcome(SETTING, tuple(quantities), _seen(study, where), _draw(study))
@@ -60,18 +62,34 @@ def places(found: Attacked, originals: Array) -> Array:
     return np.array([float(spearmanr(a.ravel(), b.ravel()).statistic) for a, b in pairs])
 
 
-def _spread(kind: str, found: Attacked) -> list[Quantity]:
-    """Say how concentrated a heat map is, and how alike its neighbouring pixels are."""
-    size = np.abs(found.heat)
+def _spread(kind: str, heat: Array) -> list[Quantity]:
+    top, beside = concentration(heat)
+    return [
+        Quantity(f"{kind}: share of PLIS² in a tenth of the pixels, median", top),
+        Quantity(f"{kind}: correlation of |PLIS| next to one another, median", beside),
+    ]
+
+
+def concentration(heat: Array) -> tuple[float, float]:
+    """Return how concentrated heat maps are, and how alike neighbouring pixels, by medians."""
+    size = np.abs(heat)
     flat = np.sort((size**2).reshape(len(size), -1), axis=1)
     top = flat[:, -round(_BRIGHT * flat.shape[1]) :].sum(axis=1) / flat.sum(axis=1)
     beside = [np.corrcoef(m[:, 1:].ravel(), m[:, :-1].ravel())[0, 1] for m in size]
-    return [
-        Quantity(f"{kind}: share of PLIS² in a tenth of the pixels, median", float(np.median(top))),
-        Quantity(
-            f"{kind}: correlation of |PLIS| next to one another, median", float(np.median(beside))
-        ),
-    ]
+    return float(np.median(top)), float(np.median(beside))
+
+
+def _finding3(study: Study) -> str:
+    """Judge that PLIS with DP is "essentially randomly distributed over the image space"."""
+    (top, beside), (top_plain, beside_plain) = (
+        concentration(found.heat) for found in (study.private, study.plain)
+    )
+    verdict = "does not hold" if beside > beside_plain / 2 else "holds"
+    return (
+        f"That PLIS with DP is randomly distributed over the image {verdict}: neighbouring pixels' "
+        f"sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white noise 0), and a tenth "
+        f"of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
+    )
 
 
 def _seen(study: Study, where: Correlation) -> str:
@@ -89,7 +107,7 @@ def _seen(study: Study, where: Correlation) -> str:
         f"The record with the highest PLIS is rebuilt {better} than the one with the lowest (SSIM "
         f"{high:.2f} against {low:.2f}). Within a record the error is {claim} (mean rank "
         f"correlation over the pixels {where}). With DP nothing is rebuilt: SSIM at most "
-        f"{worst:.2f} over all {len(study.rows)} records."
+        f"{worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
     )
 
 
@@ -99,7 +117,8 @@ def _draw(study: Study) -> Figure:
         ("rebuilt without DP", study.plain.images, False),
         ("PLIS without DP", study.plain.heat, True),
         ("rebuilt with DP", study.private.images, False),
-        ("PLIS with DP", study.private.heat, True),
+        # Of what is released: nothing where the clip holds the whole gradient's length.
+        ("PLIS with DP", study.private.heat * (study.private.subjects > 0)[:, None, None], True),
     )
     shown = ((study.low, "A: lowest PLIS"), (study.high, "B: highest PLIS"))
 
@@ -112,7 +131,9 @@ def _draw(study: Study) -> Figure:
                 image = images[record]
                 if signed:
                     reach = float(np.abs(image).max())  # each map on a scale of its own
-                    axes.imshow(image, cmap="RdBu_r", vmin=-reach, vmax=reach)
+                    if not reach:
+                        title = f"{title}: zero, clipped"
+                    axes.imshow(image, cmap="RdBu_r", vmin=-(reach or 1.0), vmax=reach or 1.0)
                 else:
                     axes.imshow(image, cmap="gray", vmin=0, vmax=1)
                     if "rebuilt" in title:

@@ -3,7 +3,8 @@
 ``python -m reproduction.private_sgd.grid mnist --device cuda --minutes 8 --out FILE`` runs all
 settings at once and writes accuracies and leakages after every number of steps that the grid names.
 It needs torch, numpy and tqdm only; what follows from the data (ε, bounds, the figure) is computed
-when the figure is drawn. When the time is over it stops, and the file holds the steps reached.
+when the figure is drawn. When the time is over it stops, and the file holds the steps reached;
+the same command goes on from there, by ``FILE.state.npz``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,24 @@ class Average:
         self.accuracies.append(run.accuracies())
         self.single.append(plain.amax(1))
         self.runs += 1
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that was averaged, for :meth:`restore`."""
+        if not self.runs:
+            return {}
+        return {
+            "plain": self.plain.numpy(),
+            "mixed": self.mixed.numpy(),
+            "accuracies": np.array(self.accuracies),
+            "single": torch.stack(self.single).numpy(),
+        }
+
+    def restore(self, found: Mapping[str, np.ndarray]) -> None:
+        """Take in what was averaged before."""
+        self.plain, self.mixed = (torch.from_numpy(found[name]) for name in ("plain", "mixed"))
+        self.accuracies = found["accuracies"].tolist()
+        self.single = list(torch.from_numpy(found["single"]))
+        self.runs = len(self.accuracies)
 
     def rows(self, grid: Grid, steps: int, unknowns: int) -> list[dict[str, Any]]:
         """Return a row for every setting; leakages are ``η̄² = Tr I/d``."""
@@ -96,15 +115,25 @@ def run_grid(
     minutes: float,
     write: Callable[[dict[str, Any]], None],
     say: Callable[[str], object] = print,
+    state: Path | None = None,
 ) -> dict[str, Any]:
-    """Train every setting ``runs`` times, as far as the time allows; write after each measure."""
+    """Train every setting ``runs`` times, as far as the time allows; write after each measure.
+
+    Where there is a file ``state``, go on from it; what is not done in time is left there.
+    """
     deadline = time.monotonic() + 60 * minutes
     averages = {steps: Average(len(grid.settings), len(images.X)) for steps in grid.steps}
     unknowns = math.prod(images.X.shape[1:])
     found: dict[str, Any] = {}
-    for seed in range(runs):
+    held = _held(state, averages)
+    for seed in range(int(held.get("seed", 0)), runs):
         run = Run(grid, images, seed, probes)
+        if held:
+            run.restore(held)
+            held = {}
         for steps in grid.steps:
+            if averages[steps].runs > seed:
+                continue
             what = f"run {seed + 1}, to step {steps}"
             for _ in tqdm(range(run.step, steps), what, disable=None, leave=False):
                 if time.monotonic() > deadline:
@@ -112,6 +141,7 @@ def run_grid(
                 run.advance()
             if run.step < steps:
                 say(f"the time is over after {run.step} steps of run {seed + 1}")
+                _keep(state, seed, run, averages)
                 return found
             averages[steps].add(run)
             rows = [
@@ -122,8 +152,38 @@ def run_grid(
             ]
             found = _header(grid, images, probes) | {"rows": rows}
             write(found)
+            _keep(state, seed, run, averages)
             left = deadline - time.monotonic()
             say(f"run {seed + 1}, {steps} steps; {left:.0f} s left")
+    if state is not None:
+        state.unlink(missing_ok=True)
+    return found
+
+
+def _keep(state: Path | None, seed: int, run: Run, averages: dict[int, Average]) -> None:
+    """Write how far it is, whole or not at all."""
+    if state is None:
+        return
+    found = {"seed": np.array(seed)} | run.state()
+    for steps, average in averages.items():
+        found |= {f"{steps} {name}": values for name, values in average.state().items()}
+    half = state.with_name(f".{state.name}")
+    with half.open("wb") as file:
+        np.savez(file, **found)  # type: ignore[arg-type]
+    half.replace(state)
+
+
+def _held(state: Path | None, averages: dict[int, Average]) -> dict[str, np.ndarray]:
+    """Return the state of the run that was broken off, its averages restored; or nothing."""
+    if state is None or not state.exists():
+        return {}
+    with np.load(state, allow_pickle=False) as file:
+        found = dict(file)
+    for steps, average in averages.items():
+        own = f"{steps} "
+        parts = {n.removeprefix(own): v for n, v in found.items() if n.startswith(own)}
+        if parts:
+            average.restore(parts)
     return found
 
 
@@ -132,6 +192,7 @@ def _header(grid: Grid, images: ImageTensors, probes: int) -> dict[str, Any]:
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a processor"
     return {
         "data": grid.data,
+        "network": grid.network,
         "records": len(images.X),
         "unknowns": math.prod(images.X.shape[1:]),
         "batch_size": grid.batch_size,
@@ -172,7 +233,7 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.grid")
-    parser.add_argument("data", help="mnist or cifar10")
+    parser.add_argument("data", help="mnist, mnist-as-run or cifar10")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0, help="when to stop")
@@ -204,6 +265,7 @@ def main(arguments: Sequence[str]) -> int:
                 probes=chosen.probes,
                 minutes=chosen.minutes,
                 write=lambda found: write_json(chosen.out, added(held, found)),
+                state=chosen.out.with_name(f"{chosen.out.name}.state.npz"),
             )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -5,8 +5,10 @@ It takes torch and numpy only, so that it runs on a machine where little else is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,6 +113,20 @@ class Run:
         self.plain.index_add_(1, index, share)
         kappa = self.mixture(found.lengths.double() / self.noises[:, None])
         self.mixed.index_add_(1, index, kappa * share)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that the next steps depend on, for :meth:`restore`."""
+        tensors = [*self.networks.parameters, *self.velocity, self.plain, self.mixed]
+        numbered = {f"tensor {k}": tensor.cpu().numpy() for k, tensor in enumerate(tensors)}
+        return numbered | {"step": np.array(self.step), "source": self.source.get_state().numpy()}
+
+    def restore(self, found: Mapping[str, np.ndarray]) -> None:
+        """Go on from a state of the same run."""
+        tensors = [*self.networks.parameters, *self.velocity, self.plain, self.mixed]
+        for k, tensor in enumerate(tensors):
+            tensor.copy_(torch.from_numpy(found[f"tensor {k}"]))
+        self.source.set_state(torch.from_numpy(found["source"]))
+        self.step = int(found["step"])
 
     def accuracies(self) -> list[float]:
         """Return the share of test images that each network names rightly."""

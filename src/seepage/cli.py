@@ -172,6 +172,12 @@ def audit(
         ),
     ] = None,
     l2: Penalty = None,
+    no_intercept: Annotated[
+        bool,
+        typer.Option(
+            "--no-intercept", help="Fit without one: bounds from differential privacy then apply."
+        ),
+    ] = False,
     sigma: Annotated[
         float | None, typer.Option(help="The standard deviation of the noise on every number.")
     ] = None,
@@ -237,6 +243,7 @@ def audit(
         target=target,
         model=model,
         l2=l2,
+        intercept=not no_intercept,
         sigma=sigma,
         target_eta=target_eta,
         sensitive=sensitive or (),

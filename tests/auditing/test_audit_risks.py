@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import seepage as sp
@@ -16,17 +17,19 @@ from seepage.auditing.report.words import in_100, judge, protection, tell_risks
 from seepage.auditing.tradeoff import split
 
 
-@pytest.fixture(scope="module")
-def audit() -> Audit:
-    import pyarrow as pa
-
+def people_table() -> TableInMemory:
     rng = np.random.default_rng(0)
     age = rng.normal(50, 10, 120)
     smokes = rng.choice(["no", "yes"], 120)
     ill = age / 20 + (smokes == "yes") + rng.logistic(size=120) > 3
-    table = TableInMemory(
+    return TableInMemory(
         pa.table({"age": age, "smokes": smokes, "ill": np.where(ill, "ill", "well")})
     )
+
+
+@pytest.fixture(scope="module")
+def audit() -> Audit:
+    table = people_table()
     plan = plan_columns(table, "ill")
     return audit_table(encode(table, plan), name="people", l2=0.05, sigma=0.2)
 
@@ -129,3 +132,18 @@ def test_held_out_records_have_the_classes_in_proportion() -> None:
     train, test = split(y, classes=True, seed=0)
     assert np.bincount(y[test]).tolist() == [10, 10, 10]
     assert sorted([*train, *test]) == list(range(150))
+
+
+def test_without_an_intercept_differential_privacy_applies() -> None:
+    table = people_table()
+    encoded = encode(table, plan_columns(table, "ill"), drop_first=False)
+    found = audit_table(encoded, name="people", l2=0.05, sigma=0.2, intercept=False)
+    assert not found.intercept
+    assert any("without an intercept" in step for step in found.steps)
+    assert found.guarantees is not None
+    assert all("intercept" not in (line.reason or "") for line in found.guarantees.rows)
+    risks = found.risks
+    assert risks is not None
+    # What a record may move the release by, whoever it is: L/(nλ), here by its own norm.
+    norms = np.linalg.norm(np.asarray(encoded.source.X), axis=1)
+    assert risks.mu <= norms.max() / (120 * 0.05) / 0.2

@@ -9,7 +9,9 @@ import seepage as sp
 from reproduction.fil import figure4 as fil_figure4
 from reproduction.fil import figure6 as fil_figure6
 from reproduction.fil import figure7 as fil_figure7
+from reproduction.fil import objective_perturbation
 from reproduction.fil import overlap as fil_overlap
+from reproduction.fil import table1 as fil_table1
 from reproduction.fil.image_models import ImageModel
 from seepage.attacks import InversionResult
 
@@ -36,6 +38,15 @@ def test_curves_on_top_of_each_other_have_no_gap():
 def test_the_gap_is_a_share_of_the_range():
     curves = [_curve([10.0, 1.0], [0.9, 0.4]), _curve([10.0, 1.0], [0.8, 0.3])]
     assert fil_figure6.gap_across_penalties(curves, "white-box") == pytest.approx(0.1 / 0.6)
+
+
+def test_where_half_of_the_black_box_gain_is_lost():
+    accuracy = np.array([0.7, 0.6, 0.4, 0.3])[:, None]
+    curve = fil_figure6.PenaltyCurve(
+        1.0, np.ones(3), np.array([8.0, 4.0, 2.0, 1.0]), accuracy, 1.0, {"black-box": accuracy}
+    )
+    # From 0.4 over the prior to 0.2, half-way between the second and the third on a log scale.
+    assert fil_figure6.half_gain(curve, 0.3) == pytest.approx(np.sqrt(8.0))
 
 
 def test_the_noise_scales_are_those_of_the_paper():
@@ -98,6 +109,15 @@ def test_the_hundred_largest():
     assert eta[chosen].min() == 400
 
 
+def test_the_jacobian_written_out_gives_the_same_leakage():
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((40, 3))
+    y = (X @ [1.0, -1.0, 0.5] + rng.standard_normal(40) > 0).astype(float)
+    data = sp.data.Problem(X, y, X, y, ("a", "b", "c"))
+    linear = ImageModel("MNIST", "linear", sp.glm.LinearRegression(), data, 2 * y - 1)
+    np.testing.assert_allclose(fil_table1.dense_eta(linear), linear.eta(), rtol=1e-10)
+
+
 def test_accuracy_is_that_of_the_sign_also_for_a_linear_model():
     data = sp.data.Problem(
         np.eye(2),
@@ -110,3 +130,53 @@ def test_accuracy_is_that_of_the_sign_also_for_a_linear_model():
     model = setting.fit()
     np.testing.assert_allclose(model.coef_, [-1, 1])
     assert setting.accuracy(model) == 75
+
+
+def _release(x, y, X, target, beta, l2):
+    """Mean and covariance of what objective perturbation releases, with the first record given."""
+    X, target = np.vstack([x, X[1:]]), np.concatenate([[y], target[1:]])
+    H = X.T @ X + len(X) * l2 * np.eye(X.shape[1])
+    inverse = np.linalg.inv(H)
+    return inverse @ X.T @ target, beta**2 * inverse @ inverse
+
+
+def test_objective_perturbation_gives_away_what_a_normal_release_does():
+    rng = np.random.default_rng(5)
+    X, l2, beta, step = rng.standard_normal((12, 3)), 0.05, 0.8, 1e-5
+    y = X @ [1.0, -1.0, 0.5] + rng.standard_normal(12)
+    record = np.concatenate([X[0], y[:1]])
+    slopes = []
+    for k in range(4):
+        ends = [record.copy(), record.copy()]
+        ends[0][k] += step
+        ends[1][k] -= step
+        (m1, S1), (m2, S2) = (_release(e[:3], e[3], X, y, beta, l2) for e in ends)
+        slopes.append(((m1 - m2) / (2 * step), (S1 - S2) / (2 * step)))
+    S = np.linalg.inv(_release(X[0], y[0], X, y, beta, l2)[1])
+    # The Fisher information of N(m, Σ): m'Σ⁻¹m' + ½ tr(Σ⁻¹Σ'Σ⁻¹Σ').
+    want = [[m @ S @ n + np.trace(S @ C @ S @ D) / 2 for n, D in slopes] for m, C in slopes]
+    found = objective_perturbation.mechanisms("", X, y, (X, y), l2)
+    got = found.gradient[0] / beta**2 + found.covariance[0]
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-8)
+    norm = np.sqrt(np.linalg.eigvalsh(np.array(want))[-1])
+    assert found.objective(beta)[0] == pytest.approx(norm, rel=1e-6)
+    model = sp.glm.LinearRegression(l2=l2).fit(X, y)
+    rows = sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).rows()
+    np.testing.assert_allclose(found.output, rows, rtol=1e-9)
+
+
+def test_errors_of_both_mechanisms_are_those_of_their_noise():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((30, 2))
+    y = X @ [1.0, 2.0] + rng.standard_normal(30)
+    found = objective_perturbation.mechanisms("", X, y, (X, y), 0.1)
+    w = np.linalg.solve(X.T @ X + 3 * np.eye(2), X.T @ y)
+    inverse = np.linalg.inv(X.T @ X + 3 * np.eye(2))
+    draws = rng.standard_normal((200_000, 2))
+    for added, noise in ((found.per_output, draws), (found.per_objective, draws @ inverse)):
+        errors = np.mean((X @ (w + noise[:, None, :])[:, 0, :].T - y[:, None]) ** 2)
+        assert found.error + added == pytest.approx(errors, rel=0.02)
+    output, objective = found.errors(0.5)
+    assert output > found.error
+    assert objective > found.error
+    assert found.objective(1e9).max() == pytest.approx(found.floor, rel=1e-6)

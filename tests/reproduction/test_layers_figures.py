@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 from sklearn.tree import DecisionTreeClassifier
 
 from reproduction.layers import figure1 as layers_figure1
@@ -53,6 +54,7 @@ def made_up(repetitions=3, shift=0.2):
                         "repetition": number,
                         "accuracy": 0.9,
                         "layers": names,
+                        "sizes": [10_000 if name == "fc1" else 100 for name in names],
                         "sensitivity": values(0),
                         "properties": properties,
                     }
@@ -82,6 +84,7 @@ def kept(monkeypatch):
 
 def numbers(outcome):
     assert len({q.name for q in outcome.quantities}) == len(outcome.quantities)
+    assert all(q.settled for q in outcome.quantities)
     assert len(outcome.figure.png) < 150_000
     assert outcome.seen.endswith(".")
     return {q.name: q for q in outcome.quantities}
@@ -121,6 +124,54 @@ def test_and_what_does_not_is_not(kept):
         )
     assert "not at the first full one" in outcome.seen
     assert "clearly below for all three" in layers_figure2.reproduce(False).seen
+
+
+def test_without_the_normalisation_the_largest_layer_is_the_most_sensitive(kept):
+    kept(made_up(shift=-0.2))
+    found = numbers(layers_figure1.reproduce(False))
+    for network, names in LAYERS.items():
+        sensitive = found[f"{network}: layer with the highest sensitivity"]
+        assert not sensitive.agrees
+        assert "Without ψ" in sensitive.reason
+        bare = found[f"{network}: layer with the highest sensitivity, without ψ"]
+        assert bare.measured == names.index("fc1") + 1
+    third = numbers(layers_figure3.reproduce(False))
+    assert third["VGG11Net, Hair: most sensitive layer, without ψ"].measured == 9
+
+
+def test_the_kept_results_have_the_printed_pattern_without_the_normalisation():
+    runs = layers_runs.kept_runs()
+    for network, tasks in {"AlexNet": 3, "VGG11Net": 3, "FCNet": 1}.items():
+        for task in ("Gender", "Glasses", "Hair")[:tasks]:
+            bare = runs.without_size(network, task)
+            assert bare.highest == layers_runs.first_full(bare.layers)
+            assert runs.sensitivity(network, task).highest != bare.highest
+
+
+def test_correlations_come_with_their_significance_and_with_another_attack(kept):
+    runs = made_up()
+    kept(runs)
+    found = numbers(layers_figure2.reproduce(False))
+    attack = runs.curve("VGG11Net", "Glasses", "auc", "Age")
+    informed = runs.curve("VGG11Net", "Glasses", "v_information", "Age")
+    other = runs.curve("VGG11Net", "Gender", "auc", "Glasses")
+    R = found["Age: correlation R of V-information and AUC"].measured
+    assert pytest.approx(np.corrcoef(informed.mean, attack.mean)[0, 1]) == R
+    # Student's t of a correlation over eleven layers.
+    t = R * np.sqrt(9 / (1 - R**2))
+    assert found["Age: p of R, V-information"].measured == pytest.approx(2 * student.sf(t, 9))
+    moved = np.corrcoef(informed.mean, other.mean)[0, 1] - R
+    change = found["Age: ΔR of V-information, against the AUC of Figure 1"].measured
+    assert change == pytest.approx(moved)
+
+
+def test_accuracies_on_data_that_are_not_at_hand_are_listed_as_not_made(kept):
+    kept(made_up())
+    found = numbers(layers_figure1.reproduce(False))
+    for data, printed in {"CelebA": "87", "PubFig": "97"}.items():
+        missing = found[f"{data}, AlexNet: test accuracy in percent"]
+        assert (missing.measured, missing.agrees, missing.printed) == (None, None, printed)
+        assert "seepage data fetch celeba" in missing.reason
 
 
 def test_differences_are_judged_repetition_by_repetition():
@@ -198,3 +249,35 @@ def test_no_one_is_on_two_sides():
     one, other, third = (set(data.people[part].tolist()) for part in rows)
     assert all((one, other, third))
     assert len(one | other | third) == len(one) + len(other) + len(third)
+
+
+def test_images_drawn_at_random_put_people_on_both_sides():
+    pytest.importorskip("torch")
+    from reproduction.layers.checks import SETTING, SplitByImages
+    from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition
+
+    data = FaceData.of(faces(), "cpu")
+    apart = LayerRepetition(data, SETTING, Amounts(), 3)
+    mixed = SplitByImages(data, SETTING, Amounts(), 3)
+    for side in ("adversary", "client", "test"):
+        assert len(getattr(mixed, side)) == len(getattr(apart, side))
+    rows = np.concatenate([mixed.adversary, mixed.client, mixed.test])
+    assert sorted(rows) == sorted(set(rows))
+    trained = data.people[np.concatenate([mixed.adversary, mixed.client])]
+    assert np.isin(data.people[mixed.test], trained).mean() > 0.5
+
+
+@pytest.mark.filterwarnings("ignore:The labels of the gradients can be exchanged")
+def test_the_checks_in_miniature(monkeypatch):
+    pytest.importorskip("torch")
+    from reproduction.layers import checks
+    from reproduction.layers.measuring import Amounts, FaceData
+
+    small = Amounts(rounds=2, batch_size=4, snapshots=2, known=2, seen=2, width=32)
+    monkeypatch.setitem(
+        classifiers.CLASSIFIERS, "random_forest", lambda seed: DecisionTreeClassifier()
+    )
+    (row,) = checks.check(FaceData.of(faces(), "cpu"), small, 1)
+    assert 0 <= row["people apart"] <= 1
+    assert 0 <= row["images at random"] <= 1
+    assert row["projected"].keys() == row["whole"].keys() == {"fc1", "fc2"}

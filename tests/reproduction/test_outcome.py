@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seepage as sp
-from reproduction.outcome import Quantity, quantity_rows
+from reproduction.outcome import Quantity, quantity_rows, reasons
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,11 @@ from reproduction.outcome import Quantity, quantity_rows
         (24.6, "24", False),
         (2e-6, "0.000", True),
         (-1.234, "-1.23", True),
+        (88.1, "> 88", True),
+        (88.0, "> 88", False),
+        (10, "9/10", True),
+        (9, "9/10", True),
+        (11, "9/10", False),
     ],
 )
 def test_agreement_is_up_to_the_printed_precision(measured, printed, agrees):
@@ -47,7 +52,34 @@ def test_what_is_no_number_is_refused(measured):
         Quantity("mean η", measured)
 
 
-@pytest.mark.parametrize("quantity", [Quantity("a", 0.25, "0.3"), Quantity("b", 7)])
+def test_what_was_not_made_needs_a_reason():
+    missing = Quantity("x", None, "87", "The data are not at hand.")
+    assert (missing.agrees, missing.difference, missing.published) == (None, None, 87)
+    assert missing.cells() == ("x", "87", "–", "–", "not made")
+    for printed, why in (("87", None), (None, "No reason to be listed.")):
+        with pytest.raises(sp.InputError, match="neither measured nor explained"):
+            Quantity("x", None, printed, why)
+
+
+def test_a_reason_is_given_only_where_numbers_differ():
+    assert Quantity("x", 1.0, "1", "why").reason is None
+    assert Quantity("x", 2.0, "1", "why").reason == "why"
+    assert Quantity("x", 2.0, None, "why").reason is None
+    assert [
+        Quantity("x", *given).settled
+        for given in ((1.0, "1"), (2.0, "1"), (2.0, "1", "why"), (2.0,))
+    ] == [True, False, True, True]
+
+
+def test_reasons_are_numbered_each_once():
+    quantities = [
+        Quantity(n, v, "1", w) for n, v, w in (("a", 2, "p"), ("b", 1, "q"), ("c", 3, "p"))
+    ]
+    assert reasons(quantities) == ["p"]
+    assert [row[-1] for row in quantity_rows(quantities)] == ["agrees", "no (1)", "yes", "no (1)"]
+
+
+@pytest.mark.parametrize("quantity", [Quantity("a", 0.25, "0.3", "why"), Quantity("b", 7)])
 def test_json_brings_it_back(quantity):
     written = quantity.to_json()
     assert {"name", "published", "measured", "difference"} <= written.keys()

@@ -67,6 +67,18 @@ def test_figure_2_in_miniature(small):
     assert len(outcome.figure.png) > 1000
 
 
+def test_an_image_unlike_the_others_of_its_class_is_the_farthest():
+    rng = np.random.default_rng(2)
+    images = rng.random((60, 4, 4)) * 0.1
+    labels = np.arange(60) % 2
+    images[labels == 1] += 1.0
+    images[7] += 0.5  # odd for its class, though no farther from the other one than its fellows
+    found = plis_figure2.distance_to_class(images, labels)
+    assert found.argmax() == 7
+    own = np.linalg.norm((images[labels == 0] - images[0]).reshape(30, -1), axis=1)
+    assert found[0] == pytest.approx(np.sort(own)[10])
+
+
 def test_private_training_spends_what_it_says():
     torch.manual_seed(0)
     x, y = torch.rand(30, 1, 28, 28), torch.arange(30) % 10

@@ -97,6 +97,17 @@ def test_and_what_does_not_is_not(kept):
     assert "rebuilt worse, not better than" in outcome.seen
 
 
+def test_maps_of_white_noise_are_neither_concentrated_nor_smooth():
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal((40, 28, 28))
+    top, beside = plis_figure3.concentration(noise)
+    # A tenth of the pixels, those beyond 1.645, has 0.1 + 2 · 1.645 · φ(1.645) of the square.
+    assert top == pytest.approx(0.44, abs=0.02)
+    assert abs(beside) < 0.05
+    smooth = np.cumsum(np.abs(noise), axis=2)
+    assert plis_figure3.concentration(smooth)[1] > 0.9
+
+
 def test_intervals_hold_what_they_are_about():
     draw = np.random.default_rng(1)
     a = draw.standard_normal(60)

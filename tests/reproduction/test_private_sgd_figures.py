@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -16,6 +17,7 @@ from torch import nn
 import seepage as sp
 from reproduction.bounds.figure5 import reproduce as figure5
 from reproduction.bounds.figure6 import reproduce as figure6
+from reproduction.private_sgd import first_steps
 from reproduction.private_sgd import grid as private_sgd_grid
 from reproduction.private_sgd import results as private_sgd_results
 from reproduction.private_sgd.ensemble import Ensemble
@@ -153,6 +155,31 @@ def test_a_grid_stops_when_the_time_is_over():
     assert said == ["the time is over after 0 steps of run 1"]
 
 
+@pytest.mark.parametrize("calls", [2, 4, 7])
+def test_a_grid_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, calls):
+    def go(**given):
+        return run_grid(
+            SMALL,
+            _images(),
+            runs=2,
+            probes=1,
+            minutes=5,
+            write=lambda found: None,
+            say=lambda line: None,
+            **given,
+        )
+
+    want = go()
+    state = tmp_path / "found.json.state.npz"
+    clock = itertools.chain([0.0] * calls, itertools.repeat(1e6))
+    with monkeypatch.context() as patch:
+        patch.setattr("reproduction.private_sgd.grid.time.monotonic", lambda: next(clock))
+        assert go(state=state) != want
+    assert state.exists()
+    assert go(state=state) == want
+    assert not state.exists()
+
+
 def test_runs_that_diverge_are_marked():
     wild = replace(SMALL, settings=(Hyperparameters(1e30, 1e9, 1),), steps=(3,))
     images = _images()
@@ -229,6 +256,14 @@ def test_training_needs_torch_and_numpy_only():
     assert done.returncode == 0, done.stderr
 
 
+def test_first_steps_follow_networks_that_differ_in_their_start_alone():
+    grid = replace(SMALL, settings=SMALL.settings[:1] * 2, network="mnist_cnn_as_run")
+    row = first_steps.follow(grid, _images(), 3)
+    assert row["network"] == "mnist_cnn_as_run"
+    assert len(row["accuracy"]) == 2
+    assert row["largest"] > 0
+
+
 def test_the_grids_are_those_of_the_paper():
     mnist = find_grid("mnist")
     assert (len(mnist.settings), mnist.batch_size, mnist.steps) == (
@@ -236,6 +271,14 @@ def test_the_grids_are_those_of_the_paper():
         600,
         (1000, 2000, 3000, 5000),
     )
+    as_run = find_grid("mnist-as-run")
+    assert as_run.settings == mnist.settings
+    first, second = (
+        layer
+        for layer in as_run.make_network()()
+        if hasattr(layer, "kernel_size") and hasattr(layer, "weight")
+    )
+    assert (first.kernel_size, second.kernel_size) == ((8, 8), (4, 4))
     cifar10 = find_grid("cifar10")
     assert SHOWN in cifar10.settings
     assert SHOWN_STEPS in cifar10.steps
@@ -291,6 +334,7 @@ def _made_up(data, steps):
         "records": records,
         "unknowns": 784,
         "batch_size": 600,
+        "input scale": 0.2,
         "probes": 1,
         "machine": "a made-up machine",
         "rows": rows,
@@ -325,6 +369,11 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert crossed.measured == crossing(every, "largest")
     assert crossed.published == 97
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
+    assert all(quantity.settled for quantity in both.quantities)
+    seen = points(cifar10 | {"rows": kept_rows})
+    units = "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
+    wider = found[f"{units}largest dFIL is at least 1"].measured
+    assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
     only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
     assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting

@@ -1,4 +1,4 @@
-"""The page of reproductions: generated from the results, refused where they are not fit for it."""
+"""The pages of reproductions: generated from the results, refused where they are not fit for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import seepage as sp
-from reproduction import EXPERIMENTS, Experiment, page
+from reproduction import EXPERIMENTS, PAPERS, Experiment, page
 from reproduction.outcome import Quantity
-from reproduction.page import main, write_page
+from reproduction.page import main, write_pages
 from reproduction.reproducing import reproduce
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = DOCS / "reproduction"
 
 
 @pytest.fixture
@@ -24,74 +26,120 @@ def results(fake, monkeypatch, tmp_path):
     return tmp_path / "results"
 
 
-def test_the_page_shows_figure_words_and_numbers(fake, results, tmp_path):
+def change(results, fake, quantities):
+    """Put other quantities into the one result there is."""
+    path = results / fake.name / "result.json"
+    found = json.loads(path.read_text())
+    found["quantities"] = [quantity.to_json() for quantity in quantities]
+    path.write_text(json.dumps(found))
+
+
+def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     docs = tmp_path / "docs"
-    text = write_page(results, docs).read_text()
-    assert f"![A line from 0 to 1](reproduction/{fake.name}.png)" in text
+    index = write_pages(results, docs)
+    text = (docs / "reproduction" / "fake.md").read_text()
+    assert f"![A line from 0 to 1]({fake.name}.png)" in text
     assert "The line rises." in text
     assert "Two \\*made-up\\* points." in text
     assert "| mean \\| η | 0.040 | 0.04050 | +0.00050 | yes |" in text
-    assert "Of 1 printed numbers, 1 agree." in text
-    assert f"[`{fake.name}`](#{fake.name})" in text
+    assert "| trials | 100 |" in text
     assert f"\n## {fake.name}\n" in text
+    assert PAPERS["001"] in text
+    assert "Of 1 printed numbers, 1 agree." in text
+    assert "Of 1 printed numbers, 1 agree." in index.read_text()
+    assert f"[`{fake.name}`](fake.md#{fake.name})" in index.read_text()
+    assert f"| 001, [*{PAPERS['001']}*](fake.md) | 1 | 1 | 0 | 0 |" in index.read_text()
     copied = (docs / "reproduction" / f"{fake.name}.png").read_bytes()
     assert copied == (results / fake.name / "figure.png").read_bytes()
 
 
+def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
+    other = "The data are not at hand."
+    change(
+        results,
+        fake,
+        [
+            Quantity("a", 1.0, "2", "It was *cut off*."),
+            Quantity("b", 3.0, "3", "Never shown."),
+            Quantity("c", None, "4", other),
+            Quantity("d", 5.0, "6", "It was *cut off*."),
+        ],
+    )
+    index = write_pages(results, tmp_path / "docs")
+    text = (index.parent / "fake.md").read_text()
+    assert "| a | 2 | 1 | −1 | no (1) |\n| b | 3 | 3 | +0 | yes |" in text
+    assert "| c | 4 | – | – | not made (2) |\n| d | 6 | 5 | −1 | no (1) |" in text
+    assert "\n1. It was \\*cut off\\*.\n2. The data are not at hand.\n" in text
+    assert "Never shown." not in text
+    whole = "Of 4 printed numbers, 1 agree; 2 differ and 1 could not be made again, each with its "
+    assert whole in index.read_text()
+
+
+def test_a_number_that_differs_without_a_reason_is_refused(fake, results, tmp_path):
+    change(results, fake, [Quantity("mean η", 0.5, "0.7")])
+    with pytest.raises(
+        sp.InputError, match=r"'mean η' of .* where the paper prints 0\.7, and noth"
+    ):
+        write_pages(results, tmp_path / "docs")
+    assert not (tmp_path / "docs").exists()
+
+
 def test_a_long_table_with_nothing_to_compare_is_folded_up(fake, results, tmp_path):
-    path = results / fake.name / "result.json"
-    found = json.loads(path.read_text())
-    found["quantities"] = [Quantity(f"η < {k}", k).to_json() for k in range(20)]
-    path.write_text(json.dumps(found))
-    text = write_page(results, tmp_path / "docs").read_text()
+    change(results, fake, [Quantity(f"η < {k}", k) for k in range(20)])
+    write_pages(results, tmp_path / "docs")
+    text = (tmp_path / "docs" / "reproduction" / "fake.md").read_text()
     assert "<details><summary>20 numbers</summary>" in text
     assert "<tr><td>η &lt; 7</td><td>7</td></tr>" in text
 
 
-def test_the_same_results_give_the_same_page(results, tmp_path):
-    first = write_page(results, tmp_path / "a").read_bytes()
-    assert write_page(results, tmp_path / "b").read_bytes() == first
+def test_the_same_results_give_the_same_pages(results, tmp_path):
+    for folder in ("a", "b"):
+        write_pages(results, tmp_path / folder)
+    for path in (tmp_path / "a" / "reproduction").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / "reproduction" / path.name).read_bytes()
 
 
-def test_a_figure_of_an_experiment_that_is_gone_is_removed(results, tmp_path):
-    left = tmp_path / "docs" / "reproduction" / "gone.png"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"")
-    write_page(results, tmp_path / "docs")
-    assert not left.exists()
+def test_what_is_left_of_an_experiment_that_is_gone_is_removed(results, tmp_path):
+    home = tmp_path / "docs" / "reproduction"
+    home.mkdir(parents=True)
+    left = [home / "gone.png", home / "gone.md"]
+    for path in left:
+        path.write_bytes(b"")
+    write_pages(results, tmp_path / "docs")
+    assert not any(path.exists() for path in left)
 
 
 def test_without_any_result_there_is_no_page(fake, results, tmp_path):
     (results / fake.name / "result.json").unlink()
     with pytest.raises(sp.InputError, match="There are no results in"):
-        write_page(results, tmp_path / "docs")
+        write_pages(results, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
 
 
 def test_a_missing_result_is_named(fake, results, tmp_path, monkeypatch):
     other = Experiment("other-figure", "004", "Figure 9", "Another one")
     monkeypatch.setattr(page, "EXPERIMENTS", {fake.name: fake, other.name: other})
-    text = write_page(results, tmp_path / "docs").read_text()
+    text = write_pages(results, tmp_path / "docs").read_text()
     assert "- `other-figure`: Another one (paper 004, Figure 9)" in text
-    assert "reproduction/other-figure.png" not in text
+    assert "other-figure.png" not in text
 
 
 def test_a_broken_result_is_refused(fake, results, tmp_path):
     (results / fake.name / "result.json").write_text("{")
     with pytest.raises(sp.InputError, match="is broken"):
-        write_page(results, tmp_path / "docs")
+        write_pages(results, tmp_path / "docs")
 
 
 def test_a_quick_result_is_refused(fake, results, tmp_path):
     path = results / fake.name / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quick": True}))
     with pytest.raises(sp.InputError, match="without --quick"):
-        write_page(results, tmp_path / "docs")
+        write_pages(results, tmp_path / "docs")
 
 
 def test_the_command(results, tmp_path, capsys):
     assert main([str(results), str(tmp_path / "docs")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'docs' / 'reproduction.md'}\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'docs' / 'reproduction' / 'index.md'}\n"
     assert main([str(tmp_path / "nowhere"), str(tmp_path / "docs")]) == 2
     assert capsys.readouterr().err.startswith("error: There are no results in ")
     assert main([]) == 2
@@ -99,11 +147,29 @@ def test_the_command(results, tmp_path, capsys):
 
 
 def test_the_documentation_has_every_experiment():
-    text = (DOCS / "reproduction.md").read_text(encoding="utf-8")
-    pictures = re.findall(r"\]\((reproduction/[^)]+\.png)\)", text)
-    missing = re.findall(r"^- `([a-z0-9-]+)`: ", text, re.MULTILINE)
-    shown = [Path(picture).stem for picture in pictures]
+    index = (PAGES / "index.md").read_text(encoding="utf-8")
+    missing = re.findall(r"^- `([a-z0-9-]+)`: ", index, re.MULTILINE)
+    shown = []
+    for room in dict.fromkeys(experiment.room for experiment in EXPERIMENTS.values()):
+        text = (PAGES / f"{room}.md").read_text(encoding="utf-8")
+        shown += re.findall(r"\]\(([^)]+)\.png\)", text)
     assert shown == [name for name in EXPERIMENTS if name not in missing]
     assert set(shown) | set(missing) == set(EXPERIMENTS)
-    for picture in pictures:
-        assert (DOCS / picture).stat().st_size < 150_000
+    for name in shown:
+        assert f"[`{name}`]({EXPERIMENTS[name].room}.md#{name})" in index
+        assert (PAGES / f"{name}.png").stat().st_size < 150_000
+
+
+def test_no_number_of_the_documentation_differs_without_a_reason():
+    for path in set(PAGES.glob("*.md")) - {PAGES / "index.md"}:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert not line.endswith(("| no |", "| not made |")), line
+
+
+def test_the_readme_counts_as_the_pages_do():
+    counted = r"(\d+) printed numbers,? (\d+) agree"
+    index = re.search(counted, (PAGES / "index.md").read_text(encoding="utf-8"))
+    readme = re.search(counted, " ".join((ROOT / "README.md").read_text("utf-8").split()))
+    assert index
+    assert readme
+    assert readme.groups() == index.groups()

@@ -64,6 +64,7 @@ def audit_table(
     name: str,
     model: str | None = None,
     l2: float | None = None,
+    intercept: bool = True,
     sigma: float | None = None,
     target_eta: float | None = None,
     sensitive: Sequence[str] | None = None,
@@ -96,7 +97,7 @@ def audit_table(
     if sensitive is not None:
         table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
     return audit_model(
-        _train(table, fitted, model, l2),
+        _train(table, fitted, model, l2, intercept),
         name=name,
         sigma=sigma,
         target_eta=target_eta,
@@ -187,7 +188,9 @@ def audit_model(
     )
 
 
-def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None) -> TrainedModel:
+def _train(
+    table: EncodedTable, fitted: Any, model: str | None, l2: float | None, intercept: bool
+) -> TrainedModel:
     """Return the model, given or fitted now; the table's steps then say how."""
     source, steps = table.source, []
     if fitted is not None:
@@ -199,7 +202,7 @@ def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None
         )
     else:
         kind = choose_model(model, table.target_kind, table.target)
-        settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2)
+        settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2, intercept)
         trained = TrainedModel(settings.fit(source), settings, table)
         if l2 is None and settings.classifies and tells_apart(trained):
             trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
@@ -208,8 +211,9 @@ def _train(table: EncodedTable, fitted: Any, model: str | None, l2: float | None
                 f"λ = {SEPARABLE_L2:g}."
             )
         steps.append(
-            f"A {kind} model with an intercept and L2 penalty λ = {trained.settings.l2:g} was "
-            f"fitted on {len(source):,} records and {len(source.names):,} features."
+            f"A {kind} model {'with' if intercept else 'without'} an intercept and "
+            f"{'' if intercept else 'with '}L2 penalty λ = {trained.settings.l2:g} was fitted on "
+            f"{len(source):,} records and {len(source.names):,} features."
         )
     return replace(trained, table=replace(table, steps=(*table.steps, *steps)))
 

@@ -47,6 +47,7 @@ class Question:
     target: str
     model: str | None = None
     l2: float | None = None
+    intercept: bool = True  # whether the model has one, which no penalty holds
     sigma: float | None = None
     target_eta: float | None = None  # the most that a record may leak
     sensitive: Sequence[str] = ()
@@ -154,7 +155,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             table,
             plan,
             scale=question.scale and fitted is None,
-            drop_first=fitted is None or bool(fitted.fit_intercept),
+            drop_first=question.intercept if fitted is None else bool(fitted.fit_intercept),
             public_records=_public(question),
         )
         if fitted is not None:
@@ -166,6 +167,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             name=question.table.name,
             model=question.model,
             l2=question.l2,
+            intercept=question.intercept,
             sigma=question.sigma,
             target_eta=question.target_eta,
             fitted=fitted,
@@ -411,8 +413,11 @@ def _given_model(question: Question) -> Any:
         return None
     from seepage.auditing.intake.model_file import load_model
 
-    if question.model is not None or question.l2 is not None:
-        raise InputError("A model file says its family and penalty: leave --model and --l2 out.")
+    if question.model is not None or question.l2 is not None or not question.intercept:
+        raise InputError(
+            "A model file says its family and penalty: leave --model and --l2 out, and "
+            "--no-intercept."
+        )
     return load_model(question.model_file)
 
 

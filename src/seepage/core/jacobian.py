@@ -176,6 +176,11 @@ class ReleaseJacobian(ABC):
         """Return the relative errors of η, given the squares of it for every cell."""
         return self._rounding() + 0 * squared
 
+    def cells_and_errors(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return :meth:`cell_information`, and the relative errors of η that go with it."""
+        squared = self.cell_information(unknowns)
+        return squared, self.cell_accuracy(squared, unknowns)
+
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return the relative errors of :meth:`row_jacobians`, column by column."""
         return self._rounding() + 0 * squared

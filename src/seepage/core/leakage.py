@@ -650,8 +650,8 @@ def _with_accuracy(
     if question == "cramer_rao_cells":
         return jacobian.inverses(unknowns)
     if question == "cells":
-        squared = jacobian.cell_information(unknowns)
-        return _root(squared), jacobian.cell_accuracy(squared, unknowns)
+        squared, accuracy = jacobian.cells_and_errors(unknowns)
+        return _root(squared), accuracy
     if question == "dfil":
         squared = jacobian.row_traces(unknowns)
         return _root(squared / count), jacobian.row_accuracy(squared, unknowns)

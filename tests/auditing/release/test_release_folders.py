@@ -135,13 +135,13 @@ def test_rare_columns_are_dropped_when_asked(run, tmp_path):
 
 
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
-    assert run("patients.parquet", "--target", "response", "--sigma", "0.1").exit_code == 0
+    assert run("patients.parquet", "--target", "response", "--sigma", "0.15").exit_code == 0
     ledger = ReleaseLedger.read(tmp_path / "seepage-ledger.json")
     assert stat.S_IMODE((tmp_path / "seepage-ledger.json").stat().st_mode) == 0o600
     alone = Procedure(target="response").prepare(patients())
-    assert alone.sigma == 0.1
+    assert alone.sigma == 0.15
     second = Procedure(target="response", ledger=ledger).prepare(patients())
-    spent = alone.eta / 0.1
+    spent = alone.eta / 0.15
     np.testing.assert_allclose(second.spent, spent**2)
     together = np.sqrt(spent**2 + (second.eta / second.sigma) ** 2)
     assert np.max(together) <= 1

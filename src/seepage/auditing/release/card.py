@@ -51,7 +51,7 @@ def write_release_card(
         f"**Protection.** No record has a Fisher information loss of more than η = "
         f"{number(procedure.target_eta)}: whoever knows everything else and estimates any one "
         f"number of a record without bias is off by at least {number(1 / procedure.target_eta)} "
-        "units of the model's scaling (for a category or class: of a whole level).",
+        "times the unit of its column (for a category or class: of a whole level).",
         "",
     ]
     if useful is not None:

@@ -869,6 +869,20 @@ class SingleOutputJacobian(GLMJacobian):
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
+        return self._cells(unknowns)[0]
+
+    def cells_and_errors(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the information about each cell, and the relative errors of η."""
+        squared, least = self._cells(unknowns)
+        return squared, self._cell_errors(squared, least, unknowns)
+
+    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the relative errors of η of every cell; of many, of each row's least exact."""
+        least = _least(squared, self.column_reach(replace(unknowns, label=False)) ** 2)
+        return self._cell_errors(squared, least, unknowns)
+
+    def _cells(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the information about each cell, and each row's smallest; see :func:`_least`."""
         xp = array_namespace(self.X)
         A, A_V, w_V = self.restricted(unknowns)
         squares = xp.sum(A_V * A_V, axis=0)
@@ -876,6 +890,7 @@ class SingleOutputJacobian(GLMJacobian):
         to_z = to_z if self.map.precise else A.T @ to_z
         rho, s = self.r * self.r, 2 * self.a * self.r
         weights = xp.stack([self.a**2 * self._release_lengths(), rho], axis=1)
+        smallest = []
 
         def cells(rows: slice) -> Array:
             # A pass over a chunk is what costs here.
@@ -883,55 +898,44 @@ class SingleOutputJacobian(GLMJacobian):
             out = self.seen(rows)[:, 0, :] @ to_z if seen else self.design_times(rows, to_z)
             out *= s[rows, None]
             out += weights[rows, :] @ flat
+            smallest.append(_least(out, squares))
             return out
 
         found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
-        lossy = self._least(found, squares) < CANCELLED * rho
+        least = smallest[0] if len(smallest) == 1 else xp.concat(smallest)
+        lossy = least < CANCELLED * rho
         if not bool(xp.any(lossy)):
-            return found
+            return found, least
         # Where the terms of the square cancel, the entries of J's column are squared instead.
         features, which = replace(unknowns, label=False), xp.nonzero(lossy)[0]
         width = self.size * squares.shape[0]
         for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
             J = self.row_jacobians(features, which[piece])
             found[which[piece], :] = xp.sum(J * J, axis=1)
-        return found
+        least[which] = _least(found[which, :], squares)
+        return found, least
 
-    def _least(self, cells: Array, squares: Array) -> Array:
-        """Return the smallest of each record's cells, in units of the columns' reach, ``(n,)``."""
-        xp = array_namespace(self.X)
-        units = 1 / xp.where(squares > 0, squares, xp.ones_like(squares))
-        return by_rows(
-            lambda rows: xp.min(cells[rows, :] * units[None, :], axis=1),
-            self.rows,
-            self.features,
-            chunk=self.chunk,
-        )
-
-    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η of every cell; of many, of each row's least exact."""
+    def _cell_errors(self, squared: Array, least: Array, unknowns: Unknowns) -> Array:
         xp = array_namespace(self.X)
         features = replace(unknowns, label=False)
-        squares = self.column_reach(features) ** 2
-        reach, W = xp.sqrt(squares), xp.abs(unknowns.of(self.w))
-        safe = xp.where(squares > 0, reach, xp.ones_like(reach))
-        least = self._least(squared, squares)
-        # What is next to nothing beside the largest counts as a share of that.
-        floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(squares)
-        least = xp.where(least > floor, least, floor + xp.zeros_like(least))
+        reach, W = self.column_reach(features), xp.abs(unknowns.of(self.w))
+        safe = xp.where(reach > 0, reach, xp.ones_like(reach))
         wide, W = xp.max(self.deviations(features) / safe), xp.max(W / safe)
 
-        def found(own: Array) -> Array:
+        def found(least: Array, own: Array) -> Array:
             lost = self.map.curvature_error * (self.slope_sizes * wide + own * W)
             error = self.slope_errors + lost
             return self.relative_errors(least, self.slope_sizes, error, share=0.0)
 
         # The leverage of a record is no more than 1/√a; it may be much less.
-        accuracy = found(xp.sqrt(self.a))
-        if not float(xp.max(accuracy)) <= FINE:
+        accuracy = found(least, xp.sqrt(self.a))
+        if not (bool(xp.all(least > 0)) and float(xp.max(accuracy)) <= FINE):
             if self.rows * squared.shape[1] <= _FEW_CELLS:
                 return super().cell_accuracy(squared, unknowns)
-            accuracy = found(self.a * self.leverages(self.a, slice(0, self.rows)))
+            # What is next to nothing beside the largest counts as a share of that.
+            floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(reach) ** 2
+            least = xp.where(least > floor, least, floor + xp.zeros_like(least))
+            accuracy = found(least, self.a * self.leverages(self.a, slice(0, self.rows)))
         return xp.broadcast_to(accuracy[:, None], squared.shape)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
@@ -1154,6 +1158,13 @@ class SingleOutputJacobian(GLMJacobian):
         w_V = unknowns.of(self.w)
         c = self.a * self.a * xp.sum(w_V * w_V)
         return (c + self.b * self.b if unknowns.label else c), self.a * self.r
+
+
+def _least(cells: Array, squares: Array) -> Array:
+    """Return the smallest of each record's cells, in units of the columns' reach, ``(m,)``."""
+    xp = array_namespace(cells)
+    units = 1 / xp.where(squares > 0, squares, xp.ones_like(squares))
+    return xp.min(cells * units[None, :], axis=1)
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:

@@ -1,0 +1,83 @@
+"""Paper 004, sections 2 to 4 and appendix C: the numbers its text works out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from reproduction.drawing import Figure, draw_figure
+from reproduction.outcome import Outcome, Quantity
+from seepage.auditing.report.figures import BLUE, VERMILLION
+from seepage.bounds import from_renyi
+from seepage.nn.problem.clipping import SmoothClip
+
+DIAMETER = 100.0  # of the example in section 4: ages, say
+_SETTING = (
+    "No data: an adversary who tells members from others at even odds is right with probability "
+    "e^ε/(1 + e^ε) at most (section 2), and an unbiased estimate of a number between 0 and 100 "
+    "has a variance of at least 100²/(4(e^ε − 1)) (section 4). The smooth clip lets gradients be "
+    "as long as the largest value of n/(GELU(n − 1) + 1) times C (appendix C); printed to three "
+    "decimals that is too short by 0.0002, so that as a bound it is to be rounded up, to 1.116."
+)
+
+
+def reproduce(quick: bool) -> Outcome:
+    """Work them out (quick either way)."""
+    variance = float(from_renyi(2.0, DIAMETER))
+    quantities = (
+        Quantity(
+            "probability of telling a member at ε = 0.1, in percent",
+            100 * member(0.1),
+            "53",
+            "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up, as one may with a bound.",
+        ),
+        Quantity("probability of telling a member at ε = 2, in percent", 100 * member(2.0), "> 88"),
+        Quantity("least variance of a number up to 100 at ε = 2", variance, "391"),
+        Quantity(
+            "its standard deviation",
+            math.sqrt(variance),
+            "19",
+            "√391 is 19.8, which the paper cuts off instead of rounding.",
+        ),
+        Quantity(
+            "longest gradient after the smooth clip, over C", SmoothClip(1.0).sensitivity, "1.115"
+        ),
+    )
+    seen = (
+        f"At ε = 2 a member is told with {100 * member(2.0):.1f} % at most, which is hardly a "
+        f"promise; a number between 0 and 100 is then known to within ± {math.sqrt(variance):.1f}, "
+        "which may be one."
+    )
+    return Outcome(_SETTING, quantities, seen, _draw())
+
+
+def member(epsilon: float) -> float:
+    """Return the largest probability of telling members from others at even odds."""
+    return 1 / (1 + math.exp(-epsilon))
+
+
+def _draw() -> Figure:
+    epsilons = np.linspace(0.05, 4, 200)
+    chances = [100 * member(e) for e in epsilons]
+    spreads = [math.sqrt(float(from_renyi(e, DIAMETER))) for e in epsilons]
+
+    def draw(canvas: Any) -> None:
+        left, right = canvas.subplots(1, 2)
+        left.plot(epsilons, chances, color=VERMILLION, lw=2)
+        left.set(xlabel="ε", ylabel="percent", ylim=(48, 100))
+        left.set_title("Membership told rightly, at most")
+        right.plot(epsilons, spreads, color=BLUE, lw=2)
+        right.set(xlabel="ε", ylabel="standard deviation", ylim=(0, 100))
+        right.set_title("A number between 0 and 100, at least")
+        for axes in (left, right):
+            axes.axvline(2.0, color="#55606d", lw=1, ls=":")
+
+    alternative = (
+        f"Two curves over ε from 0 to 4: the chance of telling a member rises from 50 to "
+        f"{chances[-1]:.0f} percent, the least standard deviation of a number between 0 and 100 "
+        f"falls to {spreads[-1]:.0f}; at ε = 2 they are at {100 * member(2.0):.0f} percent and "
+        f"{math.sqrt(float(from_renyi(2.0, DIAMETER))):.0f}."
+    )
+    return draw_figure("bounds-section4", alternative, draw, (9, 3.4))

@@ -1,0 +1,138 @@
+"""Checks of what the experiment on LFW does otherwise than paper 003: who is tested, on how much.
+
+``python -m reproduction.layers.checks --out FILE`` trains FCNet on the processor, in minutes, and
+writes
+
+- its accuracy when people are kept apart, and when images are drawn at random, so that other
+  pictures of most people who are tested were trained on;
+- the AUC of the attack on its first two layers when the adversary sees 2,048 random combinations
+  of a layer's numbers, as for the figures, and when he sees all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reproduction.layers.measuring import (
+    NETWORKS,
+    SIZE,
+    Amounts,
+    FaceData,
+    LayerRepetition,
+    LayerSetting,
+    started,
+)
+from seepage.attacks import attack_layers
+from seepage.data import load_lfw
+from seepage.layers import FederatedRun, simulate
+from seepage.nn.training.private_sgd import measure_accuracy
+
+SETTING = LayerSetting("FCNet", "Gender", ("Glasses",))
+LAYERS = ("fc1", "fc2")
+REPETITIONS = 1
+WHOLE = 10**6  # numbers, more than any layer has
+
+
+class SplitByImages(LayerRepetition):
+    """A repetition in which images are drawn at random, whoever is on them."""
+
+    def __init__(
+        self, data: FaceData, setting: LayerSetting, amounts: Amounts, number: int
+    ) -> None:
+        super().__init__(data, setting, amounts, number)
+        known = np.concatenate([self.adversary, self.client, self.test])
+        drawn = np.random.default_rng(number).permutation(known)
+        ends = [len(self.adversary), len(self.adversary) + len(self.client)]
+        self.adversary, self.client, self.test = (np.sort(p) for p in np.split(drawn, ends))
+
+
+def trained(repetition: LayerRepetition) -> tuple[FederatedRun, float]:
+    """Return the run of a repetition, and its accuracy on the test images."""
+    amounts, number = repetition.amounts, repetition.number
+    torch.manual_seed(number)
+    last = amounts.rounds
+    run = simulate(
+        started(NETWORKS[SETTING.network](size=SIZE)),
+        "cross_entropy",
+        [repetition.task(repetition.adversary), repetition.task(repetition.client)],
+        rounds=last,
+        batch_size=amounts.batch_size,
+        lr=amounts.lr,
+        snapshots=np.linspace(last // 2, last, amounts.snapshots + 1).round().astype(int).tolist(),
+        seed=number,
+    )
+    return run, measure_accuracy(run.net, *repetition.task(repetition.test))
+
+
+def attacked(repetition: LayerRepetition, run: FederatedRun, width: int) -> dict[str, float]:
+    """Return the AUC of the attack on the first layers, of which so many numbers are seen."""
+    seeing = type(repetition)(
+        repetition.data, SETTING, replace(repetition.amounts, width=width), repetition.number
+    )
+    (name,) = SETTING.properties
+    parts = [
+        seeing.at_snapshots(name, run, rows, seeing.task(rows), count, "matched", seed)
+        for rows, count, seed in (
+            (seeing.adversary, seeing.amounts.known, 2),
+            (seeing.client, seeing.amounts.seen, 3),
+        )
+    ]
+    (known, known_property), (seen, seen_property) = parts
+    found = {}
+    for layer in LAYERS:
+        sides = [{layer: part.blocks[layer]} for part in (known, seen)]
+        attack = attack_layers(
+            sides[0], known_property, sides[1], seen_property, seed=repetition.number
+        )
+        found[layer] = float(attack.values[0])
+    return found
+
+
+def check(data: FaceData, amounts: Amounts, repetitions: int) -> list[dict[str, Any]]:
+    """Return a row for every repetition."""
+    rows = []
+    for number in range(repetitions):
+        apart = LayerRepetition(data, SETTING, amounts, number)
+        run, accuracy = trained(apart)
+        _, mixed = trained(SplitByImages(data, SETTING, amounts, number))
+        rows.append(
+            {
+                "people apart": round(accuracy, 4),
+                "images at random": round(mixed, 4),
+                "projected": attacked(apart, run, amounts.width),
+                "whole": attacked(apart, run, WHOLE),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.layers.checks")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    given = parser.parse_args(arguments)
+    amounts = Amounts()
+    rows = check(FaceData.of(load_lfw(), "cpu"), amounts, given.repetitions)
+    found = {
+        "command": "python -m reproduction.layers.checks",
+        "device": "a processor",
+        "amounts": asdict(amounts),
+        "rows": rows,
+    }
+    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
