@@ -16,9 +16,15 @@ import seepage as sp
 TIMES_STATED = 10.0  # an answer may be off by so many times its stated accuracy
 GOOD, GOOD_CONDITION = 1e-6, 1e8  # what must be stated in float64 up to this condition number
 NO_REFUSAL = 1e10  # the condition number up to which only problems without an answer are refused
+# What Result.accuracy says of numbers that are next to nothing beside the largest of their view.
 NEGLIGIBLE = 1e-8
+# 60 digits leave some 1e-56 of what is zero, and 1e112 of a bound that is infinite: no information
+# at all, as for the one record of a Poisson model whose intercept fits it perfectly.
 BEYOND = 1e40
-SINGULAR = 1e-3  # an information is singular where its accuracy times its condition passes this
+NOTHING, NOTHING_TO_ROUNDING = 1e-40, 1e-12
+# An information is singular where its accuracy times its condition passes this: the package may
+# then say that the bound is infinite, however large it is in 60 digits.
+SINGULAR = 1e-3
 
 
 @dataclass
@@ -65,6 +71,7 @@ def _judge(problem: Problem) -> Verdict:
         try:
             answer = question.ask(leak)
         except sp.InputError as error:
+            # Only what is asked along the simplex of a category may be refused as not one-hot.
             _refused(verdict, error, "one-hot" not in str(error))
             continue
         except Exception as error:
@@ -91,7 +98,7 @@ def _compare(
 ) -> None:
     found = np.asarray(answer, dtype=float)
     if condition is not None:
-        true = np.where(true * scale**2 > BEYOND, np.inf, true)  # of what a square can tell
+        true = np.where(true * scale**2 > BEYOND, np.inf, true)
         found = np.where(found * scale**2 > BEYOND, np.inf, found)
     verdict.answers += found.size
     stated = np.broadcast_to(np.asarray(answer.accuracy, dtype=float), found.shape)
@@ -100,8 +107,9 @@ def _compare(
     floor = NEGLIGIBLE * np.max(finite) if condition is None else 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(found == true, 0.0, np.abs(found - true) / np.maximum(np.abs(true), floor))
-    # Zero to rounding, beside what the whole record shows.
-    error = np.where((true <= 1e-40 * scale) & (found <= 1e-12 * scale), 0.0, error)
+    # Zero to rounding, beside what the whole table shows.
+    nothing = (true <= NOTHING * scale) & (found <= NOTHING_TO_ROUNDING * scale)
+    error = np.where(nothing, 0.0, error)
     if condition is None:
         worst = float(np.max(stated))
         verdict.least_stated = max(verdict.least_stated, worst)
@@ -111,9 +119,7 @@ def _compare(
         shape = (len(condition), *(1,) * (found.ndim - 1)) if found.ndim else ()
         at = np.broadcast_to(condition.reshape(shape), found.shape)
         hopeless = at * max(verdict.least_stated, 1e-15) > SINGULAR
-        # Where the information is singular to its accuracy, infinity is the answer.
         error = np.where(np.isinf(found) & hopeless, 0.0, error)
-        error = np.where(np.isinf(true) & (found > 0) & hopeless, 0.0, error)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(error == 0, 0.0, error / stated)
     ratio = np.where(np.isnan(ratio), np.inf, ratio)
