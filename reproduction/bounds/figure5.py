@@ -141,8 +141,8 @@ def _network() -> str:
             f"{found['setting']['steps']} steps, private_sgd_first_steps.json)"
         )
     return (
-        f"{words}, and which has not been run on the whole grid; that their code draws one "
-        "coordinate a step works the other way (rows below)."
+        f"{words}; it has not been run on the whole grid, and that their code draws one coordinate "
+        "a step works the other way (rows below)."
     )
 
 

@@ -169,7 +169,7 @@ def _keep(state: Path | None, seed: int, run: Run, averages: dict[int, Average])
         found |= {f"{steps} {name}": values for name, values in average.state().items()}
     half = state.with_name(f".{state.name}")
     with half.open("wb") as file:
-        np.savez(file, **found)
+        np.savez(file, **found)  # type: ignore[arg-type]
     half.replace(state)
 
 

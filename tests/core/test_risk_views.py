@@ -250,6 +250,22 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
+def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    from seepage.core.finite_changes import Alternatives
+
+    problem = Problem("bernoulli", everything=True)
+    changes = problem.leak.release.finite_changes()
+    others = Alternatives((3,), np.array([[0.0], [2.0]]))
+    truth = changes.replaced_exactly(np.arange(N), others).distances()[1]
+    narrow = changes.replaced(np.arange(N), others).distances()
+    monkeypatch.setattr("seepage.glm.jacobian.changed_records._PAIR_WORK", 1.0)
+    wide = changes.replaced(np.arange(N), others).distances()
+    for least, most in (narrow, wide):
+        assert np.all(least <= truth * (1 + 1e-8) + 1e-9)
+        assert np.all(truth <= most * (1 + 1e-8) + 1e-9)
+    assert np.all(wide[1] >= narrow[1])
+
+
 def test_a_few_refits_leave_honest_intervals_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("bernoulli", everything=True)
     truth = np.asarray(problem.leak.membership(exact=True))
@@ -263,7 +279,9 @@ def test_a_few_refits_leave_honest_intervals_for_the_rest(monkeypatch: pytest.Mo
     assert int(np.argmax(truth)) in known
 
 
-def test_other_noise_and_data_in_chunks_are_refused_in_a_sentence() -> None:
+def test_what_cannot_be_answered_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     problem = Problem("bernoulli", everything=False)
     model = sp.glm.LogisticRegression(l2=L2).fit(problem.X, problem.y)
     laplace = sp.leakage(model, problem.X, problem.y, noise=sp.Laplace(1.0))
@@ -273,6 +291,9 @@ def test_other_noise_and_data_in_chunks_are_refused_in_a_sentence() -> None:
         problem.leak.guess("x3", prior="nothing")
     with pytest.raises(sp.InputError, match="tolerance is a number above zero"):
         problem.leak.within("x0", -1.0)
+    monkeypatch.setattr("seepage.core.risk_views._HELD", 100)
+    with pytest.raises(sp.InputError, match=r"at most 11 records .* name some by rows="):
+        problem.leak.guess("x3")
 
 
 @pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])

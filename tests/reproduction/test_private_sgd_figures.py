@@ -17,6 +17,7 @@ from torch import nn
 import seepage as sp
 from reproduction.bounds.figure5 import reproduce as figure5
 from reproduction.bounds.figure6 import reproduce as figure6
+from reproduction.private_sgd import first_steps
 from reproduction.private_sgd import grid as private_sgd_grid
 from reproduction.private_sgd import results as private_sgd_results
 from reproduction.private_sgd.ensemble import Ensemble
@@ -253,6 +254,14 @@ def test_training_needs_torch_and_numpy_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0, done.stderr
+
+
+def test_first_steps_follow_networks_that_differ_in_their_start_alone():
+    grid = replace(SMALL, settings=SMALL.settings[:1] * 2, network="mnist_cnn_as_run")
+    row = first_steps.follow(grid, _images(), 3)
+    assert row["network"] == "mnist_cnn_as_run"
+    assert len(row["accuracy"]) == 2
+    assert row["largest"] > 0
 
 
 def test_the_grids_are_those_of_the_paper():

@@ -43,6 +43,7 @@ _NARROW = 0.05  # the relative width of an interval from which on a record is re
 _EXACT = 1e-6
 _MOST_LEVELS = 64
 _GRID = 65
+_HELD = 1 << 27  # inner products held at a time
 _MOST_VALUES = 129
 
 
@@ -247,8 +248,9 @@ def guess(
     """Return how often the best guess of a category or a class is right, for some records."""
     changes = leak.release.finite_changes()
     others, levels, shares, about = _candidates(leak, changes, column)
-    believed = _prior(prior, changes, rows, others, shares)
     K = len(others)
+    _check_room(rows, K)
+    believed = _prior(prior, changes, rows, others, shares)
     moves = _refined(
         changes.replaced(rows, others),
         lambda some: changes.replaced_exactly(rows[some], others),
@@ -273,6 +275,7 @@ def within(
         raise InputError("The tolerance is a number above zero, in the unit of the column.")
     changes = leak.release.finite_changes()
     others, grid, shares, about = _grid(leak, changes, column, values, prior)
+    _check_room(rows, len(others))
     believed = _prior(prior, changes, rows, others, shares)
     covered = windows(grid, float(tolerance))
     baseline = (believed @ covered.T.astype(float)).max(axis=1)
@@ -339,6 +342,16 @@ def _by_given_refit(
         seen = moves @ information if information.ndim == 2 else moves * information
         squares += np.sum(seen * moves, axis=1)
     return Moves(np.where(lost, np.inf, squares)[:, None, None], np.zeros((len(moves), 1)))
+
+
+def _check_room(rows: np.ndarray, alternatives: int) -> None:
+    """Refuse to hold the distances between very many alternatives of very many records."""
+    most = max(1, _HELD // alternatives**2)
+    if len(rows) > most:
+        raise InputError(
+            f"With {alternatives} alternatives at most {most:,} records can be asked about at a "
+            f"time, not {len(rows):,}; name some by rows=."
+        )
 
 
 def _candidates(

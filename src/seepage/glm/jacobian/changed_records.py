@@ -45,6 +45,7 @@ from seepage.tables.source import as_numpy
 _WIDE = 0.04  # the relative width from which on a pass over pairs is worth its price
 _ITERATIONS = 60
 _SLACK = 1.0001
+_PAIR_WORK = 1e12  # multiplications that passes over pairs may take for many alternatives
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
 _ALONE = 1e-10  # the share of a record's curvature from which on the rest says nothing about it
@@ -167,6 +168,9 @@ class ChangedRecords(FiniteChanges):
         radius = self._radius(centres, self._reach(centres) * centres.energy, None)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         wide = np.flatnonzero(np.any(radius > _WIDE * size, axis=1))
+        if not (others is None or others.values is None):  # every alternative is a pass of its own
+            affordable = int(_PAIR_WORK / (self.X.size * K))
+            wide = wide[np.argsort(-size[wide].max(axis=1), kind="stable")[:affordable]]
         if len(wide) and self.constant > 0 and self.shared is None:
             some = centres.of(wide)
             radius[wide] = np.minimum(
