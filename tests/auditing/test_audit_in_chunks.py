@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import seepage.auditing.measures as measures
 import seepage.core.order_statistics as order_statistics
 import seepage.streams.disk.source as reading
+from coarse import point_above
 from seepage.auditing.command import Question, answer
 from seepage.auditing.findings import NUMBERS, SHARES
 from seepage.auditing.report import summarise, write_report
@@ -131,9 +132,10 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
     alike(ours, theirs)
     assert "The data were read in chunks, 240 records of them." in ours.steps
     told = [step for step in ours.steps if "read in chunks" not in step]
-    assert told == list(theirs.steps)
+    # What takes refits is done in memory only: whether σ would be another without a record.
+    assert told == [step for step in theirs.steps if not step.startswith("Disclosed:")]
     assert [remedy.name for remedy in ours.remedies] == ["more noise", "refitting"]
-    np.testing.assert_allclose(ours.curve.worst_eta[0] * ours.curve.sigma[0], ours.sigma)
+    assert point_above(ours.curve.worst_eta[0] * ours.curve.sigma[0]) == ours.sigma
 
 
 @pytest.mark.parametrize("model", list(TARGETS))
