@@ -45,6 +45,7 @@ from seepage.layers.federated.gradients import load_gradients
 from seepage.layers.measures.first_round import LEVEL, since_when
 
 SEEDS = 10
+FIRST_SEED = 100  # the size of the difference and the statistic were chosen on seeds 0 to 9
 LABELLINGS = 20
 RESULTS = Path(__file__).parent / "results" / "federated_run.json"
 CLIENTS, ROUNDS, RECORDS, SIDE = 10, 8, 64, 10
@@ -225,7 +226,7 @@ def main() -> None:
     head = ("seed", "property told since", "null property", "client stands out", "others")
     show(*head, widths=WIDTHS)
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(seeds):
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             row = run_seed(seed, Path(folder))
             rows.append(row)
             since = row["property_told_by"].values()
