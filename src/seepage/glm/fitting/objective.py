@@ -486,6 +486,18 @@ class CholeskyFactor:
         full = full / sizes
         return full if len(right.shape) == 2 else full[:, 0]
 
+    def inverse(self) -> Array:
+        """Return ``H⁻¹``, symmetric; LAPACK makes it of the factor in a third of a solve's work."""
+        xp = array_namespace(self.lower)
+        if not is_numpy_array(self.lower):
+            eye = xp.eye(self.lower.shape[0], dtype=self.lower.dtype, device=device(self.lower))
+            inverse = self.solve(eye)
+            return (inverse + inverse.T) / 2
+        (invert,) = scipy.linalg.get_lapack_funcs(("potri",), (self.lower,))
+        upper = np.triu(invert(self.lower.T, lower=0)[0])  # no row is copied to turn L over
+        upper = upper / self.sizes[:, None] / self.sizes[None, :]
+        return upper + np.triu(upper, 1).T
+
     @property
     def smallest_pivot(self) -> float:
         """The smallest squared pivot of the scaled matrix: 1 for orthogonal columns."""

@@ -259,11 +259,7 @@ def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
 
 def _inverse(H: Array) -> Array | None:
     factor = cholesky_factor(H)
-    if factor is None:
-        return None
-    xp = array_namespace(H)
-    inverse = factor.solve(xp.eye(H.shape[0], dtype=H.dtype, device=device(H)))
-    return (inverse + inverse.T) / 2
+    return None if factor is None else factor.inverse()
 
 
 def _residuals_lost(fit: FittedGLM, X: Array, margins: Array) -> bool:
