@@ -13,11 +13,11 @@ from seepage.glm import (
     LogisticRegression,
     PoissonRegression,
     SoftmaxRegression,
+    losses,
     reweight,
 )
 from seepage.glm.losses import bernoulli
 from seepage.glm.reweighting import whole_procedure
-from seepage.nn.jacobian import derivative_check
 
 N, D = 22, 3
 STEP = 1e-4
@@ -278,13 +278,13 @@ def test_a_tie_of_two_directions_is_refused():
 @pytest.mark.parametrize("family", [bernoulli, PSEUDO_HUBER], ids=lambda family: family.name)
 def test_third_derivatives_are_checked_on_registration(family, name, method, monkeypatch):
     if method == "differences":
-        monkeypatch.setattr(derivative_check, "find_spec", lambda module: None)
-    derivative_check.check_derivatives(family)
+        monkeypatch.setattr(losses, "find_spec", lambda module: None)
+    losses.check_derivatives(family)
     right = getattr(family, name)
     wrong = replace(family, **{name: lambda m, y: right(m, y) + 1e-4})
     with pytest.raises(sp.InputError, match=rf"^{name} of family .*off by 0.0001\)"):
-        derivative_check.check_derivatives(wrong)
-    derivative_check.check_derivatives(replace(family, **{name: None}))
+        losses.check_derivatives(wrong)
+    losses.check_derivatives(replace(family, **{name: None}))
 
 
 def test_on_warfarin_doses():

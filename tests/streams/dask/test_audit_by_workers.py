@@ -103,7 +103,7 @@ def test_a_new_table_takes_the_place_of_the_earlier_one(cluster, people, tmp_pat
         assert pq.read_table(table).num_rows == 500
     kept = [file.read_bytes() for file in table.iterdir()]
     # A disk that fills up after the workers are done.
-    monkeypatch.setattr(writing, "_write_text", full)
+    monkeypatch.setattr(writing, "write_text", full)
     result = CliRunner().invoke(
         app, ["audit", str(small), "--target", "ill", "--out", str(out), "--dask", where]
     )
