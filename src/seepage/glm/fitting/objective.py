@@ -487,16 +487,18 @@ class CholeskyFactor:
         return full if len(right.shape) == 2 else full[:, 0]
 
     def inverse(self) -> Array:
-        """Return ``H⁻¹``, symmetric; LAPACK makes it of the factor in a third of a solve's work."""
+        """Return ``H⁻¹``, symmetric."""
         xp = array_namespace(self.lower)
-        if not is_numpy_array(self.lower):
-            eye = xp.eye(self.lower.shape[0], dtype=self.lower.dtype, device=device(self.lower))
-            inverse = self.solve(eye)
-            return (inverse + inverse.T) / 2
-        (invert,) = scipy.linalg.get_lapack_funcs(("potri",), (self.lower,))
-        upper = np.triu(invert(self.lower.T, lower=0)[0])  # no row is copied to turn L over
-        upper = upper / self.sizes[:, None] / self.sizes[None, :]
-        return upper + np.triu(upper, 1).T
+        if is_numpy_array(self.lower):
+            # By NumPy throughout: SciPy has threads of its own, which wait for work busily and
+            # would slow down the products that come next.
+            full = np.linalg.inv(self.lower @ self.lower.T)
+            full = full / self.sizes[:, None] / self.sizes[None, :]
+        else:
+            full = self.solve(
+                xp.eye(self.lower.shape[0], dtype=self.lower.dtype, device=device(self.lower))
+            )
+        return (full + full.T) / 2
 
     @property
     def smallest_pivot(self) -> float:
