@@ -571,7 +571,7 @@ class Moves:
 
     def expected(self) -> np.ndarray:
         """Return how far each change moves the release, as far as is known, ``(m, K)``."""
-        return np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0))
+        return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the least and the most that each change moves the release, ``(m, K)`` each."""

@@ -193,7 +193,7 @@ class ChangedRecords(FiniteChanges):
         E, still = self._error(centres, largest, fourth)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         with np.errstate(invalid="ignore"):
-            own = 0.0
+            own = np.zeros_like(E)
             if centres.own is not None:
                 own = centres.own.per_error(self.constant or 0.0, E)
             radius = (centres.per_error[:, None] + own) * E
@@ -460,7 +460,7 @@ class ChangedRecords(FiniteChanges):
         unit = np.sqrt(np.diag(self.inverse))
         table = (self._extended(self.X) * unit).astype(kind)
         table[self.weight == 0] = 0.0
-        longest = float(np.sqrt(np.max(np.einsum("np,np->n", table, table))))
+        longest = float(np.linalg.norm(table, axis=1).max())
         felt = bent.astype(kind)
         more = 1 + 2 * len(table) * float(np.finfo(kind).eps)
         for piece in row_slices(m, len(self.X) * (1 if single else K), chunk=_PAIRS):
