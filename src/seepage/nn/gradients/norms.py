@@ -16,6 +16,7 @@ from seepage.nn.gradients.per_record_gradients import (
     GradientTerm,
     GramMatrices,
     Key,
+    at_least_single,
     gradients_of,
     grouped,
     sum_of,
@@ -88,7 +89,8 @@ class _NormPass:
 
     def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
         self.network, self.batch = network, batch
-        self.total = torch.zeros(len(batch), dtype=batch.z.dtype, device=batch.z.device)
+        dtype = at_least_single(batch.z)
+        self.total = torch.zeros(len(batch), dtype=dtype, device=batch.z.device)
         self.remaining: Counter[Key] = Counter()
         self.waiting: dict[Key, list[GradientTerm]] = {}
         self.open: dict[int, _OpenCall] = {}  # by the number of an output

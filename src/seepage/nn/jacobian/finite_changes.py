@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.nn.gradients.norms import squared_norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import (
@@ -25,6 +25,7 @@ from seepage.nn.gradients.per_record_gradients import (
     GramMatrices,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
     grouped,
     sum_of,
 )
@@ -124,20 +125,35 @@ def _in_longer_numbers(
         except RuntimeError:  # it holds numbers of a type that was not to be seen from here
             continue
         parts = (found.squared, found.ahead, found.behind)
-        return FiniteChange(*(part.to(batch.z.dtype) for part in parts))
+        return FiniteChange(*(part.to(at_least_single(batch.z)) for part in parts))
     return finite_change(problem, network, batch, v, h, clip)
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
     """Return longer types than a network's own that it is small enough for, the longest first."""
-    held = sum(p.numel() for p in problem.net.parameters())
-    own, has_double = batch.z.dtype, batch.z.device.type != "mps"
+    held, own = _count(problem.net), batch.z.dtype
+    has_double = batch.z.device.type != "mps"
     found = []
     if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
         found.append(torch.float64)
     if own.itemsize < 4 and held <= _LARGEST_IN_SINGLE:
         found.append(torch.float32)
     return found
+
+
+def measured_type(net: nn.Module) -> torch.dtype | None:
+    """Return float32 for a network of 16-bit numbers that it is small enough for, or ``None``.
+
+    The release is made of its gradients as it computes them; what they would tell does not depend
+    on the rounding, but numbers made of second derivatives do, by several hundredths.
+    """
+    numbers = [p for p in net.parameters() if p.is_floating_point()]
+    short = any(p.dtype.itemsize < 4 for p in numbers)
+    return torch.float32 if short and _count(net) <= _LARGEST_IN_SINGLE else None
+
+
+def _count(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
 
 
 def over_steps(about: str, h: float) -> str:
@@ -193,4 +209,5 @@ def _scaled(term: GradientTerm, factor: Tensor) -> tuple[Tensor, ...]:
     """Return a term's tensors with its gradients scaled, through the first of them."""
     first, *others = term.tensors
     each = factor.repeat_interleave(len(first) // len(factor))  # a record may hold several images
+    each = each.to(first.dtype)
     return (first * each.reshape(-1, *[1] * (first.dim() - 1)), *others)
