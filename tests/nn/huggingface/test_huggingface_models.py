@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,7 @@ def column(net: nn.Module, one: dict[str, Tensor], place: str, unit: Tensor) -> 
 
     found = [at(8e-4), at(4e-4), at(2e-4), at(1e-4)]
     for order in (4, 16, 64):
-        pairs = zip(found[:-1], found[1:], strict=True)
-        found = [(order * fine - coarse) / (order - 1) for coarse, fine in pairs]
+        found = [(order * fine - coarse) / (order - 1) for coarse, fine in pairwise(found)]
     return found[0]
 
 

@@ -32,6 +32,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
+from seepage.nn.problem.plain_run import without_checkpoints
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 SMALL = 2  # records in the batch by which the shapes of outputs are known
@@ -89,6 +90,29 @@ class Rule:
     ) -> tuple[Tensor, Arguments]:
         """Run a call so that a second backward pass is cheap; return its output and arguments."""
         return run(), arguments
+
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return along which axis of its weight gradients can be narrowed; ``None`` for none."""
+        return None
+
+    def positions(self, shape: tuple[int, ...]) -> int:
+        """Return how many positions an output of this shape has, in all records."""
+        return math.prod(shape[:-1])
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return the arguments whose terms give ``gQ`` for the gradient ``g`` of the weight.
+
+        ``Q`` is ``thin``, of as many rows as the axis that :meth:`narrow_axis` names is long.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Along which axis the gradients of a weight can be narrowed, and of how many positions."""
+
+    axis: int
+    positions: int  # of one record
 
 
 @dataclass(frozen=True)
@@ -261,7 +285,8 @@ class CallKeeper(Watcher):
     The plan has the layout of each call's output, in order; a call whose entry is ``None`` is left
     to its module. ``on_output`` is called with the output of each call that is kept. ``versions``
     watches for inputs that are overwritten (not possible inside a transformation); ``twice`` says
-    that a second backward pass will follow, for which some layers have their own formulas.
+    that a second backward pass will follow, for which some layers have their own formulas; ``thin``
+    are random matrices that narrow the inputs of wide weights.
     """
 
     def __init__(
@@ -273,8 +298,10 @@ class CallKeeper(Watcher):
         batch: int,
         versions: bool,
         twice: bool,
+        thin: Mapping[str, Tensor],
     ) -> None:
         super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
+        self.thin = thin
         self.layouts, self.on_output, self.batch = layouts, on_output, batch
         self.versions, self.twice = versions, twice
         self.calls: list[Call] = []
@@ -325,6 +352,9 @@ class CallKeeper(Watcher):
             output, arguments = rule.run_twice_differentiable(arguments, run)
         else:
             output = run()
+        if "weight" in keys and keys["weight"][0] in self.thin:
+            with torch.no_grad():
+                arguments = rule.narrowed(arguments, self.thin[keys["weight"][0]])
         version = arguments.version() if self.versions else -1
         if layout.axis is not None:
             self.calls.append(LayerCall(rule, arguments, keys, layout, version))
@@ -366,12 +396,14 @@ class UnruledModule(ABC):
 class Plan:
     """How to watch a network: the layout of every call, and the modules without a rule.
 
-    ``kinks`` names the functions of what is unknown whose derivatives jump.
+    ``kinks`` names the functions of what is unknown whose derivatives jump; ``narrow`` has the
+    weights whose gradients can be narrowed in all of their uses.
     """
 
     layouts: list[Layout | None]
     unruled: Sequence[UnruledModule]
     kinks: frozenset[str]
+    narrow: Mapping[str, Narrowing]
 
 
 @dataclass(frozen=True)
@@ -426,21 +458,41 @@ class WatchedNetwork:
         twice: bool = False,
     ) -> NetworkRun:
         """Run the network on a batch and show the outputs of all uses of parameters."""
+        with self.running(parameters, batch, z, on_output, versions, twice) as run:
+            return run
+
+    @contextmanager
+    def running(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        on_output: OnOutput,
+        versions: bool = True,
+        twice: bool = False,
+        thin: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> Iterator[NetworkRun]:
+        """Give a run of the network, to which it is held ready for the way back while inside.
+
+        ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
+        them (:meth:`Rule.narrowed`).
+        """
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
-        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice)
-        with ExitStack() as stack:
-            for module in self.plan.unruled:
-                stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
-            stack.enter_context(keeper)
-            losses = self.problem.losses(parameters, batch, z)
-        keeper.check_end()
-        return NetworkRun(losses, keeper.calls)
+        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice, thin)
+        with self.problem.in_place(parameters, batch, z) as losses_of_run:
+            with ExitStack() as stack:
+                for module in self.plan.unruled:
+                    stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
+                stack.enter_context(keeper)
+                losses = losses_of_run()
+            keeper.check_end()
+            yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""
         with torch.enable_grad():
-            losses, found = self._terms(batch, batch.z.detach(), twice=False)
+            losses, found = self._terms(batch, connected(batch.z), twice=False)
         return losses.detach(), found
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
@@ -457,8 +509,10 @@ class WatchedNetwork:
             edges.append(get_gradient_edge(output))
             return output
 
-        run = self.run(self.problem.detached(), batch, z, keep_edge, twice=twice)
-        found = torch.autograd.grad(run.losses.sum(), edges, create_graph=twice, allow_unused=True)
+        parameters = self.problem.detached()
+        with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
+            total = run.losses.sum()
+            found = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
             for delta, shape in zip(found, self.outputs, strict=True)
@@ -480,9 +534,18 @@ class WatchedNetwork:
         return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]
 
 
+def connected(z: Tensor) -> Tensor:
+    """Return the variable as the beginning of a graph; it may be written into.
+
+    A checkpointed part of the network runs again on the way back, where nothing is watched: what
+    makes its outputs require gradients must be there both times, and is the variable.
+    """
+    return z.detach().requires_grad_().clone()
+
+
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside.
+    """Use plain attention and plain recurrent layers while inside, and no checkpoints.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
     at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
@@ -492,6 +555,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_without_fast_path())
+        stack.enter_context(without_checkpoints(net))
         if any(isinstance(module, nn.RNNBase) for module in net.modules()):
             stack.enter_context(PlainRecurrence())
         yield

@@ -1,16 +1,17 @@
 """Runs a network without what training adds to it for speed or memory alone.
 
 None of it changes what a network computes, and all of it stands in the way of watching a network
-or of differentiating its gradients: compiled modules hide their functions; checkpointing runs parts
-of a network once more on the way back; a cache of keys and values is of use for generating text
-only; and a hook that has the output of an embedding require a gradient (Hugging Face's
-``enable_input_require_grads``) is there to keep checkpointing alive.
+or of differentiating its gradients: compiled modules hide their functions; a cache of keys and
+values is of use for generating text only; a hook that has the output of an embedding require a
+gradient (Hugging Face's ``enable_input_require_grads``) is there for a kind of checkpointing that
+nobody needs any more; and checkpointing itself, which runs parts of a network once more on the way
+back, cannot be differentiated a second time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,10 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_SWITCHES: tuple[tuple[str, Any], ...] = (
-    ("_compiled_call_impl", None),  # of ``module.compile()``
-    ("gradient_checkpointing", False),  # of Hugging Face's layers
-)
 _HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")  # Hugging Face's and PEFT's
 _CASTS = {
     *(Tensor.to, Tensor.type, Tensor.softmax, Tensor.log_softmax, Tensor.sum, Tensor.mean),
@@ -33,29 +30,36 @@ _CASTS = {
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
     """Switch off, while inside, what a network has for speed or memory alone."""
-    switched: list[tuple[Any, str, Any]] = []
-    unhooked: list[tuple[Any, int, Any]] = []
-    for module in net.modules():
-        held = module.__dict__
-        for name, off in _SWITCHES:
-            if held.get(name):
-                switched.append((module, name, held[name]))
-                object.__setattr__(module, name, off)
-        config = held.get("config")
-        if getattr(config, "use_cache", False) is True:
-            switched.append((config, "use_cache", True))
-            object.__setattr__(config, "use_cache", False)
-        hooks = module._forward_hooks
-        for key in [k for k, hook in hooks.items() if getattr(hook, "__name__", "") in _HOOKS]:
-            unhooked.append((hooks, key, hooks.pop(key)))
-    try:
+    with ExitStack() as stack:
+        for module in net.modules():
+            _switch(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
+            _switch(stack, module.__dict__.get("config"), "use_cache", False)
+            _unhook(stack, module._forward_hooks)
         yield
-    finally:
-        for owner, name, value in switched:
-            object.__setattr__(owner, name, value)
-        for hooks, key, hook in reversed(unhooked):
-            hooks[key] = hook
-            hooks.move_to_end(key, last=False)
+
+
+@contextmanager
+def without_checkpoints(net: nn.Module) -> Iterator[None]:
+    """Switch off, while inside, the gradient checkpointing of Hugging Face's layers."""
+    with ExitStack() as stack:
+        for module in net.modules():
+            _switch(stack, module, "gradient_checkpointing", False)
+        yield
+
+
+def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
+    """Set what is on to off, until the stack is left."""
+    value = getattr(owner, "__dict__", {}).get(name)
+    if value:
+        object.__setattr__(owner, name, off)
+        stack.callback(object.__setattr__, owner, name, value)
+
+
+def _unhook(stack: ExitStack, hooks: Any) -> None:
+    """Take hooks away that ask for gradients, until the stack is left."""
+    for key in [k for k, hook in hooks.items() if getattr(hook, "__name__", "") in _HOOKS]:
+        stack.callback(hooks.move_to_end, key, last=False)
+        stack.callback(hooks.__setitem__, key, hooks.pop(key))
 
 
 def runs_in_double(net: nn.Module) -> bool:
