@@ -9,20 +9,22 @@ People are split anew for every repetition: 40 % are the adversary's, 40 % the c
 testing. Numbers are means over the repetitions with Student's 95 % intervals; below, differences
 from the update as it is, paired by repetition. ``--small`` takes next to nothing.
 
-A file that is there already is gone on with, repetition by repetition and remedy by remedy, so that
-remedies may have different numbers of runs; it is ``benchmarks/results/layer_remedies.json``,
-written after every repetition. A repetition takes about 13 minutes on one core; those kept were
-made on an accelerator (``--device cuda --workers 14``), in five minutes, but for the last remedy.
+Runs are kept in ``benchmarks/results/layer_remedies.json``, each with the command, the commit and
+the machine that made it, and with a training as it is of its own. The file is written after every
+run and gone on with: for every repetition there is a run of the remedies that no run of it has yet.
+Averages take the training as it is from a repetition's first run, differences from the same run. A
+repetition takes about 13 minutes on one core, and five for 14 at once on an accelerator
+(``--device cuda --workers 14``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import seepage as sp
+from keeping import made_here
 from reproduction.layers.measuring import FaceData, started
 from reproduction.layers.networks import alexnet
 from seepage.attacks.remedies_compared import QUANTITIES, Span
@@ -118,31 +121,30 @@ def _prepare(device: str) -> None:
     _data = FaceData.of(sp.data.load_lfw(), device)
 
 
-def _work(run: dict[str, Any], amounts: dict[str, Any]) -> dict[str, Any]:
-    """Return a repetition with the remedies that it lacked."""
+def _work(number: int, tried: list[str], amounts: dict[str, Any]) -> dict[str, Any]:
+    """Return a run of some remedies, as plain numbers."""
     assert _data is not None  # set by the initialiser
     begin = time.monotonic()
-    tried = _missing(run)
-    found = written(repetition(_data, run["repetition"], amounts, tried))
-    if "outcomes" in run:
-        found["protect"] = run["protect"]
-        found["outcomes"] = run["outcomes"] + found["outcomes"][1:]
-    order = [remedy.name for remedy in remedies()]
-    found["outcomes"][1:] = sorted(found["outcomes"][1:], key=lambda one: order.index(one["name"]))
-    took = run.get("seconds", 0) + round(time.monotonic() - begin)
-    return {"repetition": run["repetition"], "seconds": took} | found
+    chosen = [remedy for remedy in remedies() if remedy.name in tried]
+    found = written(repetition(_data, number, amounts, chosen))
+    return {"repetition": number, "seconds": round(time.monotonic() - begin)} | found
 
 
-def _missing(run: dict[str, Any]) -> list[sp.layers.UpdateRemedy]:
-    done = {one["name"] for one in run.get("outcomes", ())}
-    return [remedy for remedy in remedies() if remedy.name not in done]
+def missing(runs: list[dict[str, Any]], repetitions: int) -> dict[int, list[str]]:
+    """Return by repetition the remedies that no run of it has."""
+    numbers = sorted({*range(repetitions), *(run["repetition"] for run in runs)})
+    done = {(run["repetition"], one["name"]) for run in runs for one in run["outcomes"]}
+    lacking = {
+        number: [one.name for one in remedies() if (number, one.name) not in done]
+        for number in numbers
+    }
+    return {number: names for number, names in lacking.items() if names}
 
 
 def _write(record: dict[str, Any], path: Path) -> None:
-    """Write the file, one repetition per line."""
-    runs = sorted(record["runs"], key=lambda run: run["repetition"])
-    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
-    head = json.dumps({k: v for k, v in record.items() if k != "runs"}, ensure_ascii=False)
+    """Write the file, one run per line."""
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in record["runs"])
+    head = json.dumps({"amounts": record["amounts"]})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -170,8 +172,19 @@ def read(run: dict[str, Any]) -> sp.attacks.RemedyComparison:
     return sp.attacks.RemedyComparison(tuple(outcomes), tuple(run["protect"]))
 
 
+def by_repetition(runs: list[dict[str, Any]]) -> list[sp.attacks.RemedyComparison]:
+    """Return a comparison per repetition: its first run, with the remedies of its later ones."""
+    found: dict[int, sp.attacks.RemedyComparison] = {}
+    for run in runs:
+        one, before = read(run), found.get(run["repetition"])
+        if before is not None:
+            one = replace(before, outcomes=before.outcomes + one.outcomes[1:])
+        found[run["repetition"]] = one
+    return list(found.values())
+
+
 def differences(runs: list[sp.attacks.RemedyComparison]) -> None:
-    """Print how far each remedy is from the update as it is, repetition by repetition."""
+    """Print how far each remedy is from the update as it is, run by run."""
     print("\nDifferences from the update as it is, paired:")
     names = [remedy.name for remedy in remedies()]
     width = max(map(len, names))
@@ -203,32 +216,29 @@ def main() -> int:
     amounts = AMOUNTS | SMALL if options.small else AMOUNTS
     kind = "-small" if options.small else ""
     path = options.out or Path(__file__).parent / "results" / f"layer_remedies{kind}.json"
-    named = torch.cuda.get_device_name(0) if options.device == "cuda" else platform.machine()
-    record: dict[str, Any] = {"device": named, "amounts": amounts, "runs": []}
+    record: dict[str, Any] = {"amounts": amounts, "runs": []}
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["amounts"] != amounts:
             sys.exit(f"{path} was made with other amounts; name another file.")
-    kept = {run["repetition"]: run for run in record["runs"]}
-    for number in range(1 if options.small else options.repetitions):
-        kept.setdefault(number, {"repetition": number})
-    missing = [] if options.kept else [run for run in kept.values() if _missing(run)]
-    if missing:
+    repetitions = 1 if options.small else options.repetitions
+    wanted = {} if options.kept else missing(record["runs"], repetitions)
+    if wanted:
+        made = made_here(options.device)
         with ProcessPoolExecutor(
             options.workers, get_context("spawn"), initializer=_prepare, initargs=(options.device,)
         ) as workers:
-            jobs = [workers.submit(_work, run, amounts) for run in missing]
+            jobs = [workers.submit(_work, *one, amounts) for one in wanted.items()]
             for job in as_completed(jobs):
-                kept[job.result()["repetition"]] = job.result()
-                record["runs"] = [run for run in kept.values() if "outcomes" in run]
+                record["runs"].append({"made": made} | job.result())
                 _write(record, path)
                 print(f"repetition {job.result()['repetition']} done", flush=True)
-    runs = [read(run) for run in record["runs"]]
-    mean = sp.attacks.RemedyComparison.averaged(runs)
+    runs = record["runs"]
+    mean = sp.attacks.RemedyComparison.averaged(by_repetition(runs))
     print(f"LFW, {PROPERTY.lower()}, main task {TASK.lower()}, AlexNet at 31×23")
     print(mean)
     if len(runs) > 1:
-        differences(runs)
+        differences([read(run) for run in runs])
     if options.figure:
         mean.figure().savefig(options.figure, dpi=130)
         print(f"drawn to {options.figure}")
