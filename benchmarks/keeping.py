@@ -45,13 +45,9 @@ def _machine(device: str) -> dict[str, Any]:
 
 def _git(*words: str) -> str:
     """Return what git says, or "?" where there is no clone."""
+    command = ["git", "-C", str(ROOT), *words]
     try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(ROOT), *words],
-            capture_output=True,
-            text=True,
-            check=True,  # noqa: S607
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     except (OSError, subprocess.CalledProcessError):
         return "?"
     return done.stdout.strip()
