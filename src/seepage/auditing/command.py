@@ -22,7 +22,7 @@ from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
-from seepage.support.folders import check_folder
+from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
 from seepage.tables.names import escaped, shown
 
