@@ -10,11 +10,10 @@ testing. Numbers are means over the repetitions with Student's 95 % intervals; b
 from the update as it is, paired by repetition. ``--small`` takes next to nothing.
 
 Runs are kept in ``benchmarks/results/layer_remedies.json``, each with the command, the commit and
-the machine that made it, and with a training as it is of its own. The file is written after every
-run and gone on with: for every repetition there is a run of the remedies that no run of it has yet.
-Averages take the training as it is from a repetition's first run, differences from the same run. A
-repetition takes about 13 minutes on one core, and five for 14 at once on an accelerator
-(``--device cuda --workers 14``).
+the machine that made it; the first ones did not record these, and say what is known. The file is
+written after every run and gone on with: a repetition gets a run of the remedies that none of its
+runs has yet, and what it has is kept as it is. On one core a repetition takes about 13 minutes, the
+last remedy alone more than two; 14 at once on an accelerator (``--device cuda --workers 14``) five.
 """
 
 from __future__ import annotations
@@ -133,12 +132,17 @@ def _work(number: int, tried: list[str], amounts: dict[str, Any]) -> dict[str, A
 def missing(runs: list[dict[str, Any]], repetitions: int) -> dict[int, list[str]]:
     """Return by repetition the remedies that no run of it has."""
     numbers = sorted({*range(repetitions), *(run["repetition"] for run in runs)})
-    done = {(run["repetition"], one["name"]) for run in runs for one in run["outcomes"]}
     lacking = {
-        number: [one.name for one in remedies() if (number, one.name) not in done]
+        number: [one.name for one in remedies() if one.name not in known_outcomes(runs, number)]
         for number in numbers
     }
     return {number: names for number, names in lacking.items() if names}
+
+
+def known_outcomes(runs: list[dict[str, Any]], number: int) -> set[str]:
+    """Return of what a repetition has outcomes."""
+    own = [run for run in runs if run["repetition"] == number]
+    return {one["name"] for run in own for one in run["outcomes"]}
 
 
 def _write(record: dict[str, Any], path: Path) -> None:
@@ -173,18 +177,18 @@ def read(run: dict[str, Any]) -> sp.attacks.RemedyComparison:
 
 
 def by_repetition(runs: list[dict[str, Any]]) -> list[sp.attacks.RemedyComparison]:
-    """Return a comparison per repetition: its first run, with the remedies of its later ones."""
+    """Return a comparison per repetition, of all its runs together."""
     found: dict[int, sp.attacks.RemedyComparison] = {}
     for run in runs:
         one, before = read(run), found.get(run["repetition"])
         if before is not None:
-            one = replace(before, outcomes=before.outcomes + one.outcomes[1:])
+            one = replace(before, outcomes=before.outcomes + one.outcomes)
         found[run["repetition"]] = one
     return list(found.values())
 
 
 def differences(runs: list[sp.attacks.RemedyComparison]) -> None:
-    """Print how far each remedy is from the update as it is, run by run."""
+    """Print how far each remedy is from the update as it is, repetition by repetition."""
     print("\nDifferences from the update as it is, paired:")
     names = [remedy.name for remedy in remedies()]
     width = max(map(len, names))
@@ -230,15 +234,18 @@ def main() -> int:
         ) as workers:
             jobs = [workers.submit(_work, *one, amounts) for one in wanted.items()]
             for job in as_completed(jobs):
-                record["runs"].append({"made": made} | job.result())
+                run = {"made": made} | job.result()
+                known = known_outcomes(record["runs"], run["repetition"])
+                run["outcomes"] = [one for one in run["outcomes"] if one["name"] not in known]
+                record["runs"].append(run)
                 _write(record, path)
-                print(f"repetition {job.result()['repetition']} done", flush=True)
-    runs = record["runs"]
-    mean = sp.attacks.RemedyComparison.averaged(by_repetition(runs))
+                print(f"repetition {run['repetition']} done", flush=True)
+    runs = by_repetition(record["runs"])
+    mean = sp.attacks.RemedyComparison.averaged(runs)
     print(f"LFW, {PROPERTY.lower()}, main task {TASK.lower()}, AlexNet at 31×23")
     print(mean)
     if len(runs) > 1:
-        differences([read(run) for run in runs])
+        differences(runs)
     if options.figure:
         mean.figure().savefig(options.figure, dpi=130)
         print(f"drawn to {options.figure}")
