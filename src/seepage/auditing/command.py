@@ -363,6 +363,9 @@ def tell_people(audit: Audit, page: Path | None) -> None:
         f"σ = {audit.sigma:.4g}."
     )
     say(f"\n{verdict.label}: {verdict.headline}")
+    for answer in verdict.answers:
+        say(f"\n{answer.question}\n  {answer.text}")
+    say("\nIn leakage η and least errors:")
     for sentence in (*verdict.sentences, audit.sigma_reason):
         say(f"  {sentence}")
     say("\nWhat was done to the data:")

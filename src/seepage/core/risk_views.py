@@ -304,7 +304,8 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     open_ = np.flatnonzero(width > _EXACT)
     if len(open_) > budget:
         count = int(budget)
-        exposed = open_[np.argsort(-most[open_], kind="stable")]
+        expected = moves.expected().max(axis=1)
+        exposed = open_[np.argsort(-expected[open_], kind="stable")]
         first = exposed[: (count + 1) // 2]
         rest = exposed[(count + 1) // 2 :]
         wide = rest[width[rest] > _NARROW]
@@ -460,13 +461,7 @@ def _guess_interval(
     """Return the least and the most that the best guess may be right, and the integral's error."""
     baseline = prior.max(axis=1)
     if prior.shape[1] == 2:
-        gram, lost = moves.gram, np.isinf(np.einsum("mkk->mk", moves.gram)).any(axis=1)
-        with np.errstate(invalid="ignore"):
-            squared = gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1]
-        apart = np.sqrt(np.maximum(np.where(lost, 0.0, squared), 0.0))
-        radius = moves.radius.sum(axis=1)
-        least = np.where(lost, np.inf, np.maximum(apart - np.where(lost, 0.0, radius), 0.0))
-        most = np.where(lost, np.inf, apart + radius)
+        least, most = moves.apart()
         none = np.zeros(len(prior))
         return guessing.accuracy(least, prior[:, 0]), guessing.accuracy(most, prior[:, 0]), none
     found = best_guess(moves.gram, prior, precision)

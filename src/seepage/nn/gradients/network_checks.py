@@ -364,7 +364,8 @@ def _single(batch: Batch, k: int) -> Batch:
 def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
     one = _single(batch, k)
     _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
-    return torch.stack([g.square().sum() for g in found.values()]).sum().sqrt()
+    kind = batch.at_least_single()
+    return torch.stack([g.square().sum(dtype=kind) for g in found.values()]).sum().sqrt()
 
 
 def _kind(x: Any) -> Any:

@@ -89,6 +89,29 @@ class Rule:
         """Run a call so that a second backward pass is cheap; return its output and arguments."""
         return run(), arguments
 
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return along which axis of its weight gradients can be narrowed; ``None`` for none."""
+        return None
+
+    def positions(self, shape: tuple[int, ...]) -> int:
+        """Return how many positions an output of this shape has, in all records."""
+        return math.prod(shape[:-1])
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return the arguments whose terms give ``gQ`` for the gradient ``g`` of the weight.
+
+        ``Q`` is ``thin``, of as many rows as the axis that :meth:`narrow_axis` names is long.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Along which axis the gradients of a weight can be narrowed, and of how many positions."""
+
+    axis: int
+    positions: int  # of one record
+
 
 @dataclass(frozen=True)
 class RuleBook:
@@ -225,7 +248,8 @@ class CallKeeper(Watcher):
     The plan has the layout of each call's output, in order; a call whose entry is ``None`` is left
     to its module. ``on_output`` is called with the output of each call that is kept. ``versions``
     watches for inputs that are overwritten (not possible inside a transformation); ``twice`` says
-    that a second backward pass will follow, for which some layers have their own formulas.
+    that a second backward pass will follow, for which some layers have their own formulas; ``thin``
+    are random matrices that narrow the inputs of wide weights.
     """
 
     def __init__(
@@ -237,8 +261,10 @@ class CallKeeper(Watcher):
         batch: int,
         versions: bool,
         twice: bool,
+        thin: Mapping[str, Tensor],
     ) -> None:
         super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
+        self.thin = thin
         self.layouts, self.on_output, self.batch = layouts, on_output, batch
         self.versions, self.twice = versions, twice
         self.calls: list[Call] = []
@@ -261,6 +287,9 @@ class CallKeeper(Watcher):
             output, arguments = rule.run_twice_differentiable(arguments, run)
         else:
             output = run()
+        if "weight" in keys and keys["weight"][0] in self.thin:
+            with torch.no_grad():
+                arguments = rule.narrowed(arguments, self.thin[keys["weight"][0]])
         version = arguments.version() if self.versions else -1
         if layout.axis is None:  # shared by all records: as if each had its own, without a copy
             alone = output[0] if output.shape[0] == 1 else output
@@ -291,12 +320,14 @@ class UnruledModule(ABC):
 class Plan:
     """How to watch a network: the layout of every call, and the modules without a rule.
 
-    ``kinks`` names the functions of what is unknown whose derivatives jump.
+    ``kinks`` names the functions of what is unknown whose derivatives jump; ``narrow`` has the
+    weights whose gradients can be narrowed in all of their uses.
     """
 
     layouts: list[Layout | None]
     unruled: Sequence[UnruledModule]
     kinks: frozenset[str]
+    narrow: Mapping[str, Narrowing]
 
 
 @dataclass(frozen=True)
@@ -351,25 +382,45 @@ class WatchedNetwork:
         twice: bool = False,
     ) -> NetworkRun:
         """Run the network on a batch and show the outputs of all uses of parameters."""
+        with self.running(parameters, batch, z, on_output, versions, twice) as run:
+            return run
+
+    @contextmanager
+    def running(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        on_output: OnOutput,
+        versions: bool = True,
+        twice: bool = False,
+        thin: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> Iterator[NetworkRun]:
+        """Give a run of the network, to which it is held ready for the way back while inside.
+
+        ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
+        them (:meth:`Rule.narrowed`).
+        """
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
-        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice)
-        with ExitStack() as stack:
-            for module in self.plan.unruled:
-                stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
-            stack.enter_context(keeper)
-            losses = self.problem.losses(parameters, batch, z)
-        if keeper.seen != len(layouts):
-            raise InputError(
-                "The network uses its parameters less often than when it was first looked at; its "
-                "course must not depend on the data."
-            )
-        return NetworkRun(losses, keeper.calls)
+        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice, thin)
+        with self.problem.in_place(parameters, batch, z) as losses_of_run:
+            with ExitStack() as stack:
+                for module in self.plan.unruled:
+                    stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
+                stack.enter_context(keeper)
+                losses = losses_of_run()
+            if keeper.seen != len(layouts):
+                raise InputError(
+                    "The network uses its parameters less often than when it was first looked at; "
+                    "its course must not depend on the data."
+                )
+            yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""
         with torch.enable_grad():
-            losses, found = self._terms(batch, batch.z.detach(), twice=False)
+            losses, found = self._terms(batch, connected(batch.z), twice=False)
         return losses.detach(), found
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
@@ -386,8 +437,10 @@ class WatchedNetwork:
             edges.append(get_gradient_edge(output))
             return output
 
-        run = self.run(self.problem.detached(), batch, z, keep_edge, twice=twice)
-        found = torch.autograd.grad(run.losses.sum(), edges, create_graph=twice, allow_unused=True)
+        parameters = self.problem.detached()
+        with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
+            total = run.losses.sum()
+            found = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
             for delta, shape in zip(found, self.outputs, strict=True)
@@ -407,6 +460,15 @@ class WatchedNetwork:
     def zeros(self, batch: Batch) -> list[Tensor]:
         """Return a zero for every watched output, to be added to it."""
         return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]
+
+
+def connected(z: Tensor) -> Tensor:
+    """Return the variable as the beginning of a graph; it may be written into.
+
+    A checkpointed part of the network runs again on the way back, where nothing is watched: what
+    makes its outputs require gradients must be there both times, and is the variable.
+    """
+    return z.detach().requires_grad_().clone()
 
 
 @contextmanager

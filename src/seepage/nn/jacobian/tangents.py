@@ -65,7 +65,7 @@ class Tangents:
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
         """Return a parameter's gradient, and its change along every direction."""
         uses = [(self.terms[m], self.terms[m].expanded()) for m in members]
-        value = ParameterGradient.of([use.join(*expanded) for use, expanded in uses])
+        value = ParameterGradient.of([use.joined(expanded) for use, expanded in uses])
         changes = []
         for k in range(self.directions):
             parts: list[RecordGradients] = []

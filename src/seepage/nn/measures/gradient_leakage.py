@@ -424,7 +424,8 @@ class GradientLeakage(Leakage):
         conditions = (*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS
         if finite:
             h = self.engine.step_size(self.x, self.y)
-            about, conditions = over_steps(about, h), (*conditions, condition_of_steps(h))
+            about = over_steps(about, h)
+            conditions = (*conditions, condition_of_steps(h, self.engine.doubt))
         return Estimate(
             values,
             view,
