@@ -137,7 +137,7 @@ def test_a_guess_of_a_category_is_bayes_rule_over_the_refits(problem: Problem) -
 
 
 def test_intervals_hold_the_refits_and_radii_the_moves(problem: Problem) -> None:
-    from seepage.core.finite_changes import Alternatives
+    from seepage.core.jacobian import Alternatives
 
     changes = problem.leak.release.finite_changes()
     rows = np.arange(N)
@@ -250,8 +250,35 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_labels_that_flip_stay_inside_their_intervals(l2: float, intercept: bool) -> None:
+    from seepage.core.jacobian import Alternatives
+
+    rng = np.random.default_rng(4)
+    n, d = 150, 12
+    X = rng.standard_normal((n, d)) * np.geomspace(0.1, 10, d)
+    X[:5] *= 4.0
+    y = (X @ (rng.standard_normal(d) / 10) + rng.logistic(size=n) > 0).astype(float)
+    model = sp.glm.LogisticRegression(l2=l2, fit_intercept=intercept).fit(X, y)
+    changes = sp.leakage(model, X, y, noise=sp.Gaussian(0.1)).release.finite_changes()
+    moves = changes.replaced(np.arange(n), Alternatives(labels=changes.class_labels()))
+    least, most = (ends.max(axis=1) for ends in moves.distances())
+    here = refit("bernoulli", X, y, np.ones(n), n * l2, intercept)
+    for i in range(0, n, 3):
+        flipped = y.copy()
+        flipped[i] = 1 - y[i]
+        theta = refit("bernoulli", X, flipped, np.ones(n), n * l2, intercept)
+        truth = np.linalg.norm(theta - here) / 0.1
+        assert least[i] <= truth * (1 + 1e-8)
+        assert truth <= most[i] * (1 + 1e-8)
+    assert np.all(least > 0)  # even where there is no certificate
+    if l2 == 100.0 and not intercept:
+        assert np.all(most - least <= 0.05 * (most + least))
+
+
 def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from seepage.core.finite_changes import Alternatives
+    from seepage.core.jacobian import Alternatives
 
     problem = Problem("bernoulli", everything=True)
     changes = problem.leak.release.finite_changes()

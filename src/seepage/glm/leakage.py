@@ -253,10 +253,10 @@ class GLMRelease(MeasuredRelease):
         root = self.noise[0].root(self.template.size)
         A = np.asarray(self.template.whitener)
         solved = np.linalg.solve(root, A) if root.ndim == 2 else A / root.reshape(-1, 1)
-        facts = SharedFacts((solved + solved.T) / 2, 0.0)
+        facts = SharedFacts((solved + solved.T) / 2, 0.0, np.zeros_like(solved))
         ask = partial(_changes_of_chunk, release=self, problem=problem)
-        found = source.total(partial(_largest_of_chunk, ask=partial(ask, shared=facts)), "norms")
-        return partial(ask, shared=replace(facts, largest=max(found)))
+        found = source.total(partial(_sizes_of_chunk, ask=partial(ask, shared=facts)), "norms")
+        return partial(ask, shared=replace(facts, largest=found.largest, quartic=found.quartic))
 
 
 def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
@@ -369,9 +369,19 @@ def _changes_of_chunk(
     return ChangedRecords(_about(release.fit, problem, chunk), chunk.X, release.noise, shared)
 
 
-def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> tuple[float, ...]:
-    """Return the largest norm of a record, alone in a tuple: those of chunks are joined."""
-    return (ask(chunk).largest_here(),)
+@dataclass(frozen=True)
+class _Sizes:
+    """What moves of single records need of all: the sizes of chunks are joined."""
+
+    largest: float
+    quartic: np.ndarray
+
+    def __add__(self, other: _Sizes) -> _Sizes:
+        return _Sizes(max(self.largest, other.largest), self.quartic + other.quartic)
+
+
+def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Sizes:
+    return _Sizes(*ask(chunk).sizes_here())
 
 
 def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:

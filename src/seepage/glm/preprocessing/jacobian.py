@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.jacobian import (
     WIDE_CHUNK,
     MeasuredRelease,
