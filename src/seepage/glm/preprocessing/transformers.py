@@ -281,6 +281,7 @@ def _like(X: Any, values: np.ndarray) -> Any:
     return values
 
 
+_BY_LABEL = (["sklearn", "feature_selection"], ["sklearn", "cross_decomposition"])
 _PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among those of a column
 _PLAIN = ("components_", "min_")  # numbers of about one, or of what is made
 _KINDS: dict[str, TransformerKind] = {
@@ -399,6 +400,10 @@ def _numeric(value: Any) -> np.ndarray:
 
 
 def reads_target(transformer: Any) -> bool:
-    """Say whether a transformer cannot be fitted without labels."""
+    """Say whether a transformer looks at the labels."""
     tags = getattr(transformer, "__sklearn_tags__", None)
-    return tags is not None and bool(tags().target_tags.required)
+    asks = tags is not None and bool(tags().target_tags.required)
+    by_label = type(transformer).__name__ != "VarianceThreshold" and (
+        type(transformer).__module__.split(".")[:2] in _BY_LABEL
+    )
+    return asks or by_label
