@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.jacobian import (
     WIDE_CHUNK,
+    Alternatives,
+    FiniteChanges,
     MeasuredRelease,
+    Moves,
     ReleaseJacobian,
     dense_largest,
 )
