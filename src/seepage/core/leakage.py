@@ -85,6 +85,8 @@ class Leakage(Generic[PerRecord]):
         The noise of the release, or of each where there are several.
     attributes
         The columns, and which of them belong together.
+    notes
+        What the numbers leave out, in sentences; results carry them as their assumptions.
     """
 
     def __init__(
@@ -93,9 +95,10 @@ class Leakage(Generic[PerRecord]):
         source: RowSource,
         noise: tuple[Noise, ...],
         attributes: Attributes,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
-        self.attributes = attributes
+        self.attributes, self.notes = attributes, notes
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
@@ -473,7 +476,7 @@ class Leakage(Generic[PerRecord]):
             "kind": kind,
             "about": about,
             "names": names,
-            "assumptions": assumptions,
+            "assumptions": (*self.notes, *assumptions),
             "noise": self.noise,
         }
         if not self.source.in_memory:
@@ -610,6 +613,7 @@ class Leakage(Generic[PerRecord]):
             library=self.source.library,
             noise=self.noise,
             accuracy=accuracy,
+            assumptions=self.notes,
         )
         return warned(result)
 
