@@ -287,7 +287,7 @@ def within_in_chunks(
 
 
 @dataclass(frozen=True)
-class Question:
+class Candidates:
     """What is guessed about a record, and what is common to all of them."""
 
     others: Alternatives
@@ -331,7 +331,7 @@ class Question:
 def _guessed(
     leak: Leakage[Any],
     changes: FiniteChanges,
-    question: Question,
+    question: Candidates,
     prior: Prior,
     rows: np.ndarray,
     exact: bool,
@@ -367,7 +367,7 @@ _GUESSED = ("right", "right_lower", "baseline", "gain")
 
 
 def _stream(
-    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], question: Question, prior: Prior
+    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Prior
 ) -> RecordStream:
     given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
     return RecordStream(
@@ -384,7 +384,7 @@ def _stream(
 
 
 def _guess_of_chunk(
-    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Question, prior: Any
+    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
 ) -> np.ndarray:
     here, K = changes(chunk), len(question.others)
     found = []
@@ -512,7 +512,7 @@ def _levels_of_chunk(
 
 def _among_levels(
     leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
-) -> Question:
+) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
         ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
@@ -525,7 +525,7 @@ def _among_levels(
         names = leak.source.classes.tolist() if leak.source.in_memory else []
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
-        return Question(
+        return Candidates(
             Alternatives(labels=labels), levels, shares, "a guess of the label", precision
         )
     unknowns, about = leak.unknowns(column, False)
@@ -540,7 +540,7 @@ def _among_levels(
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
     others = Alternatives(columns, values)
-    return Question(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
+    return Candidates(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
 
 
 def _to_within(
@@ -550,7 +550,7 @@ def _to_within(
     tolerance: float,
     values: Any,
     prior: Prior,
-) -> Question:
+) -> Candidates:
     """Return the question what number a record has, to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
         raise InputError("The tolerance is a number above zero, in the unit of the column.")
@@ -582,7 +582,7 @@ def _to_within(
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
-    return Question(
+    return Candidates(
         others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
     )
 
