@@ -23,7 +23,7 @@ from seepage.errors import InputError
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.jacobian.operator import GLMJacobian
-from seepage.glm.leakage import one_row_jacobian
+from seepage.glm.leakage import jacobian_of_some_rows
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
@@ -91,9 +91,8 @@ class RowRefits:
         fit, X = self._replaced(row, features, label)
         d = X.shape[1]
         intercept = None if fit.intercept is None else theta[d, ...]
-        return one_row_jacobian(
-            replace(fit, coef=theta[:d, ...], intercept=intercept), X, row, noise
-        )
+        refitted = replace(fit, coef=theta[:d, ...], intercept=intercept)
+        return jacobian_of_some_rows(refitted, X, slice(row, row + 1), noise)
 
     def _labels(self, row: int, labels: Any, count: int) -> np.ndarray:
         own = self.fit.target[row, ...]
