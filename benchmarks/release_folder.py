@@ -1,11 +1,11 @@
 """What the folder of a release tells about the records of the demo and of IWPC.
 
 Claims: a small change of any record moves no published figure, so that the Fisher information of
-the folder is that of its unrounded numbers; by finite differences (refits with every number of every
-record moved a little, its label and levels included) it stays within the target; and of the 50 most
-exposed records, left out or replaced within their domain, every figure that would be another is
-listed as disclosed. Run with ``python benchmarks/release_folder.py [demo] [iwpc]``; what it finds is
-kept in ``benchmarks/results/release_folder.json``.
+the folder is that of its unrounded numbers; by finite differences (refits with every number of
+every record moved a little, its label and levels included) it stays within the target; and of the
+50 most exposed records, left out or replaced within their domain, every figure that would be
+another is listed as disclosed. Run with ``python benchmarks/release_folder.py [demo] [iwpc]``; what
+it finds is kept in ``benchmarks/results/release_folder.json``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def leakage_by_differences(prepared: Prepared) -> np.ndarray:
 def nudged(raw: pa.Table, row: int, units: dict[str, float]) -> pa.Table:
     """Return the table with all numbers of a record moved by a little."""
     for name, unit in units.items():
-        values = np.array(raw.column(name), dtype=float)
+        values = np.asarray(raw.column(name)).astype(float)
         values[row] += 1e-7 * unit
         raw = raw.set_column(raw.column_names.index(name), name, pa.array(values))
     return raw
@@ -124,10 +124,11 @@ def report(name: str, raw: pa.Table, procedure: Procedure) -> dict[str, Any]:
 
 if __name__ == "__main__":
     names = sys.argv[1:] or ["demo", "iwpc"]
-    commit = ["git", "-C", str(KEPT.parent), "rev-parse", "HEAD"]
+    git = ["git", "-C", str(KEPT.parent), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True)  # noqa: S603 - nothing foreign
     kept: dict[str, Any] = {
         "command": " ".join(["python", "benchmarks/release_folder.py", *names]),
-        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip(),
+        "commit": commit.stdout.strip(),
         "machine": {"processor": platform.machine(), "python": platform.python_version()},
     }
     for which in names:
