@@ -410,8 +410,11 @@ def record_leakage(trained: TrainedModel) -> np.ndarray:
 
 
 def _questions(trained: TrainedModel, noise: Gaussian) -> RecordQuestions:
+    release: MeasuredRelease = release_of(trained.model, trained.source, noise, "raise")
+    if trained.table.through is not None:
+        release = trained.table.through.release(release)
     return RecordQuestions(
-        release=release_of(trained.model, trained.source, noise, "raise"),
+        release=release,
         attributes=trained.table.attributes,
         basis=trained.basis(),
         label_step=trained.table.labels.step,
