@@ -410,9 +410,9 @@ def record_leakage(trained: TrainedModel) -> np.ndarray:
 
 
 def _questions(trained: TrainedModel, noise: Gaussian) -> RecordQuestions:
-    release: MeasuredRelease = release_of(trained.model, trained.source, noise, "raise")
-    if trained.table.through is not None:
-        release = trained.table.through.release(release)
+    through = trained.table.through
+    found = release_of(trained.model, trained.source, noise, "raise")
+    release: MeasuredRelease = found if through is None else through.release(found)
     return RecordQuestions(
         release=release,
         attributes=trained.table.attributes,
