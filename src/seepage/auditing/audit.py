@@ -163,7 +163,8 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if remedies and isinstance(trained.source, RecordsInMemory):
+    known = settings.refits and not (table.through is not None and table.through.refitted)
+    if remedies and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     return Audit(
@@ -288,6 +289,8 @@ def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[
     """Say for how many of the most exposed records the coarse σ would be another without them."""
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
+        return ()
+    if trained.table.through is not None or not trained.settings.refits:
         return ()
     order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
     others = 0
