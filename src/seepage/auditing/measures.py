@@ -423,8 +423,11 @@ def record_leakage(trained: TrainedModel) -> np.ndarray:
 
 
 def _questions(trained: TrainedModel, noise: Gaussian) -> RecordQuestions:
+    through = trained.table.through
+    found = release_of(trained.model, trained.source, noise, "raise")
+    release: MeasuredRelease = found if through is None else through.release(found)
     return RecordQuestions(
-        release=release_of(trained.model, trained.source, noise, "raise"),
+        release=release,
         attributes=trained.table.attributes,
         basis=trained.basis(),
         label_step=trained.table.labels.step,

@@ -44,6 +44,8 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
         return ()
+    if trained.table.through is not None or not trained.settings.refits:
+        return ()
     rows = most_exposed(record_leakage(trained)).tolist()
     changed: dict[str, set[int]] = {}
     for row in rows:

@@ -187,7 +187,7 @@ def losses(
     settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
 ) -> np.ndarray:
     """Return the loss of every record: whether it is told wrongly, or the squared error."""
-    if settings.model == "logistic":
+    if settings.classifies and settings.model != "softmax":
         return np.asarray((margins[:, 0] > 0) != truth)
     if settings.model == "softmax":
         return np.asarray(np.argmax(margins, axis=1) != truth)
@@ -195,6 +195,9 @@ def losses(
     if settings.model == "poisson":
         # Nobody would believe a count far beyond all that were ever seen.
         predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    elif settings.family is not None:
+        with np.errstate(over="ignore"):
+            predicted = np.minimum(settings.family.mean(predicted), ceiling)
     return np.asarray((predicted - truth) ** 2)
 
 
@@ -320,6 +323,7 @@ def find_remedies(
 
 
 def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
+    change = ""
     if met:
         words = (
             f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
@@ -330,10 +334,13 @@ def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met:
             f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
             f"η = {target:.3g}; {_cost(trial, enough)}"
         )
+        change = f"raise the noise to σ = {enough:.3g}"
     return Advice(
         "more noise",
         f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
+        change,
+        trial.error(enough) if change else None,
     )
 
 
@@ -393,6 +400,8 @@ def _penalty(
         f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
         f"enough for η = {target:.3g}; {_cost(after, sigma)} "
         f"({_said(trial, trial.error(sigma))} now).",
+        f"raise the penalty to λ = {high:.3g}",
+        after.error(sigma),
     )
 
 
@@ -447,6 +456,8 @@ def _reweighting(
         "reweighting",
         f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
         f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
+        f"fit with weights that even out the leakage, with σ = {needed:.3g}",
+        after.error(needed),
     )
 
 
