@@ -24,7 +24,7 @@ import numpy as np
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical, Elementwise
 from seepage.glm.shaped_noise import noise_shape
