@@ -23,7 +23,7 @@ from seepage.errors import InputError
 from seepage.risks import guessing
 from seepage.risks.guessing import Success, best_guess, checked_prior
 from seepage.risks.tolerance import Within, best_within, windows
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, as_numpy, build_frame
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def membership(
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
     exact: bool,
-    refit: Callable[[np.ndarray], Any] | None,
+    refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
@@ -199,6 +199,10 @@ def membership(
         index = _index(leak, rows)
     else:
         (index, sets), view = groups, "groups"
+    if isinstance(refit, str):
+        if refit != "pipeline":
+            raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
+        refit = leak.release.without_records
     if refit is not None:
         moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
     else:
@@ -367,7 +371,10 @@ _GUESSED = ("right", "right_lower", "baseline", "gain")
 
 
 def _stream(
-    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Prior
+    leak: Leakage[Any],
+    changes: Callable[[Chunk], FiniteChanges],
+    question: Candidates,
+    prior: Prior,
 ) -> RecordStream:
     given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
     return RecordStream(
@@ -443,12 +450,11 @@ def _by_given_refit(
     size = leak.release.template.size
     if len(here) != size:
         raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
-    moves = np.stack(
-        [
-            np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1) - here
-            for rows in sets
-        ]
-    )
+    moves = np.full((len(sets), size), np.inf)
+    for k, rows in enumerate(progress(sets, "refits")):
+        there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
+        if len(there) == size:  # a release of another length is told for certain
+            moves[k] = there - here
     lost = ~np.isfinite(moves).all(axis=1)
     moves[lost] = 0.0
     squares = np.zeros(len(moves))

@@ -1,9 +1,9 @@
 """How well anybody can tell that a record was in the data of a run: its trade-off curve.
 
-A run of subsampled Gaussian steps has a curve, not one μ. With ``P`` what leaves with the record and
-``Q`` what leaves without it, ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says everything: no
-test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong, Roth
-and Su 2022, proposition 2.12). Both directions come from the privacy loss distributions of
+A run of subsampled Gaussian steps has a curve, not one μ. With ``P`` what leaves with the record
+and ``Q`` what leaves without it, ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says everything:
+no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong,
+Roth and Su 2022, proposition 2.12). Both directions come from the privacy loss distributions of
 dp-accounting, which round towards more loss, so every number is an upper end.
 """
 
@@ -32,8 +32,8 @@ GUARANTEED = (
 )
 MEASURED = (
     GUARANTEED[0],
-    "It is an estimate along the run that took place: the record's own gradients are charged at the "
-    "one length that costs as much, at the Rényi order 2, as the lengths they had.",
+    "It is an estimate along the run that took place: the record's own gradients are charged at "
+    "the one length that costs as much, at the Rényi order 2, as the lengths they had.",
 )
 UNSEEN = "The record was in no batch, so it is charged all that the clip allows."
 
