@@ -4,7 +4,7 @@ The attribute is the allele of VKORC1, the leakage that about its two columns. B
 white-box and black-box adversaries stand the white-box one with the prior's logarithm added, the
 prior alone, one who learns the allele from the other columns and the dose, and the exact optimum,
 which no adversary beats who sees the release and knows all else, but of the allele beforehand its
-frequencies alone.
+frequencies alone (the black-box adversary knows how doses go with alleles, too).
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def reproduce(quick: bool) -> Outcome:
         "the allele of VKORC1 (three values) of every training patient; η is about its two "
         "columns. The exact optimum is Bayes' rule for somebody who knows all but the allele of "
         "one patient, and beforehand its frequencies; rules are held against it with that "
-        "patient's allele drawn from them. The ideal adversary learns from one half of the "
+        "patient's allele drawn from them. The black-box adversary also weighs how the dose goes "
+        "with the allele, which is another prior, and is not held against it. The ideal adversary learns from one half of the "
         "patients and is tested on the other. Where it differs: 001 says that the last level of a "
         "nominal feature is dropped; its code drops the first (CC of VKORC1), and so is it here. "
         "It recommends a mean η near 10⁻³ against both adversaries without saying for which "
@@ -326,7 +327,7 @@ def _accuracy(
 ) -> None:
     for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
         _line(axes, curve.eta, curve.accuracy[adversary], colour, mark)
-        if curve.beside:
+        if curve.beside and adversary != "black-box":  # who knows more than the frequencies
             optimum = [found.optimum.mean() for found in curve.beside]
             axes.plot(curve.eta, optimum, color=colour, lw=1.2, ls=(0, (1, 1)))
     axes.set(xscale="log", title=f"Accuracy, {adversary}")

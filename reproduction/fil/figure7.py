@@ -212,8 +212,8 @@ def _compare(course: Course) -> str:
             f"{_judged(alike, alike_reach)})"
         )
     both = "; ".join(words).replace("-", "−")
-    found = [course.beside[stage] for stage in (0, ROUNDS)]
-    shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in found]
+    beside = [course.beside[stage] for stage in (0, ROUNDS)]
+    shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
     return (
         f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
         f"records the white-box rule reaches {shares[0]} that are possible at best before, and "

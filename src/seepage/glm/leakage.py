@@ -155,10 +155,10 @@ def leakage(
     if opened.steps:
         followed = FollowedColumns(X, Chain(opened.steps), categorical)
         refitted = preprocessing == "refitted"
-        found = _through_steps(opened, followed, y, noise, sample_weight, on_mismatch, refitted)
-        if type(model).__name__ == "Pipeline":
-            again = _PipelineAnew(model, X, found.source, found.release, noise)
-            found.release = replace(found.release, anew=again)
+        pipeline = model if type(model).__name__ == "Pipeline" else None
+        found = _through_steps(
+            opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
+        )
         found.attributes = Attributes(found.source, attributes)
         return found
     source = as_source(X, y, sample_weight, dtype)
@@ -174,6 +174,7 @@ def _through_steps(
     sample_weight: Any,
     on_mismatch: str,
     refitted: bool,
+    pipeline: Any,
 ) -> Leakage[Any]:
     """Return the leakage about raw columns through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
@@ -188,6 +189,8 @@ def _through_steps(
     if followed.steps.learns:
         notes = (*notes, REFITTED if refitted else FROZEN)
     whole = RawRelease(release, jacobian, refitted)
+    if pipeline is not None:
+        whole = replace(whole, anew=_PipelineAnew(pipeline, followed.X, source, whole, noise))
     return Leakage(whole, source, (noise,), Attributes(source), notes)
 
 

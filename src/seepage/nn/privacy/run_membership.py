@@ -142,7 +142,7 @@ def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
 
     if not len(ledger):
         raise InputError("No step was taken yet, so nothing has left; observe some first.")
-    total = None
+    total: Any = None
     for entry in ledger:
         if math.isinf(entry.sensitivity):
             raise InputError(
