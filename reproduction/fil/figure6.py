@@ -140,13 +140,13 @@ def reproduce(quick: bool) -> Outcome:
         "columns. The exact optimum is Bayes' rule for somebody who knows all but the allele of "
         "one patient, and beforehand its frequencies; rules are held against it with that "
         "patient's allele drawn from them. The black-box adversary also weighs how the dose goes "
-        "with the allele, which is another prior, and is not held against it. The ideal adversary learns from one half of the "
-        "patients and is tested on the other. Where it differs: 001 says that the last level of a "
-        "nominal feature is dropped; its code drops the first (CC of VKORC1), and so is it here. "
-        "It recommends a mean η near 10⁻³ against both adversaries without saying for which "
-        "penalty, or what it takes for protection: at λ = 1, the only penalty that pays little "
-        "for it, the black-box adversary has then lost half of his gain, which is the reading "
-        "taken here."
+        "with the allele, which is another prior, and is not held against it. The ideal adversary "
+        "learns from one half of the patients and is tested on the other. Where it differs: 001 "
+        "says that the last level of a nominal feature is dropped; its code drops the first (CC "
+        "of VKORC1), and so is it here. It recommends a mean η near 10⁻³ against both adversaries "
+        "without saying for which penalty, or what it takes for protection: at λ = 1, the only "
+        "penalty that pays little for it, the black-box adversary has then lost half of his gain, "
+        "which is the reading taken here."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 

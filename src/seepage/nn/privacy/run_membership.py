@@ -97,10 +97,11 @@ class RunMembership:
         return np.asarray(np.clip(lines.min(axis=-1), rate, 1.0))
 
     def __repr__(self) -> str:
+        most = "at most " if self.kind == "guarantee" else ""
         return (
-            f"<membership in a run, {self.kind}: told right {100 * self.accuracy():.1f} times in "
-            f"100 at most (50 is a coin), {100 * float(self.tpr(0.01)):.1f} % of true positives at "
-            "1 % of false ones>"
+            f"<membership in a run, {self.kind}: told right {most}{100 * self.accuracy():.1f} "
+            f"times in 100 (50 is a coin), {100 * float(self.tpr(0.01)):.1f} % of true positives "
+            "at 1 % of false ones>"
         )
 
 
