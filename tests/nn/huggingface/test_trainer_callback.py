@@ -44,10 +44,23 @@ def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
         sp.nn.LeakageCallback(batch, every=0, **HOW)
 
 
+def test_an_accountant_takes_the_model_s_own_loss() -> None:
+    net, batch = model("gpt2"), collated("gpt2")
+    run = sp.nn.FisherAccountant(net, "own", n=3, sample_rate=1.0, amplification="none", **HOW)
+    step = run.observe(range(3), batch, batch["labels"], update=True)
+    engine = sp.nn.Engine(net, "own", clip=sp.nn.HardClip(1.5))
+    whole = engine.clipped_gradient(batch, batch["labels"])
+    for name, part in whole.gradient.items():
+        torch.testing.assert_close(step.gradient[name], part)
+    assert np.isfinite(np.asarray(run.records("dfil"))).all()
+
+
 def test_importing_the_package_imports_no_model_library() -> None:
     code = (
         "import sys, seepage as sp; sp.nn.leakage; sp.nn.token_leakage; "
         "print([name for name in ('transformers', 'peft', 'accelerate') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -221,24 +221,21 @@ def token_leakage(
     leak = leakage(net, batch, **how)
     as_input = _per_token(leak, probes)
     counted = batch[_MASK] != 0 if _MASK in batch else torch.ones_like(ids, dtype=torch.bool)
-    labels = batch.get(_LABELS)
-    nothing = torch.full(ids.shape, math.nan)
-    as_target = (nothing, nothing)
-    after: tuple[Any, ...] = ()
+    nothing = (torch.full(ids.shape, math.nan),) * 2
+    as_target, labels, of_labels = nothing, batch.get(_LABELS), None
     if targets and isinstance(labels, Tensor) and labels.dim() == 2 and not _is_real(labels):
-        found = _per_token(leakage(net, batch, view=Label(), **how), probes)
-        if _is_generated(net):
-            after = (labels, labels != IGNORED, found)
-        else:
+        of_labels = _per_token(leakage(net, batch, view=Label(), **how), probes)
+        if not _is_generated(net):
             kept = (labels != IGNORED).cpu()
-            as_target = tuple(torch.where(kept, part, math.nan) for part in found)
+            value, error = (torch.where(kept, part, math.nan) for part in of_labels)
+            as_target, of_labels = (value, error), None
     read = _reader(tokenizer)
     tokens: list[Token] = []
     for record in range(len(ids)):
         rows = _rows(ids, counted, read, record, as_input, as_target)
-        if after:
-            of_labels = tuple(torch.full(labels.shape, math.nan) for _ in range(2))
-            rows += _rows(after[0], after[1], read, record, of_labels, after[2], len(rows))
+        if of_labels is not None and labels is not None:
+            unseen = (torch.full(labels.shape, math.nan),) * 2
+            rows += _rows(labels, labels != IGNORED, read, record, unseen, of_labels, len(rows))
         tokens += rows
     return TokenMap(tuple(tokens), leak)
 
@@ -318,14 +315,10 @@ def _reader(tokenizer: Any) -> Callable[[int], str]:
 def _word_numbers(texts: Sequence[str]) -> list[int]:
     """Return the number of the word that each token belongs to, by the marks of its pieces."""
     spaced = any(text.startswith(_BEGINS) for text in texts)
-    pieces = any(text.startswith(_CONTINUES) for text in texts)
     numbers: list[int] = []
     for text in texts:
-        begins = (
-            text.startswith(_BEGINS) if spaced else not (pieces and text.startswith(_CONTINUES))
-        )
-        alone = begins or not numbers
-        numbers.append(numbers[-1] + alone if numbers else 0)
+        begins = text.startswith(_BEGINS) if spaced else not text.startswith(_CONTINUES)
+        numbers.append(numbers[-1] + begins if numbers else 0)
     return numbers
 
 
