@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import Advice, Audit
+from seepage.auditing.findings import Audit
 from seepage.auditing.measures import measure, record_leakage, worst_record
 from seepage.auditing.risks import find_risks, with_gains
 from seepage.auditing.tradeoff import (
@@ -50,12 +50,43 @@ FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+_HEAVY = 1e8  # and from which on its averages are over fewer draws
 _MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
 _LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_FEW_DRAWS = 16
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an audit does beyond measuring every record and drawing one curve, in this order."""
+
+    # Whether models are fitted again, several times, without some records: over repeated splits, to
+    # see what the noisy model is worth, and without each of the most exposed records, for its σ
+    refits: bool = True
+    risks: bool = True  # whether it tells who was in the data, and how often guesses are right
+    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` are tried; ``None`` for all, each as long
+    # as it keeps within its budget
+    remedies: tuple[str, ...] | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """Return what is left out of a quick audit, in a sentence."""
+        if self.refits or not self.risks:
+            return ()
+        return (
+            "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
+            "over other records"
+            + (" and remedies" if self.remedies == () else "")
+            + " are left out.",
+        )
+
+
+EVERYTHING = Effort()
+QUICK = Effort(refits=False, remedies=())
+ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
 def audit_table(
@@ -70,7 +101,7 @@ def audit_table(
     sensitive: Sequence[str] | None = None,
     fitted: Any = None,
     show_values: bool = False,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -82,8 +113,7 @@ def audit_table(
     ``sensitive`` are columns (the target may be one) for which the error on every record is
     reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
     fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
-    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
-    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
+    memory has; ``effort`` says what else is done, and ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
     ``tell`` is called with what is being done.
     """
     rows = len(table.source)
@@ -102,7 +132,7 @@ def audit_table(
         sigma=sigma,
         target_eta=target_eta,
         values=table.values() if show_values else None,
-        remedies=remedies,
+        effort=effort,
         seed=seed,
         tell=tell,
     )
@@ -115,7 +145,7 @@ def audit_model(
     sigma: float | None,
     target_eta: float | None,
     values: dict[str, list[str]] | None = None,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -140,16 +170,15 @@ def audit_model(
         )
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
-    advice: tuple[Advice, ...] = ()
+    steps.extend(effort.words())
     bounds = useful = None
-    if remedies:
+    if effort.refits:
+        say("repeated splits")
+        useful = judge_usefulness(trained, trial, noise, seed)
         if sigma is None:
             steps.extend(_sigma_without(trained, noise, target))
-        say("remedies")
-        advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -158,9 +187,20 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if remedies and isinstance(trained.source, RecordsInMemory):
+    if effort.risks and isinstance(trained.source, RecordsInMemory):
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
+    # Last: they take longest, and nothing else waits for them.
+    advice = find_remedies(
+        trained,
+        trial,
+        sigma=noise,
+        target=target,
+        worst=worst,
+        seed=seed,
+        wanted=effort.remedies,
+        say=say,
+    )
     return Audit(
         source=name,
         target=table.target,
@@ -317,7 +357,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     records = MemorySource(named, source.y, source.sample_weight)
     leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
     try:
-        found = guarantees(leak, draws=_DRAWS)
+        found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
     except InputError:
         return None
     return replace(found, label=str(source.row_index[found.row]))
