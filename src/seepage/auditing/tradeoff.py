@@ -146,14 +146,14 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     penalty, so a weak one takes its place; where no model exists even then (all records of a class
     are held out), that of all records is tried instead.
     """
-    rest, held_out = _split(trained.source, settings, seed)
+    rest, held_out, share = _split(trained.source, settings, seed)
     stronger = [settings]
     if settings.l2 < _WEAKEST_PENALTY:
         stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
     model, used = None, settings
     for used in stronger:
         with suppress(InputError):
-            model = used.fit(rest, start=trained.model)
+            model = used.with_penalty(used.l2 * share).fit(rest, start=trained.model)
             break
     saw_them = model is None
     if model is None:
@@ -520,13 +520,22 @@ def _said(trial: HeldOutTrial, error: float) -> str:
     return f"{error:.1%}" if trial.settings.classifies else f"{error:.3g}"
 
 
-def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSource, RowSource]:
-    """Return the records to fit on and those that are held out."""
+def _split(
+    source: RowSource, settings: FitSettings, seed: int
+) -> tuple[RowSource, RowSource, float]:
+    """Return the records to fit on and those that are held out.
+
+    In memory the first are all, those that are held out without any weight: most of a large table
+    is not copied. λ then has to be the last number's share of itself, for it counts per record.
+    """
     if isinstance(source, RecordsInMemory):
         train, test = split(source.y, settings.classifies, seed)
-        return source.at(train), source.at(test)
+        weight = np.ones(len(source)) if source.sample_weight is None else source.sample_weight
+        weight = np.where(np.isin(np.arange(len(source)), test), 0.0, weight)
+        return source.weighted_by(weight), source.at(test), len(train) / len(source)
     chosen = held_out_rows(len(source), seed)
-    return _PartOfSource(source, chosen, held_out=False), _PartOfSource(source, chosen, True)
+    rest, held_out = (_PartOfSource(source, chosen, part) for part in (False, True))
+    return rest, held_out, 1.0
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -291,4 +291,4 @@ class TrainedModel:
 
     def refitted(self, settings: FitSettings) -> TrainedModel:
         """Return the same with a model fitted in another way."""
-        return replace(self, model=settings.fit(self.source), settings=settings)
+        return replace(self, model=settings.fit(self.source, self.model), settings=settings)

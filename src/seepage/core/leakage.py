@@ -271,7 +271,7 @@ class Leakage(Generic[PerRecord]):
         rows: Any = None,
         *,
         groups: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
         refit: Callable[[np.ndarray], Any] | None = None,
     ) -> Any:
         """Return how well anybody can tell that a record was in the data: for every record μ.
@@ -292,7 +292,8 @@ class Leakage(Generic[PerRecord]):
         groups
             The group of every record: all records of a group leave together.
         exact
-            Refit for every record, however many there are.
+            Refit for every record, however many there are; a number refits as many, the most
+            exposed and the least certain first.
         refit
             Makes the whole release anew: called with the positions of the records that stay, it
             returns the numbers that would be released, scaling and all. Without it, what
@@ -326,7 +327,7 @@ class Leakage(Generic[PerRecord]):
         prior: Prior = "frequencies",
         *,
         rows: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
         precision: float = 1e-5,
     ) -> Guess:
         """Return how often the best guess of a category or class is right, for every record.
@@ -347,7 +348,7 @@ class Leakage(Generic[PerRecord]):
         precision
             The error to aim for with more than three levels, where the integral has no closed form.
         """
-        return guess(self, column, prior, self._asked(rows), exact, precision)
+        return guess(self, column, [prior], self._asked(rows), exact, precision)[0]
 
     def within(
         self,
@@ -357,7 +358,7 @@ class Leakage(Generic[PerRecord]):
         *,
         values: Any = None,
         rows: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
     ) -> Guess:
         """Return how often the best guess of a number is right to within a tolerance.
 

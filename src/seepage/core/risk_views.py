@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.risks import tradeoff
+from seepage.risks import guessing
 from seepage.risks.guessing import best_guess, checked_prior
 from seepage.risks.tolerance import best_within, windows
 from seepage.tables.source import Chunk, as_numpy, build_frame
@@ -69,15 +69,15 @@ class Membership:
 
     def advantage(self) -> Result:
         """Return the largest difference between true and false positives, ``2Φ(μ/2) − 1``."""
-        return self._told(tradeoff.advantage(self.mu), "advantage")
+        return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
         """Return how often the best test is right, if records take part with this probability."""
-        return self._told(tradeoff.accuracy(self.mu, prior), "right")
+        return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the most true positives at a rate of false ones, ``Φ(Φ⁻¹(fpr) + μ)``."""
-        return self._told(tradeoff.true_positive_rate(self.mu, fpr), "tpr")
+        return self._told(guessing.true_positive_rate(self.mu, fpr), "tpr")
 
     def top(self, count: int = 10) -> Membership:
         """Return the ``count`` most exposed entries, the worst first."""
@@ -186,14 +186,14 @@ def membership(
     leak: Leakage[Any],
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
-    exact: bool,
+    exact: bool | int,
     refit: Callable[[np.ndarray], Any] | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     if groups is None:
-        sets, view = [np.array([i]) for i in rows], "rows"
+        sets, view = list(rows[:, None]), "rows"
         index = _index(leak, rows)
     else:
         (index, sets), view = groups, "groups"
@@ -243,22 +243,30 @@ def _most_of_chunk(chunk: Chunk, changes: Callable[[Chunk], FiniteChanges]) -> n
 
 
 def guess(
-    leak: Leakage[Any], column: Any, prior: Prior, rows: np.ndarray, exact: bool, precision: float
-) -> Guess:
-    """Return how often the best guess of a category or a class is right, for some records."""
+    leak: Leakage[Any],
+    column: Any,
+    priors: Sequence[Prior],
+    rows: np.ndarray,
+    exact: bool | int,
+    precision: float,
+) -> list[Guess]:
+    """Return how often the best guess of a category or a class is right, under each prior."""
     changes = leak.release.finite_changes()
     others, levels, shares, about = _candidates(leak, changes, column)
     K = len(others)
     _check_room(rows, K)
-    believed = _prior(prior, changes, rows, others, shares)
+    beliefs = [_prior(prior, changes, rows, others, shares) for prior in priors]
     moves = _refined(
         changes.replaced(rows, others),
         lambda some: changes.replaced_exactly(rows[some], others),
         _budget(changes, K, exact),
     )
-    low, high, error = _guess_interval(moves, believed, precision)
-    right = _probability(leak, rows, low, high, error, f"a guess of {about}")
-    return Guess(right, low, believed.max(axis=1), levels)
+    found = []
+    for believed in beliefs:
+        low, high, error = _guess_interval(moves, believed, precision)
+        right = _probability(leak, rows, low, high, error, f"a guess of {about}")
+        found.append(Guess(right, low, believed.max(axis=1), levels))
+    return found
 
 
 def within(
@@ -268,7 +276,7 @@ def within(
     prior: Prior,
     values: Any,
     rows: np.ndarray,
-    exact: bool,
+    exact: bool | int,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
@@ -315,8 +323,11 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     return moves
 
 
-def _budget(changes: FiniteChanges, alternatives: int, exact: bool) -> float:
-    return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
+    """Return how many records may be refitted."""
+    if exact is True:
+        return np.inf
+    return float(exact) if exact else _FREE_WORK / (changes.work * alternatives)
 
 
 def _by_given_refit(
@@ -371,7 +382,7 @@ def _candidates(
     unknowns, about = leak.unknowns(column, False)
     columns = unknowns.columns or ()
     table = as_numpy(leak.table.values)[:, list(columns)]
-    values, counts = np.unique(table, axis=0, return_counts=True)
+    values, counts = distinct_rows(table)
     if not 1 < len(values) <= _MOST_LEVELS:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
@@ -380,6 +391,21 @@ def _candidates(
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
     return Alternatives(columns, values.astype(float)), levels, counts / len(table), about
+
+
+def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different rows of a table in order, and how often each occurs.
+
+    Rows are told apart by their products with one random vector, so that numbers are sorted, not
+    rows; should two different rows have the same product, the rows are sorted after all.
+    """
+    keys = table @ np.random.default_rng(0).standard_normal(table.shape[1])
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    if not np.array_equal(table[first][inverse], table):
+        values, counts = np.unique(table, axis=0, return_counts=True)
+        return values, counts
+    values, which = np.unique(table[first], axis=0, return_inverse=True)
+    return values, np.bincount(which.reshape(-1)[inverse], minlength=len(values))
 
 
 def _grid(
@@ -468,7 +494,7 @@ def _guess_interval(
         least = np.where(lost, np.inf, np.maximum(apart - np.where(lost, 0.0, radius), 0.0))
         most = np.where(lost, np.inf, apart + radius)
         none = np.zeros(len(prior))
-        return tradeoff.accuracy(least, prior[:, 0]), tradeoff.accuracy(most, prior[:, 0]), none
+        return guessing.accuracy(least, prior[:, 0]), guessing.accuracy(most, prior[:, 0]), none
     found = best_guess(moves.gram, prior, precision)
     off = found.error + _total_variation(moves, prior)
     low = np.maximum(found.right - off, baseline)

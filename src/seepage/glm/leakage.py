@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -179,6 +179,10 @@ class GLMRelease(MeasuredRelease):
                 "What the model would be without a record needs all records in memory; these are "
                 "read in chunks. Take the rows it was fitted on into memory first."
             )
+        return self._changes
+
+    @cached_property
+    def _changes(self) -> ChangedRecords:
         return ChangedRecords(self.fit, self.template.X, self.noise)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:

@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
@@ -42,9 +42,13 @@ from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
 
+if TYPE_CHECKING:
+    from seepage.glm.jacobian.operator import GLMJacobian
+
 _WIDE = 0.04  # the relative width from which on a pass over pairs is worth its price
 _ITERATIONS = 60
 _SLACK = 1.0001
+_STILL = 1e-9  # the relative change of an iterate that has settled; the slack is far wider
 _PAIR_WORK = 1e12  # multiplications that passes over pairs may take for many alternatives
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
@@ -77,14 +81,7 @@ class ChangedRecords(FiniteChanges):
         shared: SharedFacts | None = None,
     ) -> None:
         self.shared = shared
-        self.fit = replace(
-            fit,
-            coef=as_numpy(fit.coef),
-            intercept=None if fit.intercept is None else as_numpy(fit.intercept),
-            sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
-            target=as_numpy(fit.target),
-        )
-        self.X = as_numpy(X).astype(np.float64, copy=False)
+        self.fit, self.X = _in_numpy(fit, X)
         self.target, self.records = self.fit.target, len(self.X)
         self.theta = np.asarray(self.fit.parameters)
         self.work = 40.0 * self.X.size * (self.theta.size // self.theta.shape[0])
@@ -288,7 +285,9 @@ class ChangedRecords(FiniteChanges):
         with np.errstate(over="ignore", invalid="ignore"):
             E = np.zeros_like(largest)
             for _ in range(_ITERATIONS):
-                E = image(E)
+                before, E = E, image(E)
+                if np.all((np.abs(E - before) <= _STILL * E) | ~np.isfinite(E)):
+                    break
             E = _SLACK * E
             E = np.where(image(E) <= E, E, np.inf)  # overflow is no certificate
             radius = per_error * E
@@ -344,12 +343,20 @@ class ChangedRecords(FiniteChanges):
         else:
             moves = self.refits.moves([Change(np.array([i])) for i in rows])
         moves = np.where(np.isfinite(moves), moves, 0.0)
-        found = np.empty((len(rows), len(others)))
-        for m, i in enumerate(rows):
-            Z, T = self._replacements(int(i), others)
-            theta = self.theta + moves[m].reshape(self.theta.shape)
-            found[m] = -np.asarray(family.loss(self._extended(Z) @ theta, T))
-        return found
+        m, K = len(rows), len(others)
+        theta = self.theta + moves.reshape(m, *self.theta.shape)  # (m, P, outputs) for softmax
+        x = self._extended(self.X[rows])
+        margins = np.einsum("mp,mp...->m...", x, theta)[:, None]
+        if others.values is not None:
+            where = list(others.columns)
+            change = others.values[None, :, :] - x[:, None, where]
+            margins = margins + np.einsum("mkc,mc...->mk...", change, theta[:, where])
+        labels = self.target[rows][:, None] if others.labels is None else others.labels[None]
+        margins = np.broadcast_to(margins, (m, K, *margins.shape[2:]))
+        labels = np.broadcast_to(labels, (m, K, *labels.shape[2:]))
+        flat = (m * K, *margins.shape[2:])
+        lost = family.loss(margins.reshape(flat), labels.reshape(m * K, *labels.shape[2:]))
+        return -np.asarray(lost).reshape(m, K)
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -371,13 +378,7 @@ class ChangedRecords(FiniteChanges):
         """``H⁻¹``, (P, P)."""
         if self.shared is not None:
             return self.shared.inverse
-        objective = Objective.of(self.fit, self.X)
-        H = objective.definite(objective.hessian(objective.margins(self.theta)))
-        factor = cholesky_factor(H)
-        if factor is None:
-            raise InputError("The Hessian of this model is not definite: no refit is unique.")
-        found = np.asarray(factor.solve(np.eye(len(H))))
-        return np.asarray((found + found.T) / 2)
+        return _inverse_hessian(self.fit, self.X)
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -443,6 +444,82 @@ class ChangedRecords(FiniteChanges):
         """Return ``X̃ D``, (n, B)."""
         features = self.X.shape[1]
         return np.asarray(self.X @ directions[:features] + directions[features:].sum(axis=0))
+
+
+class RecordRefits:
+    """The release made again with one record replaced, all others kept.
+
+    What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
+    """
+
+    rounding = 1e-14
+
+    def __init__(self, fit: FittedGLM, X: Any) -> None:
+        self.fit, self.X = _in_numpy(fit, X)
+        self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
+
+    @cached_property
+    def _refits(self) -> BatchedRefits:
+        return BatchedRefits(self.fit, self.X, _inverse_hessian(self.fit, self.X))
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far the parameters of each replacement lie from the actual ones, (K, P).
+
+        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the label it has
+        where not given. NaN where no minimiser exists.
+        """
+        Z = np.atleast_2d(np.asarray(features, dtype=float))
+        own = self.target[row, ...]
+        T = np.broadcast_to(own, (len(Z), *np.shape(own)))
+        if labels is not None:
+            T = np.asarray(labels, dtype=float).reshape(T.shape)
+        weight, gone = float(self._refits.weight[row]), np.array([row])
+        changes = [Change(gone, z, t, weight) for z, t in zip(Z, T, strict=True)]
+        moves = self._refits.moves(changes)
+        return np.where(np.isfinite(moves).all(axis=1, keepdims=True), moves, np.nan)
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the parameters of each replacement, (K, P) or (K, P, classes).
+
+        The intercept comes last.
+        """
+        moves = self.moves(row, features, labels)
+        return np.asarray(self.theta + moves.reshape(len(moves), *self.theta.shape))
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
+    ) -> GLMJacobian:
+        """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
+        from seepage.glm.leakage import one_row_jacobian
+
+        X, target, d = self.X.copy(), np.array(self.target), self.X.shape[1]
+        X[row], target[row] = features, label
+        intercept = None if self.fit.intercept is None else theta[d, ...]
+        fit = replace(self.fit, target=target, coef=theta[:d, ...], intercept=intercept)
+        return one_row_jacobian(fit, X, row, noise)
+
+
+def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
+    """Return a model and its table, whose arrays may be another library's, in float64."""
+    local = replace(
+        fit,
+        coef=as_numpy(fit.coef),
+        intercept=None if fit.intercept is None else as_numpy(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
+        target=as_numpy(fit.target),
+    )
+    return local, as_numpy(X).astype(np.float64, copy=False)
+
+
+def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
+    """Return ``H⁻¹`` at the minimiser, (P, P)."""
+    objective = Objective.of(fit, X)
+    H = objective.definite(objective.hessian(objective.margins(np.asarray(fit.parameters))))
+    factor = cholesky_factor(H)
+    if factor is None:
+        raise InputError("The Hessian of this model is not definite: no refit is unique.")
+    found = np.asarray(factor.solve(np.eye(len(H))))
+    return np.asarray((found + found.T) / 2)
 
 
 @dataclass(frozen=True)
