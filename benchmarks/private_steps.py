@@ -61,12 +61,22 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
 
 
-def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Return a plain training step: losses, their gradient, and a change of the parameters."""
-    parameters = list(net.parameters())
+def training_step(
+    net: nn.Module, x: Tensor, y: Tensor, compiled: bool = False
+) -> Callable[[], None]:
+    """Return a plain training step: losses, their gradient, and a change of the parameters.
+
+    With ``compiled``, ``torch.compile`` makes the losses and the way back from them.
+    """
+    parameters = [p for p in net.parameters() if p.requires_grad]
+
+    def mean_loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(net(x), y).mean()
+
+    run = torch.compile(mean_loss) if compiled else mean_loss
 
     def step() -> None:
-        loss = cross_entropy(net(x), y).mean()
+        loss = run(x, y)
         for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.data.add_(g, alpha=-1e-6)
 
@@ -120,8 +130,9 @@ def coordinate_products(net: nn.Module, clip: Any, x: Tensor, y: Tensor, count: 
 def update(net: nn.Module, gradient: dict[str, Tensor], batch: int) -> None:
     """Take a small private step: noise, then a change of the parameters."""
     for name, p in net.named_parameters():
-        noisy = gradient[name] + torch.randn_like(p)
-        p.data.add_(noisy, alpha=-1e-6 / batch)
+        if p.requires_grad:
+            noisy = gradient[name] + torch.randn_like(p)
+            p.data.add_(noisy, alpha=-1e-6 / batch)
 
 
 def accounted_step(

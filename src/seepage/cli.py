@@ -510,6 +510,10 @@ def layers(
     max_bits: Annotated[
         float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
     ] = None,
+    max_auc: Annotated[
+        float | None,
+        typer.Option(help="Gate: the highest AUC of an attack by any layer (0.5: a coin)."),
+    ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show each client's property in the report.")
     ] = False,
@@ -529,6 +533,7 @@ def layers(
         column=column,
         family=family,
         max_bits=max_bits,
+        max_auc=max_auc,
         show_values=show_values,
         seed=seed,
     )

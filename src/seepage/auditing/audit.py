@@ -59,7 +59,7 @@ _LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
-_MOST_LEVELS = 6  # of a category whose guesses are integrated
+_MOST_LEVELS = 12  # of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
 _EXACT_WORK = 3e9  # multiplications for refits of records whose risks are known to an interval
 _FEWEST_EXACT = 4  # such records that are refitted all the same: the most exposed
@@ -451,10 +451,13 @@ def find_risks(
             levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
             if not 1 < levels <= _MOST_LEVELS:
                 continue
+            # The one whose category is estimated best need not be the one that is guessed best.
             easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
+            asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
-            found = leak.guess(column, rows=easiest, precision=1e-4)
-            guesses.append(_finding(attribute.name, "frequencies", found, [known.easiest_row]))
+            found = leak.guess(column, rows=asked, precision=1e-3)
+            index = source.row_index[asked]
+            guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(
         membership=float(right[worst]),
         row=int(source.row_index[rows[worst]]),

@@ -20,6 +20,7 @@ from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.auditing.telling import all_passed, tell_gates, tell_table
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
@@ -304,14 +305,8 @@ def run_audit(
             typer.echo(to_json(audit), nl=False)
         else:
             tell_people(audit, page)
-    if question.show_values:
-        typer.echo(
-            "warning: the report shows values of the table itself; do not pass it on.", err=True
-        )
-    failed = [gate for gate in audit.gates if not gate.passed]
-    for gate in failed if as_json else ():
-        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
-    return not failed
+    values = "values of the table itself" if question.show_values else None
+    return all_passed(audit.gates, as_json=as_json, values=values)
 
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
@@ -437,6 +432,9 @@ def tell_people(audit: Audit, page: Path | None) -> None:
         f"σ = {audit.sigma:.4g}."
     )
     say(f"\n{verdict.label}: {verdict.headline}")
+    for answer in verdict.answers:
+        say(f"\n{answer.question}\n  {answer.text}")
+    say("\nIn leakage η and least errors:")
     for sentence in (*verdict.sentences, audit.sigma_reason):
         say(f"  {sentence}")
     say("\nWhat was done to the data:")
@@ -453,15 +451,12 @@ def tell_people(audit: Audit, page: Path | None) -> None:
                 str(found.easiest_row),
             )
         )
-    widths = [max(len(line[k]) for line in lines) for k in range(4)]
-    for line in lines:
-        say("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+    tell_table(lines)
     if audit.remedies:
         say("\nWhat would help:")
     for remedy in audit.remedies:
         say(f"  - {remedy.name}: {remedy.text}")
-    for gate in audit.gates:
-        say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+    tell_gates(audit.gates)
     if page is not None:
         say(f"\nReport: {escaped(str(page))}")
     say(NOTICE)

@@ -31,7 +31,7 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.tables.columns import category_spread

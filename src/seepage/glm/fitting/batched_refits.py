@@ -316,7 +316,7 @@ class _Batch:
         if self.z is None:
             return gone
         own = self.own_weight * self._own_slope(self.own_margins + self._own(moved))
-        return gone + self.refits._size(self._spread(own))
+        return np.asarray(gone + self.refits._size(self._spread(own)))
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Bend]:
         """Return the gradients, (P, B), and the curvatures, at some moves and their margins."""

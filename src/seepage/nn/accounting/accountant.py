@@ -235,6 +235,11 @@ class FisherAccountant(RunReader):
         return self.run.step_size
 
     @property
+    def doubt(self) -> float:
+        """By how much half and twice the steps differ; zero where that was not tried."""
+        return self.run.doubt
+
+    @property
     def failure_probability(self) -> float:
         """The probability, over the steps taken so far, with which the factor κ may fail."""
         return self.run.failure_probability
@@ -349,7 +354,7 @@ class FisherAccountant(RunReader):
                     "Several processes must measure over the same finite steps; give all of them "
                     f"the same scale, for instance scale={engine.step_size(x, y):g}."
                 )
-            run.step_size = engine.step_size(x, y)
+            run.step_size, run.doubt = engine.step_size(x, y), engine.doubt
         run.unknowns = engine.unknowns(x, y)
 
     def _measure(self, index: Tensor, x: Any, y: Tensor, update: bool) -> Step:
@@ -426,7 +431,7 @@ class FisherAccountant(RunReader):
         """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
         self.run.load_state_dict(state)
         if self.run.step_size:
-            self.engine.scale = self.run.step_size
+            self.engine.scale, self.engine.doubt = self.run.step_size, self.run.doubt
         facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]

@@ -51,6 +51,10 @@ class RunReader(ABC):
         def step_size(self) -> float:
             """The size of the finite steps that were measured over; zero for derivatives."""
 
+        @property
+        def doubt(self) -> float:
+            """By how much half and twice the steps differ; zero where that was not tried."""
+
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
@@ -140,7 +144,7 @@ class RunReader(ABC):
             conditions=(
                 *_RELEASED,
                 *self.chance(),
-                *((condition_of_steps(self.step_size),) if self.step_size else ()),
+                *((condition_of_steps(self.step_size, self.doubt),) if self.step_size else ()),
                 *_told(int(np.count_nonzero(~measured)), self.n),
                 *(self._hidden() if hidden else ()),
             ),

@@ -19,6 +19,7 @@ from seepage.nn.gradients.per_record_gradients import (
     Key,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
     grouped,
     weighted_sums,
 )
@@ -65,7 +66,7 @@ class Tangents:
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
         """Return a parameter's gradient, and its change along every direction."""
         uses = [(self.terms[m], self.terms[m].expanded()) for m in members]
-        value = ParameterGradient.of([use.join(*expanded) for use, expanded in uses])
+        value = ParameterGradient.of([use.joined(expanded) for use, expanded in uses])
         changes = []
         for k in range(self.directions):
             parts: list[RecordGradients] = []
@@ -119,7 +120,7 @@ def inner_products(
     With ``keep`` the gradients come along, for the sum that is released.
     """
     seen = tangents(network, batch, directions)
-    gg = torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
     gd = torch.zeros(len(directions), len(gg), dtype=gg.dtype, device=gg.device)
     dd = torch.zeros_like(gd)
     gradients: dict[Key, ParameterGradient] = {}
@@ -147,7 +148,8 @@ def summed_change(
     With ``∂g = Jv``, ``∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ`` (see ``clipping``).
     """
     seen = tangents(network, batch, v[None])
-    gg, gd = torch.zeros_like(seen.losses), torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
+    gd = torch.zeros_like(gg)
     values: dict[Key, ParameterGradient] = {}
     changes: dict[Key, ParameterGradient] = {}
     with torch.no_grad():
