@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs release-check clean
+.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -62,6 +62,9 @@ reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and 
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of four pages and run them
+	@OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py
 
 release-check: $(STAMPS)/release ## Build the package and try it in a clean environment of every Python at hand
 	@.ci/release-check

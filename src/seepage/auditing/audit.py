@@ -19,7 +19,8 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import AttributeFinding, Audit, GuessFinding, RiskFinding
-from seepage.auditing.measures import measure, record_leakage, worst_record
+from seepage.auditing.measures import measure
+from seepage.auditing.neighbours import tell_other_noise
 from seepage.auditing.tradeoff import (
     REMEDIES,
     draw_curve,
@@ -54,8 +55,6 @@ FEWEST_ROWS = 10
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
 _HEAVY = 1e8  # and from which on its averages are over fewer draws
-_MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
-_LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
@@ -190,7 +189,7 @@ def audit_model(
         say("repeated splits")
         useful = judge_usefulness(trained, trial, noise, seed)
         if sigma is None:
-            steps.extend(_sigma_without(trained, noise, target))
+            steps.extend(tell_other_noise(trained, noise, target))
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
     # A count may be given to a linear model as a number.
@@ -201,7 +200,8 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if effort.risks and isinstance(trained.source, RecordsInMemory):
+    known = settings.refits and not (table.through is not None and table.through.refitted)
+    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
     # Last: they take longest, and nothing else waits for them.
@@ -330,29 +330,6 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
         f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
         "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
         f"standard deviation of its column (for a class or category: a whole level). {coarse}"
-    )
-
-
-def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
-    """Say for how many of the most exposed records the coarse σ would be another without them."""
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
-        return ()
-    order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
-    others = 0
-    for row in order:
-        rest = source.at(np.delete(np.arange(len(source)), row))
-        without = replace(trained, table=replace(trained.table, source=rest))
-        try:
-            others += round_up(worst_record(without.refitted(trained.settings)) / target) != sigma
-        except InputError:  # without the record there is no such model
-            others += 1
-    if not others:
-        return ()
-    return (
-        f"Disclosed: without {others} of the {len(order)} most exposed records, one at a time, σ "
-        "would be another point of the grid, so who knows all other records learns that one is "
-        "there. Declare σ beforehand with --sigma.",
     )
 
 

@@ -197,7 +197,7 @@ def losses(
     settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
 ) -> np.ndarray:
     """Return the loss of every record: whether it is told wrongly, or the squared error."""
-    if settings.model == "logistic":
+    if settings.classifies and settings.model != "softmax":
         return np.asarray((margins[:, 0] > 0) != truth)
     if settings.model == "softmax":
         return np.asarray(np.argmax(margins, axis=1) != truth)
@@ -205,6 +205,9 @@ def losses(
     if settings.model == "poisson":
         # Nobody would believe a count far beyond all that were ever seen.
         predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    elif settings.family is not None:
+        with np.errstate(over="ignore"):
+            predicted = np.minimum(settings.family.mean(predicted), ceiling)
     return np.asarray((predicted - truth) ** 2)
 
 

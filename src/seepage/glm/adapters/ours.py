@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import ModelKind
 from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import (
+    check_column_count,
     check_fitted_columns,
     read_known_classes,
     read_penalty,
@@ -16,7 +20,7 @@ from seepage.glm.inputs import (
     read_weights,
 )
 from seepage.glm.losses import Categorical, Family, class_targets
-from seepage.tables.source import Array, Table, place_like
+from seepage.tables.source import Array, Table, as_numpy, place_like
 
 
 def _classifier(model: GLMClassifier, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
@@ -56,6 +60,30 @@ def _described(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class GivenModel:
+    """A model of another library that was described before, with what predicts from it."""
+
+    fit: FittedGLM
+    classes_: np.ndarray | None = None
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """The coefficients, (d,) or (K, d)."""
+        return as_numpy(self.fit.coef).T
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """The intercepts, zero where there is none."""
+        free = self.fit.intercept
+        return np.zeros(np.shape(self.fit.coef)[1:]) if free is None else as_numpy(free)
+
+
+def _given(model: GivenModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    check_column_count(int(model.fit.coef.shape[0]), table)
+    return model.fit
+
+
 def _penalty(model: LinearModel, rows: int, weight: float) -> float:
     return read_penalty(model.l2, rows)
 
@@ -65,4 +93,5 @@ _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
 KINDS = (
     ModelKind("seepage", "GLMClassifier", _classifier, _OBJECTIVE, penalty=_penalty),
     ModelKind("seepage", "GLMRegressor", _regressor, _OBJECTIVE, penalty=_penalty),
+    ModelKind("seepage", "GivenModel", _given, _OBJECTIVE),
 )

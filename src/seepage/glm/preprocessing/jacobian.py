@@ -60,8 +60,9 @@ class RawJacobian(ReleaseJacobian):
         self._by_learnt: np.ndarray | None = None
         if refitted and len(followed.steps.learnt()):
             every = inner.every_row()
-            self._by_learnt = followed.learnt_by(
-                lambda moves: np.asarray(inner.forward(moves, _FEATURES, every))
+            moves = followed.moved_by_learnt
+            self._by_learnt = np.stack(
+                [np.asarray(inner.forward(move, _FEATURES, every)) for move in moves], axis=1
             )
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> np.ndarray:

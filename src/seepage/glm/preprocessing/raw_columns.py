@@ -7,7 +7,7 @@ and what was learnt from it moves in proportion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -183,26 +183,28 @@ class FollowedColumns:
         return found
 
     @cached_property
+    def gaps(self) -> int:
+        """How many cells of the model's columns have no value."""
+        return sum(int(_gaps(self.frame[column.name]).sum()) for column in self.columns)
+
+    @cached_property
     def learnt_moves(self) -> np.ndarray:
         """How far what was learnt moves with each direction of every record, (n, p, t)."""
         return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
 
-    def learnt_by(self, forward: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """Return what ``forward`` makes of how all features move with each learnt number.
-
-        One column for each number, (P, p).
-        """
-        numbers, units = self.steps.learnt(), self.steps.units(self.X)
-        found = []
-        for a, unit in enumerate(units):
+    @cached_property
+    def moved_by_learnt(self) -> list[np.ndarray]:
+        """How far the features of all records move with each learnt number, (n, D) each."""
+        numbers, found = self.steps.learnt(), []
+        for a, unit in enumerate(self.steps.units(self.X)):
 
             def moved(h: float, a: int = a, unit: float = float(unit)) -> np.ndarray:
                 other = numbers.copy()
                 other[a] += h * unit
                 return dense(self.steps.with_learnt(other).transform(self.X))
 
-            found.append(forward(by_differences(moved, "The preprocessing") / unit))
-        return np.stack(found, axis=1)
+            found.append(by_differences(moved, "The preprocessing") / unit)
+        return found
 
     def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the moves of the features, (n, D, t), and of what was learnt where asked for."""

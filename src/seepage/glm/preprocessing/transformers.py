@@ -262,8 +262,15 @@ def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
-    """Return the derivative by differences of what the transformer does."""
+    """Return the derivative by differences of what the transformer does to single rows."""
     values = dense(X)
+    half = _like(X, values)[: max(1, len(values) // 2)]
+    if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
+        raise refusal(
+            f"A {type(t).__name__} does not take every row by itself: what it makes of a record "
+            "depends on which others are there.",
+            "Leave that step out, or audit the final model on the transformed table.",
+        )
     scale = np.nanstd(values, axis=0)
     unit = np.where(scale > 0, scale, 1.0)
     size = np.max(np.abs(np.nan_to_num(dX)) / unit) or 1.0
