@@ -292,6 +292,10 @@ def release(
     sigma: Annotated[
         float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
     ] = None,
+    sigma_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Draw the noise by a vote of blocks of records that is ε-private."),
+    ] = None,
     target_eta: Annotated[
         float, typer.Option(help="The most a record may leak over all releases of the ledger.")
     ] = 1.0,
@@ -341,6 +345,7 @@ def release(
         model=model,
         l2=l2,
         sigma=sigma,
+        sigma_epsilon=sigma_epsilon,
         target_eta=target_eta,
         drop=drop or (),
         categorical=categorical or (),

@@ -19,7 +19,8 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import Advice, AttributeFinding, Audit, GuessFinding, RiskFinding
-from seepage.auditing.measures import measure, record_leakage, worst_record
+from seepage.auditing.measures import measure
+from seepage.auditing.neighbours import tell_other_noise
 from seepage.auditing.tradeoff import (
     draw_curve,
     find_remedies,
@@ -52,8 +53,6 @@ FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
-_MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
-_LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
 _MOST_LEVELS = 12  # of a category whose guesses are integrated
@@ -149,7 +148,7 @@ def audit_model(
     bounds = useful = None
     if remedies:
         if sigma is None:
-            steps.extend(_sigma_without(trained, noise, target))
+            steps.extend(tell_other_noise(trained, noise, target))
         say("remedies")
         advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
@@ -282,31 +281,6 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
         f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
         "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
         f"standard deviation of its column (for a class or category: a whole level). {coarse}"
-    )
-
-
-def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
-    """Say for how many of the most exposed records the coarse σ would be another without them."""
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
-        return ()
-    if trained.table.through is not None or not trained.settings.refits:
-        return ()
-    order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
-    others = 0
-    for row in order:
-        rest = source.at(np.delete(np.arange(len(source)), row))
-        without = replace(trained, table=replace(trained.table, source=rest))
-        try:
-            others += round_up(worst_record(without.refitted(trained.settings)) / target) != sigma
-        except InputError:  # without the record there is no such model
-            others += 1
-    if not others:
-        return ()
-    return (
-        f"Disclosed: without {others} of the {len(order)} most exposed records, one at a time, σ "
-        "would be another point of the grid, so who knows all other records learns that one is "
-        "there. Declare σ beforehand with --sigma.",
     )
 
 

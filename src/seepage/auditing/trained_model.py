@@ -338,3 +338,8 @@ class TrainedModel:
     def refitted(self, settings: FitSettings) -> TrainedModel:
         """Return the same with a model fitted in another way."""
         return replace(self, model=settings.fit(self.source), settings=settings)
+
+    def refitted_on(self, source: RowSource) -> TrainedModel:
+        """Return the same fitted on nearly the same records, from where the model is now."""
+        model = self.settings.fit(source, start=self.model)
+        return replace(self, model=model, table=replace(self.table, source=source))

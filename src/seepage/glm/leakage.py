@@ -7,6 +7,7 @@ over the rows is summed in float64, whatever the table's type; the Jacobian is o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +18,9 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Noise
+from seepage.core.noise import Gaussian, Noise
 from seepage.core.record_stream import RecordStream
-from seepage.core.unknowns import Attributes
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
@@ -51,6 +52,7 @@ from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, 
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
+_FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
 @overload
@@ -348,18 +350,54 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
 
 
-def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
-    """Return the Jacobian about a single row, of a model known to be the minimiser on ``X``.
+def jacobian_of_some_rows(
+    fit: FittedGLM, X: Array, rows: slice | Array, noise: Noise
+) -> GLMJacobian:
+    """Return the Jacobian about some rows, of a model known to be the minimiser on ``X``.
 
-    It is a Jacobian over a table of that one row, however many rows the model was fitted on.
+    It is a Jacobian over a table of those rows, however many the model was fitted on, and takes
+    ordinary arithmetic.
     """
+    return _plain_jacobians(fit, X, noise)(rows)
+
+
+def largest_leakage(
+    model: Any, source: MemorySource, unknowns: Unknowns, label_step: float, allowed: Array
+) -> float:
+    """Return the largest ``η/allowed`` of a record at σ = 1, of a model that was just fitted.
+
+    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are taken of
+    those with the largest traces only, until no other record can exceed them. All of it takes
+    ordinary arithmetic: for tables that are looked at by the hundred.
+    """
+    fit, _ = describe_on(model, source)
+    about = _plain_jacobians(fit, source.table.values, Gaussian(1.0))
+    traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
+    traces = traces / allowed**2
+    order = np.argsort(-traces, kind="stable")
+    largest, begin, count = 0.0, 0, _FIRST
+    while begin < len(order) and traces[order[begin]] > largest:
+        some = order[begin : begin + count]
+        norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
+        largest = max(largest, float(np.max(norms / allowed[some] ** 2)))
+        begin, count = begin + count, 4 * count
+    return math.sqrt(largest)
+
+
+def _plain_jacobians(
+    fit: FittedGLM, X: Array, noise: Noise
+) -> Callable[[slice | Array], GLMJacobian]:
+    """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
     margins, objective = fit.margins(X), Objective.of(fit, X)
     H = objective.definite(objective.hessian(margins))
-    one = slice(row, row + 1)
-    weight = None if fit.sample_weight is None else fit.sample_weight[one]
-    alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
-    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
+
+    def about(rows: slice | Array) -> GLMJacobian:
+        weight = None if fit.sample_weight is None else fit.sample_weight[rows]
+        alone = replace(fit, sample_weight=weight, target=fit.target[rows, ...])
+        return _jacobian_of_rows(alone, X[rows, :], margins[rows, ...], whitener)
+
+    return about
 
 
 def _changes_of_chunk(

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from doors import DOORS, FORMULAS, MIXED, PIPELINES, REAL, SEARCHES, VARIANTS, N, Z, door, released
 from sklearn import linear_model as lm
 from sklearn.base import clone
 from sklearn.feature_selection import SelectKBest, f_regression
@@ -17,6 +16,7 @@ from sklearn.preprocessing import (
 from sklearn.svm import LinearSVC
 
 import seepage as sp
+from doors import DOORS, FORMULAS, MIXED, PIPELINES, REAL, SEARCHES, VARIANTS, N, Z, door, released
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
 from seepage.glm.adapters.registry import KINDS
 
