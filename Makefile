@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -74,6 +74,9 @@ bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
 reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
 	@$(BIN)/seepage reproduce all --out seepage-reproduction
 	@$(BIN)/python -m reproduction.page seepage-reproduction docs
+
+models-page: $(STAMPS)/test ## Write the table of models in the documentation anew
+	@PYTHONPATH=tests $(BIN)/python tests/models_page.py
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
