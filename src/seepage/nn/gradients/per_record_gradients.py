@@ -69,7 +69,7 @@ class OuterProducts:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return ``Σ_i c_i g_i`` over the records, ``(size of the weight,)``."""
-        right = self.right * weights[:, None, None, None]
+        right = self.right * weights.to(self.right.dtype)[:, None, None, None]
         if isinstance(self.left, OneHot):
             if self.left.keep is not None:
                 right = right * self.left.keep[..., None]
@@ -216,7 +216,9 @@ class ParameterGradient:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return ``Σ_i c_i g_i`` over the records, ``(size of the parameter,)``."""
         parts = [outer.weighted_sum(weights) for outer in self.outers]
-        return sum_of(parts if self.plain is None else [weights @ self.plain, *parts])
+        if self.plain is not None:
+            parts = [weights.to(self.plain.dtype) @ self.plain, *parts]
+        return sum_of(parts)
 
     def dense(self) -> Tensor:
         """Return the gradient of every record written out, ``(B, size of the parameter)``."""
