@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs release-check clean
+.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -60,8 +60,14 @@ reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and 
 	@$(BIN)/seepage reproduce all --out seepage-reproduction
 	@$(BIN)/python -m reproduction.page seepage-reproduction docs
 
+models-page: $(STAMPS)/test ## Write the table of models in the documentation anew
+	@PYTHONPATH=tests $(BIN)/python tests/models_page.py
+
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of four pages and run them
+	@OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py
 
 release-check: $(STAMPS)/release ## Build the package and try it in a clean environment of every Python at hand
 	@.ci/release-check

@@ -91,7 +91,7 @@ class GramMatrices:
 
     def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
         """Return the inner product of two sums of outer products, for every record."""
-        return (self._gram(a.left, b.left) * self._gram(a.right, b.right)).flatten(1).sum(1)
+        return summed_products(self._gram(a.left, b.left), self._gram(a.right, b.right))
 
     def _gram(self, a: Factor, b: Factor) -> Tensor:
         if (id(b), id(a)) in self._known:
@@ -211,14 +211,14 @@ class ParameterGradient:
                 return _square(self.outers, grams)
             return sum_of([grams.inner(a, b) for a in self.outers for b in other.outers])
         # A weight with uses of both kinds, which is rare, is written out as a whole.
-        return (self.dense() * other.dense()).sum(1)
+        return summed_products(self.dense(), other.dense())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return ``Σ_i c_i g_i`` over the records, ``(size of the parameter,)``."""
         parts = [outer.weighted_sum(weights) for outer in self.outers]
-        if self.plain is not None:
-            parts = [weights.to(self.plain.dtype) @ self.plain, *parts]
-        return sum_of(parts)
+        if self.plain is None:
+            return sum_of(parts)
+        return sum_of([weights.to(self.plain.dtype) @ self.plain, *parts])
 
     def dense(self) -> Tensor:
         """Return the gradient of every record written out, ``(B, size of the parameter)``."""
@@ -248,6 +248,21 @@ def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
         terms.append(grams.inner(a, a))
         terms.extend(2 * grams.inner(a, b) for b in outers[i + 1 :])
     return sum_of(terms)
+
+
+def at_least_single(*tensors: Tensor) -> torch.dtype:
+    """Return the type in which numbers of all records are kept: float32, or a longer one."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def summed_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``Σ ab`` of every record, ``(B,)``: of 16 bits are the factors at most."""
+    if torch.float16 in (a.dtype, b.dtype):  # whose products soon are too large for it
+        a, b = a.float(), b.float()
+    return (a * b).flatten(1).sum(1, dtype=at_least_single(a, b))
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:

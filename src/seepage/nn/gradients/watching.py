@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -31,6 +32,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
+from seepage.nn.problem.plain_run import without_checkpoints
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 SMALL = 2  # records in the batch by which the shapes of outputs are known
@@ -165,6 +167,41 @@ class LayerCall(Call):
         return self.rule.terms(self, deltas[0])
 
 
+@dataclass(frozen=True)
+class SharedCall(Call):
+    """A call whose output all records share, and which is repeated for each of them later on.
+
+    ``follow`` leads from that output to what is repeated: a relative position bias, say, is looked
+    up for pairs of positions and then laid out for the heads.
+    """
+
+    made: LayerCall
+    output: Tensor
+    follow: Callable[[Tensor], Tensor]
+
+    def keys(self) -> list[Key]:
+        """Return the parameter of each term to come."""
+        return self.made.keys()
+
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return what this call adds to the gradients, given the gradient at what was repeated."""
+        _, back = vjp(self.follow, self.output.detach())
+        return self.made.terms([vmap(lambda delta: back(delta)[0])(deltas[0])])
+
+    def followed_by(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> SharedCall:
+        """Return the call with one function more on the way to what is repeated."""
+        place = next(k for k, value in enumerate(args) if isinstance(value, Tensor))
+        before, rest = self.follow, args[place + 1 :]
+
+        def follow(output: Tensor) -> Tensor:
+            found: Tensor = function(*args[:place], before(output), *rest, **kwargs)
+            return found
+
+        return replace(self, follow=follow)
+
+
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
     """Sees every torch function with a released parameter among its arguments.
 
@@ -269,6 +306,34 @@ class CallKeeper(Watcher):
         self.versions, self.twice = versions, twice
         self.calls: list[Call] = []
         self.seen = 0
+        self._shared: dict[int, tuple[Tensor, SharedCall]] = {}  # by the tensor's identity
+        self._unrepeated: set[int] = set()  # of these, the calls that wait to be repeated
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = super().__torch_function__(function, types, args, kwargs)
+        if not self._shared or not isinstance(output, Tensor):
+            return output
+        given = [value for value in args if isinstance(value, Tensor)]
+        _, call = self._shared.get(id(given[0]), (None, None)) if len(given) == 1 else (None, None)
+        if call is None:
+            return output
+        call = call.followed_by(function, args, kwargs or {})
+        if output.shape[:1] != (1,):
+            self._shared[id(output)] = output, call
+            return output
+        self._unrepeated.discard(id(call.made))
+        self.calls.append(replace(call, follow=_first_of(call.follow)))
+        return self.on_output(output.expand(self.batch, *output.shape[1:]))
+
+    def check_end(self) -> None:
+        """Raise where the network took another course than when it was first looked at."""
+        if self.seen != len(self.layouts) or self._unrepeated:
+            raise InputError(
+                "The network uses its parameters less often than when it was first looked at; its "
+                "course must not depend on the data."
+            )
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
@@ -291,11 +356,22 @@ class CallKeeper(Watcher):
             with torch.no_grad():
                 arguments = rule.narrowed(arguments, self.thin[keys["weight"][0]])
         version = arguments.version() if self.versions else -1
-        if layout.axis is None:  # shared by all records: as if each had its own, without a copy
-            alone = output[0] if output.shape[0] == 1 else output
-            output, layout = alone.expand(self.batch, *alone.shape), Layout(0)
-        self.calls.append(LayerCall(rule, arguments, keys, layout, version))
-        return self.on_output(output)
+        if layout.axis is not None:
+            self.calls.append(LayerCall(rule, arguments, keys, layout, version))
+            return self.on_output(output)
+        # Shared by all records: as if each had its own, without a copy.
+        call = LayerCall(rule, arguments, keys, Layout(0), version)
+        if output.dim() > 2 and output.shape[0] != 1:
+            self._shared[id(output)] = output, SharedCall(call, output, lambda value: value)
+            self._unrepeated.add(id(call))
+            return output
+        alone = output[0] if output.shape[0] == 1 else output
+        self.calls.append(call)
+        return self.on_output(alone.expand(self.batch, *alone.shape))
+
+
+def _first_of(follow: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda output: follow(output)[0]
 
 
 class UnruledModule(ABC):
@@ -410,11 +486,7 @@ class WatchedNetwork:
                     stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
                 stack.enter_context(keeper)
                 losses = losses_of_run()
-            if keeper.seen != len(layouts):
-                raise InputError(
-                    "The network uses its parameters less often than when it was first looked at; "
-                    "its course must not depend on the data."
-                )
+            keeper.check_end()
             yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
@@ -473,7 +545,7 @@ def connected(z: Tensor) -> Tensor:
 
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside.
+    """Use plain attention and plain recurrent layers while inside, and no checkpoints.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
     at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
@@ -483,6 +555,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_without_fast_path())
+        stack.enter_context(without_checkpoints(net))
         if any(isinstance(module, nn.RNNBase) for module in net.modules()):
             stack.enter_context(PlainRecurrence())
         yield

@@ -37,6 +37,7 @@ from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_c
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     FiniteStep,
+    measured_type,
     record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
@@ -62,6 +63,8 @@ from seepage.nn.jacobian.thin_changes import (
     thin_change,
 )
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
+from seepage.nn.problem.model_input import ModelInput
+from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
 from seepage.support.number_check import check_positive
@@ -183,8 +186,10 @@ class Engine:
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
         self.doubt = 0.0  # by how much thin steps of half and twice the size differ
-        asked = Input() if view is None else view
-        self.problem = NetworkProblem(unwrapped(net), per_record(loss), asked)
+        losses = per_record(loss)
+        found = ModelInput() if isinstance(losses, OwnLoss) else Input()
+        self.problem = NetworkProblem(unwrapped(net), losses, found if view is None else view)
+        self.problem.wider = measured_type(self.problem.net)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
@@ -294,7 +299,8 @@ class Engine:
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            found = inner_products(self._network, batch, self.masked(v[:, rows], 2))
+            along = self.masked(v[:, rows].to(batch.z.dtype), 2)
+            found = inner_products(self._network, batch, along)
             return found.clipped(self.clip).T
 
         return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work, self._network))
@@ -305,8 +311,8 @@ class Engine:
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            pull = information_product(self._network, batch, self.masked(v[rows]), self.clip)
-            return self.masked(pull)
+            along = self.masked(v[rows].to(batch.z.dtype))
+            return self.masked(information_product(self._network, batch, along, self.clip))
 
         return torch.cat(self._in_chunks(x, y, 8, work, self._network))
 
@@ -316,7 +322,8 @@ class Engine:
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> dict[str, Tensor]:
-            return summed_change(self._network, batch, self.masked(v[rows]), self.clip)
+            along = self.masked(v[rows].to(batch.z.dtype))
+            return summed_change(self._network, batch, along, self.clip)
 
         parts = self._in_chunks(x, y, 5, work, self._network)
         return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
@@ -326,7 +333,11 @@ class Engine:
         self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
         self._differentiate(x, y, "probes" if isinstance(self.clip, NoClip) else "tangents")
         count = len(next(iter(u.values())))
-        given = [{name: Direction(values[k]) for name, values in u.items()} for k in range(count)]
+        like = self.problem.detached()
+        given = [
+            {name: Direction(values[k].to(like[name].dtype)) for name, values in u.items()}
+            for k in range(count)
+        ]
 
         def work(batch: Batch, rows: slice) -> Tensor:
             found = dense_probe(self._network, batch, lambda: given, self.clip)
@@ -348,6 +359,10 @@ class Engine:
     def unknowns(self, x: Inputs, y: Tensor) -> int:
         """Return how many numbers of one record the view leaves unknown."""
         return self.view.unknowns(self.variable(x, y))
+
+    def unknowns_each(self, x: Inputs, y: Tensor) -> Tensor:
+        """Return how many numbers of each record the view leaves unknown, ``(B,)``."""
+        return self.view.unknowns_each(self.net, x, y)
 
     def variable(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the present value of what the view is about, for the first record."""
@@ -468,7 +483,7 @@ class Engine:
         watched, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            every = self.masked(v(rows), 2)
+            every = self.masked(v(rows).to(batch.z.dtype), 2)
             steps = [FiniteStep(self.problem, watched, batch, a, h, self.clip) for a in every]
             return torch.stack([change(step).squared for step in steps], 1)
 

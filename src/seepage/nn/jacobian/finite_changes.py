@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.nn.gradients.norms import squared_norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import (
@@ -25,6 +25,7 @@ from seepage.nn.gradients.per_record_gradients import (
     GramMatrices,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
     between,
     grouped,
     sum_of,
@@ -113,20 +114,38 @@ class FiniteStep:
             except RuntimeError:  # it holds numbers of a type that was not to be seen from here
                 continue
             parts = (found.squared, found.ahead, found.behind)
-            return FiniteChange(*(part.to(self.batch.z.dtype) for part in parts))
+            return FiniteChange(*(part.to(at_least_single(self.batch.z)) for part in parts))
         return self.change()
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
     """Return longer types than a network's own that it is small enough for, the longest first."""
-    held = sum(p.numel() for p in problem.net.parameters())
-    own, has_double = batch.z.dtype, batch.z.device.type != "mps"
+    held, own = _count(problem.net), batch.z.dtype
+    has_double = batch.z.device.type != "mps"
     found = []
     if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
         found.append(torch.float64)
     if own.itemsize < 4 and held <= _LARGEST_IN_SINGLE:
         found.append(torch.float32)
     return found
+
+
+def measured_type(net: nn.Module) -> torch.dtype | None:
+    """Return float32 for a network of 16-bit numbers that it is small enough for, or ``None``.
+
+    The release is made of its gradients as it computes them; what they tell does not depend on
+    their rounding, but numbers made of second derivatives do, by several hundredths. Larger
+    networks on an accelerator run in their own numbers, for which that is made.
+    """
+    numbers = [p for p in net.parameters() if p.is_floating_point()]
+    short = any(p.dtype.itemsize < 4 for p in numbers)
+    on_processor = all(p.device.type == "cpu" for p in numbers)
+    largest = _LARGEST_IN_SINGLE if on_processor else _LARGEST_IN_DOUBLE
+    return torch.float32 if short and _count(net) <= largest else None
+
+
+def _count(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
 
 
 def over_steps(about: str, h: float) -> str:
@@ -179,5 +198,5 @@ def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
     """Return a term with its gradients scaled, through the first of its tensors."""
     first, *others = term.tensors
     each = factor.repeat_interleave(len(first) // len(factor))  # a record may hold several images
-    scaled = first * each.reshape(-1, *[1] * (first.dim() - 1))
+    scaled = first * each.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
     return replace(term, tensors=(scaled, *others))

@@ -19,6 +19,7 @@ from seepage.nn.gradients.per_record_gradients import (
     Key,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
     grouped,
     weighted_sums,
 )
@@ -119,7 +120,7 @@ def inner_products(
     With ``keep`` the gradients come along, for the sum that is released.
     """
     seen = tangents(network, batch, directions)
-    gg = torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
     gd = torch.zeros(len(directions), len(gg), dtype=gg.dtype, device=gg.device)
     dd = torch.zeros_like(gd)
     gradients: dict[Key, ParameterGradient] = {}
@@ -147,7 +148,8 @@ def summed_change(
     With ``∂g = Jv``, ``∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ`` (see ``clipping``).
     """
     seen = tangents(network, batch, v[None])
-    gg, gd = torch.zeros_like(seen.losses), torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
+    gd = torch.zeros_like(gg)
     values: dict[Key, ParameterGradient] = {}
     changes: dict[Key, ParameterGradient] = {}
     with torch.no_grad():

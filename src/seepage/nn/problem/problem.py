@@ -7,7 +7,7 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
+from seepage.nn.problem.own_loss import OwnLoss
+from seepage.nn.problem.plain_run import StaysInDouble, runs_in_double
 from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
@@ -102,7 +104,8 @@ class NetworkProblem:
         x = self._laid_out(x) if isinstance(x, Tensor) else x
         if not y.is_floating_point() and class_axis(self.loss):
             y = y.long()  # torch's losses take no other class numbers
-        return Batch(x, y, self.view.variable(self.net, x, y))
+        made = Batch(x, y, self.view.variable(self.net, x, y))
+        return made if self.wider is None else made.of_type(self.wider)
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
@@ -121,8 +124,15 @@ class NetworkProblem:
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
 
         def losses() -> Tensor:
-            with _Reopened() if self.reopened else nullcontext():
-                found = self.loss(call(self.net, x), y)
+            with ExitStack() as stack:
+                if self.reopened:
+                    stack.enter_context(_Reopened())
+                if z.dtype == torch.float64 and (self.wider or runs_in_double(self.net)):
+                    stack.enter_context(StaysInDouble())
+                given = x
+                if isinstance(self.loss, OwnLoss):
+                    given = stack.enter_context(self.loss.by_record(x, batch.y, y))
+                found = self.loss(call(self.net, given), y)
             if found.shape != (len(batch),):
                 raise InputError(
                     f"The loss must give one number per record, shape ({len(batch)},), but it gave "
@@ -230,7 +240,7 @@ def _one_tensor(output: Any) -> Tensor:
 
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
-_NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
+_NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "own": OwnLoss()}
 
 
 def per_record(loss: str | nn.Module | Loss) -> Loss:
@@ -248,8 +258,9 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
         return UnreducedLoss(loss)
     if not callable(loss):
         raise InputError(
-            "loss must be 'cross_entropy', 'mse', a loss module of torch, or a function of output "
-            "and target that returns one loss per record."
+            "loss must be 'cross_entropy', 'mse', 'own' (the model's, from the labels in its "
+            "inputs), a loss module of torch, or a function of output and target that returns one "
+            "loss per record."
         )
     return loss
 

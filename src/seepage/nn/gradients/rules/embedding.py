@@ -32,9 +32,7 @@ class EmbeddingRule(Rule):
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
         """Return whether the records are along the tokens; shared positions are repeated."""
-        if layout.axis is None:
-            return len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
-        return layout.axis < len(shape) - 1
+        return layout.axis is None or layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return one term per token."""
