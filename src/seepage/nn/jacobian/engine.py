@@ -527,7 +527,7 @@ class Engine:
     ) -> list[Value]:
         """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
 
-        Primal values, tangents, gradients of both, and what torch keeps for the way back.
+        Primal values, tangents, gradients of both, and what torch keeps for the backward pass.
         """
 
         def of(rows: slice) -> Value:

@@ -56,7 +56,7 @@ class ConvolutionRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run it with a way back of its own, unless the zeros on the two sides differ."""
+        """Run it with a backward pass of its own, unless the zeros on the two sides differ."""
         x, weight = arguments.input, arguments.parameters["weight"]
         movement = _movement(arguments)
         if not x.requires_grad or weight is None or movement is None:
