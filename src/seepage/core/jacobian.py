@@ -648,10 +648,14 @@ class FiniteChanges(ABC):
         """Return the same by refits."""
 
     @abstractmethod
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
-        Logarithms, up to a constant for each record, ``(m, K)``.
+        Logarithms, up to a constant for each record, ``(m, K)``, and how far off those of a record
+        may be, ``(m,)``. ``refits`` is how many records may be refitted for that, where a release
+        knows another way.
         """
 
     def class_labels(self) -> np.ndarray:
@@ -685,7 +689,9 @@ class ComposedChanges(FiniteChanges):
         self._check(others)
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Refuse: several models predict differently."""
         raise InputError("What the model predicts is asked of one release; give another prior.")
 

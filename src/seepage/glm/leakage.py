@@ -7,9 +7,10 @@ over the rows is summed in float64, whatever the table's type; the Jacobian is o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -17,15 +18,15 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Noise
+from seepage.core.noise import Gaussian, Noise
 from seepage.core.record_stream import RecordStream
-from seepage.core.unknowns import Attributes
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
-from seepage.glm.estimators import LinearModel
+from seepage.glm.adapters.registry import describe, kind_of
+from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
 from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
 from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
-from seepage.glm.inputs import as_source, read_penalty
+from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
@@ -43,11 +44,15 @@ from seepage.glm.jacobian.optimum import (
     whitener_of,
 )
 from seepage.glm.losses import Categorical
+from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
+from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
+_FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
 @overload
@@ -61,6 +66,8 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage[RecordStream]: ...
 
 
@@ -75,6 +82,8 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage: ...
 
 
@@ -88,16 +97,19 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
     Parameters
     ----------
     model
-        A fitted model of :mod:`seepage.glm`; scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``; or the results of a statsmodels ``GLM``.
+        A fitted linear model of :mod:`seepage.glm`, scikit-learn, statsmodels, glum or skglm: see
+        :doc:`the list </how-to/models>`; a ``Pipeline`` that ends in one, or a search for one.
     X, y
-        The data it was fitted on: a NumPy array, a pandas, polars or Arrow table, or a torch
+        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
+        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
         tensor (the work is then done where the tensor lives). For data larger than memory,
         :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
         ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
@@ -114,6 +126,11 @@ def leakage(
         wrong) or ``"warn"``.
     dtype
         ``"float64"`` (the default) or ``"float32"``.
+    preprocessing
+        Of a pipeline: whether what its steps learnt from the data counts as public
+        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
+    categorical
+        Of a pipeline: columns whose numbers are codes of categories.
 
     Examples
     --------
@@ -128,9 +145,45 @@ def leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if preprocessing not in PREPROCESSING:
+        raise InputError(
+            f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
+        )
+    opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+    if opened.steps:
+        followed = FollowedColumns(X, Chain(opened.steps), categorical)
+        refitted = preprocessing == "refitted"
+        found = _through_steps(opened, followed, y, noise, sample_weight, on_mismatch, refitted)
+        found.attributes = Attributes(found.source, attributes)
+        return found
     source = as_source(X, y, sample_weight, dtype)
-    release = release_of(model, source, noise, on_mismatch)
-    return Leakage(release, source, (noise,), Attributes(source, attributes))
+    release = release_of(opened.model, source, noise, on_mismatch)
+    return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
+
+
+def _through_steps(
+    opened: Unwrapped,
+    followed: FollowedColumns,
+    y: Any,
+    noise: Noise,
+    sample_weight: Any,
+    on_mismatch: str,
+    refitted: bool,
+) -> Leakage[Any]:
+    """Return the leakage about raw columns through the steps before the model."""
+    if y is None and getattr(opened.model, "model", None) is not None:
+        y = opened.model.model.endog  # which a formula has taken from the data frame
+    inner = MemorySource(read_table(followed.features), y, sample_weight)
+    release = release_of(opened.model, inner, noise, on_mismatch)
+    raw = followed.table()
+    jacobian = RawJacobian(release.template, followed, raw.values, refitted)
+    source = MemorySource(raw, y, sample_weight)
+    source.attributes = followed.attributes(raw.names)
+    notes = opened.notes
+    if followed.steps.learns:
+        notes = (*notes, REFITTED if refitted else FROZEN)
+    whole = RawRelease(release, jacobian, refitted)
+    return Leakage(whole, source, (noise,), Attributes(source), notes)
 
 
 @dataclass(frozen=True)
@@ -179,6 +232,15 @@ class GLMRelease(MeasuredRelease):
                 "What the model would be without a record needs all records in memory; these are "
                 "read in chunks. Take the rows it was fitted on into memory first."
             )
+        if self.fit.tilt is not None:
+            raise InputError(
+                "What an L1 penalty would keep without a record, or with another, is not known; "
+                "pass refit= to membership(), or fit with an L2 penalty alone."
+            )
+        return self._changes
+
+    @cached_property
+    def _changes(self) -> ChangedRecords:
         return ChangedRecords(self.fit, self.template.X, self.noise)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
@@ -212,9 +274,9 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     if problem is None:
         return _release_in_memory(fit, source, noise, on_mismatch)
     sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
-    if type(model).__name__ == "PoissonRegressor":
-        # Its penalty is per unit of weight, which the made-up rows of the description do not know.
-        fit = replace(fit, ridge=float(model.alpha) * sums.weight)
+    penalty = kind_of(model).penalty
+    if penalty is not None:  # per record or weight, of which the description has made-up rows
+        fit = replace(fit, ridge=penalty(model, len(source), sums.weight))
         problem = replace(problem, ridge=fit.ridge)
     objective = StreamedObjective(source, problem)
     H = sums.penalised_hessian(fit)
@@ -281,26 +343,65 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     table = Table(zero, source.names, None, "pyarrow")
     weights = np.full(len(labels), 2.0) if source.weighted else None
     fit = describe(model, table, labels, weights)
-    if isinstance(model, LinearModel):
-        fit = replace(fit, ridge=read_penalty(model.l2, len(source)))
+    if fit.label_unit is not None or fit.tilt is not None:
+        raise InputError(
+            f"A {type(model).__name__} is not supported on data that are read in chunks; take the "
+            "rows it was fitted on into memory."
+        )
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
     return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
 
 
-def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
-    """Return the Jacobian about a single row, of a model known to be the minimiser on ``X``.
+def jacobian_of_some_rows(
+    fit: FittedGLM, X: Array, rows: slice | Array, noise: Noise
+) -> GLMJacobian:
+    """Return the Jacobian about some rows, of a model known to be the minimiser on ``X``.
 
-    It is a Jacobian over a table of that one row, however many rows the model was fitted on.
+    It is a Jacobian over a table of those rows, however many the model was fitted on, and takes
+    ordinary arithmetic.
     """
+    return _plain_jacobians(fit, X, noise)(rows)
+
+
+def largest_leakage(
+    model: Any, source: MemorySource, unknowns: Unknowns, label_step: float, allowed: Array
+) -> float:
+    """Return the largest ``η/allowed`` of a record at σ = 1, of a model that was just fitted.
+
+    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are taken of
+    those with the largest traces only, until no other record can exceed them. All of it takes
+    ordinary arithmetic: for tables that are looked at by the hundred.
+    """
+    fit, _ = describe_on(model, source)
+    about = _plain_jacobians(fit, source.table.values, Gaussian(1.0))
+    traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
+    traces = traces / allowed**2
+    order = np.argsort(-traces, kind="stable")
+    largest, begin, count = 0.0, 0, _FIRST
+    while begin < len(order) and traces[order[begin]] > largest:
+        some = order[begin : begin + count]
+        norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
+        largest = max(largest, float(np.max(norms / allowed[some] ** 2)))
+        begin, count = begin + count, 4 * count
+    return math.sqrt(largest)
+
+
+def _plain_jacobians(
+    fit: FittedGLM, X: Array, noise: Noise
+) -> Callable[[slice | Array], GLMJacobian]:
+    """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
     margins, objective = fit.margins(X), Objective.of(fit, X)
     H = objective.definite(objective.hessian(margins))
-    one = slice(row, row + 1)
-    weight = None if fit.sample_weight is None else fit.sample_weight[one]
-    alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
     whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
-    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
+
+    def about(rows: slice | Array) -> GLMJacobian:
+        weight = None if fit.sample_weight is None else fit.sample_weight[rows]
+        alone = replace(fit, sample_weight=weight, target=fit.target[rows, ...])
+        return _jacobian_of_rows(alone, X[rows, :], margins[rows, ...], whitener)
+
+    return about
 
 
 def _changes_of_chunk(
@@ -392,6 +493,7 @@ def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array,
     """Return ``r``, ``a`` and ``b`` of rows with these margins, the weights folded in, (n,)."""
     family, y, weight = fit.family, fit.target, fit.sample_weight
     r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
+    b = b if fit.label_unit is None else b * fit.label_unit
     return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
 
 

@@ -359,6 +359,7 @@ class ChangedRecords(FiniteChanges):
                 np.sqrt(np.maximum(_quadratic(z, by_noise), 0.0)),
                 before,
                 margin - before,
+                given,
             )
         on_own = np.einsum("mkb,mb->mk", coefs, by_inverse[:, 0, :])
         energy = np.maximum(_quadratic(coefs, by_inverse) - bent[:, None] * on_own**2, 0.0)
@@ -492,25 +493,51 @@ class ChangedRecords(FiniteChanges):
         moves = centres.coefs[:, :, :1] * self._solved_rows(rows)[:, None, :]
         return np.asarray(moves + centres.coefs[:, :, 1:] @ self.inverse[centres.columns])
 
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return how likely the model fitted without a record finds it with each alternative."""
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how likely the model fitted without a record finds it with each alternative.
+
+        By refits where there are few records or nothing else is known; of more, those that are
+        known least are refitted, and the others are as far off as their certificates say.
+        """
         family = self.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
                 f"The {family.name} family states no probabilities, so the model gives no prior; "
                 "choose 'equal', 'frequencies' or probabilities of your own."
             )
-        if self.constant is not None and len(rows) * self.work > _REFITTED:
-            # A belief, not a measurement: the centre is as good a prediction as the refit.
-            moves = self._moves_at(rows, self._centres(rows, None))[:, 0, :]
-        else:
-            moves = self.refits.moves([Change(np.array([i])) for i in rows])
+        affordable = max(1, int(_REFITTED / self.work)) if refits is None else refits
+        affordable = affordable if self.shared is None else 0
+        if self.constant is None or len(rows) <= affordable:
+            return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
+        left, held = self._centres(rows, None), self._centres(rows, others)
+        E = self._error(left, self._reach(left) * left.energy, None)[0]
+        own = held.own
+        assert own is not None  # noqa: S101 - told to the type checker
+        labels = self._changes(rows, others)[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = np.sqrt(np.maximum(own.norm, 0.0)) * E
+            scores = -np.asarray(family.loss(own.without, labels))
+            steep = [
+                np.abs(np.asarray(family.slope(own.without + side * shift, labels)))
+                for side in (-1.0, 1.0)
+            ]
+            off = np.max(shift * np.maximum(*steep), axis=1)  # slopes only grow
+        off = np.where(np.isnan(off), np.inf, off)
+        worst = np.argsort(-off, kind="stable")[:affordable]
+        if len(worst):
+            scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others), 0.0
+        return scores, off
+
+    def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        moves = self.refits.moves([Change(np.array([i])) for i in rows])
         moves = np.where(np.isfinite(moves), moves, 0.0)
         found = np.empty((len(rows), len(others)))
         for m, i in enumerate(rows):
             Z, T = self._replacements(int(i), others)
             theta = self.theta + moves[m].reshape(self.theta.shape)
-            found[m] = -np.asarray(family.loss(self._extended(Z) @ theta, T))
+            found[m] = -np.asarray(self.fit.family.loss(self._extended(Z) @ theta, T))
         return found
 
     def class_labels(self) -> np.ndarray:
@@ -673,13 +700,13 @@ class RecordRefits:
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> GLMJacobian:
         """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
-        from seepage.glm.leakage import one_row_jacobian
+        from seepage.glm.leakage import jacobian_of_some_rows
 
         X, target, d = self.X.copy(), np.array(self.target), self.X.shape[1]
         X[row], target[row] = features, label
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, target=target, coef=theta[:d, ...], intercept=intercept)
-        return one_row_jacobian(fit, X, row, noise)
+        return jacobian_of_some_rows(fit, X, slice(row, row + 1), noise)
 
 
 def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
@@ -723,6 +750,7 @@ class OwnRecord:
     sight: np.ndarray  # ‖Φ^½H₀⁻¹z̃‖
     margin: np.ndarray  # under θ̂
     shift: np.ndarray  # and how far the centre moves it
+    without: np.ndarray  # the margin where the record as it is has left, and nothing came
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
         """Return how far an error of the others moves the release through this record's slope.
@@ -783,7 +811,7 @@ _PER_RECORD = (
 
 
 def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
-    return own.norm, own.curvature, own.sight, own.margin, own.shift
+    return own.norm, own.curvature, own.sight, own.margin, own.shift, own.without
 
 
 def _is_wide(moves: Moves) -> np.ndarray:

@@ -156,10 +156,13 @@ def settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Doubl
     penalty = xp.full((shape[0], 1), fit.ridge, dtype=xp.float64, device=device(X))
     if fit.intercept is not None:
         penalty[-1, :] = 0.0
+    tilt = xp.zeros_like(penalty)
+    if fit.tilt is not None:
+        tilt[: fit.tilt.shape[0], 0] = fit.tilt
     last, first, margins = math.inf, 0.0, product(design, exact)
     for count in range(_MOST_STEPS):
         r = _precise_slopes(fit, margins)
-        gradient = product(design.transposed(), r).plus(exact.times(penalty))
+        gradient = product(design.transposed(), r).plus(exact.times(penalty)).plus(tilt)
         step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
         moved = float(xp.max(xp.abs(design.high @ xp.reshape(step, exact.high.shape))))
         first = first if count else moved
@@ -184,7 +187,7 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     """
     xp = array_namespace(X)
     design = _design(fit, X)
-    if design.shape[0] > design.shape[1] or fit.ridge == 0:
+    if design.shape[0] > design.shape[1] or fit.ridge == 0 or fit.tilt is not None:
         return None
     right = fit.ridge * fit.coef
     if fit.intercept is not None:

@@ -483,7 +483,7 @@ class WatchedNetwork:
         twice: bool = False,
         thin: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Iterator[NetworkRun]:
-        """Give a run of the network, to which it is held ready for the way back while inside.
+        """Give a run of the network, kept ready for its backward pass while inside.
 
         ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
         them (:meth:`Rule.narrowed`).
@@ -548,8 +548,8 @@ class WatchedNetwork:
 def connected(z: Tensor) -> Tensor:
     """Return the variable as the beginning of a graph; it may be written into.
 
-    A checkpointed part of the network runs again on the way back, where nothing is watched: what
-    makes its outputs require gradients must be there both times, and is the variable.
+    A checkpointed part of the network runs again in the backward pass, where nothing is watched:
+    what makes its outputs require gradients must be there both times, and is the variable.
     """
     return z.detach().requires_grad_().clone()
 
