@@ -252,12 +252,18 @@ def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
     if engine.takes_finite_steps(x, y):
         squares = _moved(leak, probes, like)
     else:
-        each = (engine.step(x, y, probes=1, key=("tokens", k), pulls=True) for k in range(probes))
-        squares = torch.stack([step.pulls[:, 0].double().square().sum(-1) for step in each], 1)
+        squares = torch.stack([_pulled(leak, k) for k in range(probes)], 1)
     information = squares.cpu() / (like.shape[2] * leak.jacobian.noise**2)
     value = information.mean(1).clamp(min=0).sqrt()
     spread = information.std(1, correction=1) / math.sqrt(probes)
     return value, torch.where(value > 0, spread / (2 * value.clamp(min=1e-300)), 0.0)
+
+
+def _pulled(leak: GradientLeakage, k: int) -> Tensor:
+    """Return an estimate of the information about every token from one probe, ``(B, S)``."""
+    step = leak.engine.step(leak.x, leak.y, probes=1, key=("tokens", k), pulls=True)
+    assert step.pulls is not None  # noqa: S101 - they were asked for
+    return step.pulls[:, 0].double().square().sum(-1)
 
 
 def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
