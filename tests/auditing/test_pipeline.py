@@ -101,10 +101,10 @@ def test_a_mixed_table_agrees_with_the_encoded_one(table):
     """Dropping the first level by scikit-learn or by the audit's own encoding is the same."""
     from people import encoded_people
 
-    from seepage.auditing.audit import audit_table
+    from seepage.auditing.audit import ONLY_NOISE, audit_table
 
     encoded = encoded_people("logistic", n=80, sensitive=["town", "smoker", "age"])
-    direct = audit_table(encoded, name="people", l2=0.05, sigma=0.2, remedies=False)
+    direct = audit_table(encoded, name="people", l2=0.05, sigma=0.2, effort=ONLY_NOISE)
     X, y = table[["age", "weight", "town", "smoker"]], table["ill"]
     final = LogisticRegression(C=1 / (80 * 0.05), tol=1e-10, solver="newton-cholesky")
     pipeline = make_pipeline(_mixed(), final).fit(X, y)

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import Advice, AttributeFinding, Audit, GuessFinding, RiskFinding
+from seepage.auditing.findings import AttributeFinding, Audit, GuessFinding, RiskFinding
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import tell_other_noise
 from seepage.auditing.tradeoff import (
+    REMEDIES,
     draw_curve,
     find_remedies,
     judge_usefulness,
@@ -40,7 +41,7 @@ from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
-from seepage.core.risk_views import Guess
+from seepage.core.risk_views import Guess, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive
@@ -53,13 +54,52 @@ FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+_HEAVY = 1e8  # and from which on its averages are over fewer draws
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
 _MOST_LEVELS = 12  # of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
+_EXACT_WORK = 3e9  # multiplications for refits of records whose risks are known to an interval
+_FEWEST_EXACT = 4  # such records that are refitted all the same: the most exposed
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an audit does beyond measuring every record and drawing one curve, in this order."""
+
+    # Whether models are fitted again, several times, without some records: over repeated splits, to
+    # see what the noisy model is worth, and without each of the most exposed records, for its σ
+    refits: bool = True
+    risks: bool = True  # whether it tells who was in the data, and how often guesses are right
+    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` are tried; ``None`` for all, each as long
+    # as it keeps within its budget
+    remedies: tuple[str, ...] | None = None
+
+    @property
+    def stages(self) -> int:
+        """How many stages it tells of: three that there always are, and these."""
+        remedies = REMEDIES if self.remedies is None else self.remedies
+        return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
+
+    def words(self) -> tuple[str, ...]:
+        """Return what is left out of a quick audit, in a sentence."""
+        if self.refits or not self.risks:
+            return ()
+        return (
+            "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
+            "over other records"
+            + (" and remedies" if self.remedies == () else "")
+            + " are left out.",
+        )
+
+
+EVERYTHING = Effort()
+QUICK = Effort(refits=False, remedies=())
+ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
 def audit_table(
@@ -74,7 +114,7 @@ def audit_table(
     sensitive: Sequence[str] | None = None,
     fitted: Any = None,
     show_values: bool = False,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -86,9 +126,8 @@ def audit_table(
     ``sensitive`` are columns (the target may be one) for which the error on every record is
     reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
     fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
-    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
-    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
-    ``tell`` is called with what is being done.
+    memory has; ``effort`` says what else is done, and ``seed`` is that of the held-out rows and of
+    the noise in the privacy–utility curve; ``tell`` is called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -106,7 +145,7 @@ def audit_table(
         sigma=sigma,
         target_eta=target_eta,
         values=table.values() if show_values else None,
-        remedies=remedies,
+        effort=effort,
         seed=seed,
         tell=tell,
     )
@@ -119,7 +158,7 @@ def audit_model(
     sigma: float | None,
     target_eta: float | None,
     values: dict[str, list[str]] | None = None,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -144,16 +183,15 @@ def audit_model(
         )
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
-    advice: tuple[Advice, ...] = ()
+    steps.extend(effort.words())
     bounds = useful = None
-    if remedies:
+    if effort.refits:
+        say("repeated splits")
+        useful = judge_usefulness(trained, trial, noise, seed)
         if sigma is None:
             steps.extend(tell_other_noise(trained, noise, target))
-        say("remedies")
-        advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -163,9 +201,20 @@ def audit_model(
     records = found.records(noise)
     risks = None
     known = settings.refits and not (table.through is not None and table.through.refitted)
-    if remedies and isinstance(trained.source, RecordsInMemory) and known:
+    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
+    # Last: they take longest, and nothing else waits for them.
+    advice = find_remedies(
+        trained,
+        trial,
+        sigma=noise,
+        target=target,
+        worst=worst,
+        seed=seed,
+        wanted=effort.remedies,
+        say=say,
+    )
     return Audit(
         source=name,
         target=table.target,
@@ -299,7 +348,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     records = MemorySource(named, source.y, source.sample_weight)
     leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
     try:
-        found = guarantees(leak, draws=_DRAWS)
+        found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
     except InputError:
         return None
     return replace(found, label=str(source.row_index[found.row]))
@@ -358,14 +407,17 @@ def find_risks(
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
     worst_first = np.argsort(-eta, kind="stable")
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
-    told = leak.membership(rows)
+    refits = int(_EXACT_WORK / changes.work)
+    told = leak.membership(rows, exact=max(_FEWEST_EXACT, refits) if certified else False)
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []
     if trained.settings.classifies:
         asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
-        for prior in ("frequencies", "model"):
-            found = leak.guess(prior=prior, rows=asked)
+        exact = max(_FEWEST_EXACT, refits // 2) if certified else False
+        priors = ("frequencies", "model")
+        both = guess(leak, None, priors, asked, exact, precision=1e-5)
+        for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None:
         by_name = {a.name: a for a in attributes}
@@ -373,7 +425,7 @@ def find_risks(
             known = by_name.get(attribute.name)
             if known is None or attribute.kind == "numeric":
                 continue
-            levels = len(np.unique(source.X[:, list(attribute.columns)], axis=0))
+            levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
             if not 1 < levels <= _MOST_LEVELS:
                 continue
             # The one whose category is estimated best need not be the one that is guessed best.

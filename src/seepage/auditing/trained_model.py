@@ -337,7 +337,7 @@ class TrainedModel:
 
     def refitted(self, settings: FitSettings) -> TrainedModel:
         """Return the same with a model fitted in another way."""
-        return replace(self, model=settings.fit(self.source), settings=settings)
+        return replace(self, model=settings.fit(self.source, self.model), settings=settings)
 
     def refitted_on(self, source: RowSource) -> TrainedModel:
         """Return the same fitted on nearly the same records, from where the model is now."""

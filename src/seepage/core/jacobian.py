@@ -659,12 +659,13 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
         Logarithms, up to a constant for each record, ``(m, K)``, and how far off those of a record
-        may be, ``(m,)``.
+        may be, ``(m,)``. ``refits`` is how many records may be refitted for that, where a release
+        knows another way.
         """
 
     def class_labels(self) -> np.ndarray:
@@ -699,7 +700,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
     def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Refuse: several models predict differently."""
         raise InputError("What the model predicts is asked of one release; give another prior.")

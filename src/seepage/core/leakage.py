@@ -275,7 +275,7 @@ class Leakage(Generic[PerRecord]):
         rows: Any = None,
         *,
         groups: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
         refit: Callable[[np.ndarray], Any] | str | None = None,
     ) -> Any:
         """Return how well anybody can tell that a record was in the data: for every record μ.
@@ -296,7 +296,8 @@ class Leakage(Generic[PerRecord]):
         groups
             The group of every record: all records of a group leave together.
         exact
-            Refit for every record, however many there are.
+            Refit for every record, however many there are; a number refits as many, the most
+            exposed and the least certain first.
         refit
             ``"pipeline"`` fits the whole pipeline anew on the records that stay, scaling and all,
             with nλ as it is. A function does the same for any procedure: given the positions of
@@ -331,7 +332,7 @@ class Leakage(Generic[PerRecord]):
         prior: Prior = "frequencies",
         *,
         rows: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
         precision: float = 1e-5,
     ) -> Any:
         """Return how often the best guess of a category or class is right, for every record.
@@ -358,7 +359,7 @@ class Leakage(Generic[PerRecord]):
         """
         if not self.source.in_memory and rows is None and not exact:
             return guess_in_chunks(self, column, prior, precision)
-        return guess(self, column, prior, self._asked(rows), exact, precision)
+        return guess(self, column, [prior], self._asked(rows), exact, precision)[0]
 
     def within(
         self,
@@ -368,7 +369,7 @@ class Leakage(Generic[PerRecord]):
         *,
         values: Any = None,
         rows: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
     ) -> Any:
         """Return how often the best guess of a number is right to within a tolerance.
 

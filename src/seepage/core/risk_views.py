@@ -188,14 +188,14 @@ def membership(
     leak: Leakage[Any],
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
-    exact: bool,
+    exact: bool | int,
     refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     if groups is None:
-        sets, view = [np.array([i]) for i in rows], "rows"
+        sets, view = list(rows[:, None]), "rows"
         index = _index(leak, rows)
     else:
         (index, sets), view = groups, "groups"
@@ -249,12 +249,17 @@ def _most_of_chunk(chunk: Chunk, changes: Callable[[Chunk], FiniteChanges]) -> n
 
 
 def guess(
-    leak: Leakage[Any], column: Any, prior: Prior, rows: np.ndarray, exact: bool, precision: float
-) -> Guess:
-    """Return how often the best guess of a category or a class is right, for some records."""
+    leak: Leakage[Any],
+    column: Any,
+    priors: Sequence[Prior],
+    rows: np.ndarray,
+    exact: bool | int,
+    precision: float,
+) -> list[Guess]:
+    """Return how often the best guess of a category or a class is right, under each prior."""
     changes = leak.release.finite_changes()
     question = _among_levels(leak, partial(_itself, changes=changes), column, precision)
-    return _guessed(leak, changes, question, prior, rows, exact)
+    return _guessed(leak, changes, question, priors, rows, exact)
 
 
 def within(
@@ -264,13 +269,13 @@ def within(
     prior: Prior,
     values: Any,
     rows: np.ndarray,
-    exact: bool,
+    exact: bool | int,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
     changes = leak.release.finite_changes()
     ask = partial(_itself, changes=changes)
     question = _to_within(leak, ask, column, tolerance, values, prior)
-    return _guessed(leak, changes, question, prior, rows, exact)
+    return _guessed(leak, changes, question, [prior], rows, exact)[0]
 
 
 def guess_in_chunks(
@@ -336,35 +341,39 @@ def _guessed(
     leak: Leakage[Any],
     changes: FiniteChanges,
     question: Candidates,
-    prior: Prior,
+    priors: Sequence[Prior],
     rows: np.ndarray,
-    exact: bool,
-) -> Guess:
+    exact: bool | int,
+) -> list[Guess]:
     others = question.others
     _check_room(rows, len(others))
-    believed, doubt = _prior(prior, changes, rows, others, question.shares)
+    refits = None if isinstance(exact, bool) else exact
+    beliefs = [_prior(prior, changes, rows, others, question.shares, refits) for prior in priors]
     moves = _refined(
         changes.replaced(rows, others),
         lambda some: changes.replaced_exactly(rows[some], others),
         _budget(changes, len(others), exact),
     )
-    low, high, error = question.answer(moves, believed, doubt, 0)
-    kind = _kind(low, high)
-    if question.covered is not None or np.any(error > _EXACT):
-        kind = "estimate"
-    right = Result(
-        high,
-        "rows",
-        "right",
-        kind,
-        question.about,
-        _index(leak, rows),
-        assumptions=HELD,
-        library=leak.source.library,
-        noise=leak.noise,
-        accuracy=_relative(low, high),
-    )
-    return Guess(right, low, question.baseline(believed), question.levels)
+    found = []
+    for believed, doubt in beliefs:
+        low, high, error = question.answer(moves, believed, doubt, 0)
+        kind = _kind(low, high)
+        if question.covered is not None or np.any(error > _EXACT):
+            kind = "estimate"
+        right = Result(
+            high,
+            "rows",
+            "right",
+            kind,
+            question.about,
+            _index(leak, rows),
+            assumptions=HELD,
+            library=leak.source.library,
+            noise=leak.noise,
+            accuracy=_relative(low, high),
+        )
+        found.append(Guess(right, low, question.baseline(believed), question.levels))
+    return found
 
 
 _GUESSED = ("right", "right_lower", "baseline", "gain")
@@ -437,8 +446,11 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     return moves
 
 
-def _budget(changes: FiniteChanges, alternatives: int, exact: bool) -> float:
-    return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
+    """Return how many records may be refitted."""
+    if exact is True:
+        return np.inf
+    return float(exact) if exact else _FREE_WORK / (changes.work * alternatives)
 
 
 def _by_given_refit(
@@ -512,8 +524,23 @@ def _levels_of_chunk(
         known = here.class_labels() if classes else None
     else:
         found, known = as_numpy(chunk.X)[:, list(columns)], None
-    values, counts = np.unique(np.asarray(found, dtype=float), axis=0, return_counts=True)
+    values, counts = distinct_rows(np.asarray(found, dtype=float))
     return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
+
+
+def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different rows of a table in order, and how often each occurs.
+
+    Rows are told apart by their products with one random vector, so that numbers are sorted, not
+    rows; should two different rows have the same product, the rows are sorted after all.
+    """
+    keys = table @ np.random.default_rng(0).standard_normal(table.shape[1])
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    if not np.array_equal(table[first][inverse], table):
+        values, counts = np.unique(table, axis=0, return_counts=True)
+        return values, counts
+    values, which = np.unique(table[first], axis=0, return_inverse=True)
+    return values, np.bincount(which.reshape(-1)[inverse], minlength=len(values))
 
 
 def _among_levels(
@@ -608,6 +635,7 @@ def _prior(
     rows: np.ndarray,
     others: Alternatives,
     shares: np.ndarray,
+    refits: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what the adversary believes of each record before the release, (m, K).
 
@@ -626,7 +654,7 @@ def _prior(
             f"There is no prior {prior!r}; choose 'equal', 'frequencies', 'model' or give "
             "probabilities."
         )
-    scores, off = changes.log_likelihoods(rows, others)
+    scores, off = changes.log_likelihoods(rows, others, refits)
     if others.values is not None:  # by Bayes' rule, from how common the levels are
         with np.errstate(divide="ignore"):
             scores = scores + np.log(shares)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -285,6 +285,10 @@ class GLMRelease(MeasuredRelease):
                 "What an L1 penalty would keep without a record, or with another, is not known; "
                 "pass refit= to membership(), or fit with an L2 penalty alone."
             )
+        return self._changes
+
+    @cached_property
+    def _changes(self) -> ChangedRecords:
         return ChangedRecords(self.fit, self.template.X, self.noise)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.audit import Tell, audit_model
+from seepage.auditing.audit import ONLY_NOISE, Tell, audit_model
 from seepage.auditing.findings import Audit
 from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
@@ -54,7 +54,7 @@ def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) 
         name=name,
         sigma=prepared.sigma,
         target_eta=procedure.target_eta,
-        remedies=False,
+        effort=ONLY_NOISE,
         tell=tell,
     )
     audit = replace(

@@ -494,7 +494,7 @@ class ChangedRecords(FiniteChanges):
         return np.asarray(moves + centres.coefs[:, :, 1:] @ self.inverse[centres.columns])
 
     def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
@@ -507,7 +507,8 @@ class ChangedRecords(FiniteChanges):
                 f"The {family.name} family states no probabilities, so the model gives no prior; "
                 "choose 'equal', 'frequencies' or probabilities of your own."
             )
-        affordable = max(1, int(_REFITTED / self.work)) if self.shared is None else 0
+        affordable = max(1, int(_REFITTED / self.work)) if refits is None else refits
+        affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
         left, held = self._centres(rows, None), self._centres(rows, others)

@@ -199,11 +199,11 @@ class LeavingOnly(FiniteChanges):
         return self.inner.replaced_exactly(rows, others)
 
     def log_likelihoods(
-        self, rows: np.ndarray, others: Alternatives
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each label."""
         self._check(others)
-        return self.inner.log_likelihoods(rows, others)
+        return self.inner.log_likelihoods(rows, others, refits)
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have."""

@@ -291,7 +291,7 @@ def _like(X: Any, values: np.ndarray) -> Any:
 _BY_LABEL = (["sklearn", "feature_selection"], ["sklearn", "cross_decomposition"])
 _PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among those of a column
 _PLAIN = ("components_", "min_")  # numbers of about one, or of what is made
-_KINDS: dict[str, TransformerKind] = {
+KNOWN: dict[str, TransformerKind] = {
     "StandardScaler": TransformerKind(_scaled, ("mean_", "scale_"), _standard_moves),
     "MinMaxScaler": TransformerKind(_min_max, ("scale_", "min_"), _min_max_moves),
     "MaxAbsScaler": TransformerKind(_scaled, ("scale_",), _max_abs_moves),
@@ -312,7 +312,7 @@ class Transformer(Step):
 
     def __init__(self, transformer: Any) -> None:
         self.inner, self.name = transformer, type(transformer).__name__
-        self.kind = _KINDS.get(self.name)
+        self.kind = KNOWN.get(self.name)
         if self.kind is None and reads_target(transformer):
             raise refusal(
                 f"A {self.name} reads the target: what it makes of a record depends on the labels "
@@ -396,7 +396,7 @@ class Transformer(Step):
             raise InputError(
                 f"How what a {self.name} learnt moves with a record is not known. Take "
                 "preprocessing='frozen', which counts it as public, or "
-                f"{', '.join(sorted(_KINDS))}. See {PAGE}."
+                f"{', '.join(sorted(KNOWN))}. See {PAGE}."
             )
 
 
