@@ -324,8 +324,7 @@ class Whitener:
     ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the columns that are data where they are.
 
     The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and the
-    column of a feature by ``ε spread`` times its deviation ``√(H⁻¹)_jj``, over several outputs the
-    root of the sum of its squares.
+    column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
     """
 
     matrix: Array  # ``A``, in the type of the table
@@ -370,7 +369,7 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     )
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
-    return replace(found, condition=optimum.condition)
+    return replace(found, condition=optimum.condition, deviations=_deviations(optimum))
 
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
@@ -392,11 +391,11 @@ def whitened(
     xp = array_namespace(high)
     root = noise.root(high.shape[0])
     placed = xp.asarray(root, dtype=high.dtype, device=high.device)
-    deviations = sizes = xp.sqrt(xp.linalg.diagonal(high))
+    sizes = xp.sqrt(xp.linalg.diagonal(high))
     if centre is not None:
         kept = centre.shape[0] * outputs
-        shift = xp.sum(xp.abs(centre) * xp.reshape(deviations[:kept], (-1, outputs))[:, 0])
-        sizes = xp.concat([deviations[:kept], deviations[kept:] + shift])
+        shift = xp.sum(xp.abs(centre) * xp.reshape(sizes[:kept], (-1, outputs))[:, 0])
+        sizes = xp.concat([sizes[:kept], sizes[kept:] + shift])
     if root.ndim == 2:
         amplified = _condition(root * np.asarray(as_numpy(sizes))[None, :])
         accuracy = accuracy * amplified + 8 * EPS * _condition(root)
@@ -419,7 +418,6 @@ def whitened(
         accuracy,
         amplified=min(amplified, UNLIKE),
         spread=spread,
-        deviations=_over_outputs(deviations, outputs),
     )
 
 
@@ -429,11 +427,28 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
     return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
 
 
-def _over_outputs(deviations: Array, outputs: int) -> Array:
-    if outputs == 1:
-        return deviations
-    xp = array_namespace(deviations)
-    return xp.sqrt(xp.sum(xp.reshape(deviations, (-1, outputs)) ** 2, axis=1))
+def _deviations(optimum: Optimum) -> Array:
+    """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, of unit changes ``u`` along every feature, (D,).
+
+    ``H'`` is what the records put into ``H``. The penalty is not rounded: where it alone holds a
+    coefficient, no error of the curvatures shows. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, the intercept's
+    part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and so does ``u``
+    over them; their squares are added up.
+    """
+    inverse, fit = optimum.inverse, optimum.fit
+    high = inverse.high if isinstance(inverse, Double) else inverse
+    xp = array_namespace(high)
+    sizes = xp.linalg.diagonal(high)
+    if len(fit.coef.shape) == 2:
+        blocks = xp.reshape(high, (high.shape[0], -1, fit.coef.shape[1]))
+        high = xp.reshape(blocks - xp.mean(blocks, axis=2)[:, :, None], high.shape)
+    kept = high[: math.prod(fit.coef.shape), :]
+    squares = xp.linalg.diagonal(high) - fit.ridge * xp.vecdot(kept, kept, axis=0)
+    # Of a difference, no more is known than rounding leaves.
+    squares = xp.where(squares > 0, squares, xp.zeros_like(squares)) + optimum.accuracy * sizes
+    if len(fit.coef.shape) == 2:
+        squares = xp.sum(xp.reshape(squares, (-1, fit.coef.shape[1])), axis=1)
+    return xp.sqrt(squares)
 
 
 def _condition(root: np.ndarray) -> float:
