@@ -789,7 +789,7 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
-        found = by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
+        found = by_rows(norms, self.rows, self.size, chunk=max(2 * CHUNK, self.chunk), what="rows")
         found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
@@ -1074,27 +1074,33 @@ class SingleOutputJacobian(GLMJacobian):
         together; a group of columns an update of a diagonal by as many ranks as it has columns.
         """
         xp = array_namespace(self.X)
-        A = self.whitener
-        delta, Q = xp.linalg.eigh((sums.gram + sums.gram.T) / 2)
-        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), sums.along @ Q
+        # In double precision, whatever the table is in: fourth powers of such numbers leave the
+        # range of single.
+        gram, along, spread, A, coef = (
+            xp.astype(v, xp.float64, copy=False)
+            for v in (sums.gram, sums.along, sums.spread, self.whitener, self.w)
+        )
+        delta, Q = xp.linalg.eigh((gram + gram.T) / 2)
+        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), along @ Q
         whitener = Q.T @ A
         out = self.zeros(len(attributes))
         single = single_columns(attributes)
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
-            w = attributes[k].of(self.w)
-            U = Q.T @ self.columns_of(attributes[k])[:, :, 0]
-            S = self.zeros(w.shape[0] + 1, w.shape[0] + 1)
-            S[:-1, :-1] = sums.spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
+            w = attributes[k].of(coef)
+            U = Q.T @ xp.astype(self.columns_of(attributes[k])[:, :, 0], w.dtype, copy=False)
+            S = xp.zeros((w.shape[0] + 1, w.shape[0] + 1), dtype=w.dtype, device=w.device)
+            S[:-1, :-1] = spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
             S[:-1, -1] = S[-1, :-1] = w
             U = xp.concat([U, h[:, None]], axis=1)
             out[k] = largest_after_update(xp.sum(w * w) * delta, U, S)
         if single:
             columns = xp.asarray(list(single.values()), device=self.X.device)
-            w = self.w[columns]
+            w = coef[columns]
             values = largest_eigenvalue(
-                w**2, delta, whitener[:, columns].T, h, sums.spread * xp.ones_like(w), w
+                w**2, delta, whitener[:, columns].T, h, spread * xp.ones_like(w), w
             )
-            out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
+            values = xp.where(values > 0, values, xp.zeros_like(values))
+            out[list(single)] = xp.astype(values, out.dtype, copy=False)
         return out
 
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:
