@@ -23,7 +23,7 @@ import numpy as np
 import seepage as sp
 from glm_rows import adult, mnist, table
 from measuring import show
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 
 WIDTHS = (52, 10, 10, 12, 12)
 REFITTED, SAMPLE = 200, 100

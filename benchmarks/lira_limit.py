@@ -23,7 +23,7 @@ import seepage as sp
 from measuring import show
 from seepage.attacks.intervals import area_under_curve
 from seepage.attacks.membership.scores import lira
-from seepage.risks.tradeoff import true_positive_rate
+from seepage.risks.guessing import true_positive_rate
 
 RECORDS, DRAWS, SIGMA = 12, 4000, 0.1
 WIDTHS = (8, 10, 18, 10, 22)

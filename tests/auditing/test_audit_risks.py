@@ -11,9 +11,9 @@ import pytest
 import seepage as sp
 from seepage.auditing.audit import audit_table
 from seepage.auditing.command import Limits
-from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.findings import Advice, AttributeFinding, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report.words import in_100, judge, protection, tell_risks
+from seepage.auditing.report.words import in_100, judge, protection
 from seepage.auditing.tradeoff import split
 
 
@@ -47,16 +47,36 @@ def test_they_are_what_the_views_tell(audit: Audit) -> None:
         assert guess.gain == pytest.approx(guess.right - guess.baseline)
 
 
-def test_sentences_give_both_probabilities(audit: Audit) -> None:
-    first, second, third, fourth = tell_risks(audit)
+def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None:
+    answers = {answer.question: answer.text for answer in judge(audit).answers}
+    assert list(answers) == [
+        "Is anyone at risk?",
+        "Who?",
+        "How sure could an attacker be, with this release and without?",
+        "What would fix it?",
+        "What does that cost?",
+    ]
     risks = audit.risks
     assert risks is not None
-    assert f"{in_100(risks.membership)} times in 100 at most" in first
-    assert "50 is a coin" in first
-    assert "without the release" in second
-    assert "a model of the other records" in third
-    assert "“smokes”" in fourth
-    assert judge(audit).sentences[:4] == (first, second, third, fourth)
+    anyone, who, sure, _, cost = answers.values()
+    assert f"{in_100(risks.membership)} times in 100 at most, where a coin is right 50" in anyone
+    assert f"row {risks.row}" in who.lower()
+    for guess in risks.guesses:
+        assert f"{in_100(guess.right)} times" in sure
+        assert in_100(guess.baseline) in sure
+    assert "a model of the other records" in sure
+    assert "“smokes”" in sure
+    assert f"{audit.curve.noiseless_error:.1%} without noise" in cost
+    assert not any("η" in text for text in answers.values())
+
+
+def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
+    advice = Advice("more noise", "…", "raise the noise to σ = 2", 0.325)
+    over = replace(audit, target_eta=1e-3, remedies=(advice, Advice("reweighting", "no help")))
+    answers = {answer.question: answer.text for answer in judge(over).answers}
+    assert answers["What would fix it?"].startswith("Raise the noise to σ = 2: it brings")
+    assert "32.5% with more noise" in answers["What does that cost?"]
+    assert "reweighting" not in answers["What does that cost?"]
 
 
 def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> None:

@@ -137,7 +137,7 @@ def test_a_guess_of_a_category_is_bayes_rule_over_the_refits(problem: Problem) -
 
 
 def test_intervals_hold_the_refits_and_radii_the_moves(problem: Problem) -> None:
-    from seepage.core.finite_changes import Alternatives
+    from seepage.core.jacobian import Alternatives
 
     changes = problem.leak.release.finite_changes()
     rows = np.arange(N)
@@ -251,7 +251,7 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
 
 
 def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from seepage.core.finite_changes import Alternatives
+    from seepage.core.jacobian import Alternatives
 
     problem = Problem("bernoulli", everything=True)
     changes = problem.leak.release.finite_changes()

@@ -8,8 +8,7 @@ from scipy.stats import multivariate_normal
 
 import seepage as sp
 from bayes_oracle import by_lines
-from seepage.risks.guessing import best_guess
-from seepage.risks.tradeoff import accuracy
+from seepage.risks.guessing import accuracy, best_guess
 
 
 def one(w: np.ndarray, p: np.ndarray, precision: float = 1e-5) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import seepage as sp
-from seepage.risks.tradeoff import accuracy, advantage, true_positive_rate
+from seepage.risks.guessing import accuracy, advantage, true_positive_rate
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.7, 2.43, 9.0])

@@ -10,8 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from seepage.support import folders
-from seepage.support.files import write_private
+from seepage.support import files
 
 WATCHED = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.listdir", "ctypes.dlsym"}
 NAMES = {1: ("a.txt", "deep/b.txt", "only-1.txt"), 2: ("a.txt", "deep/b.txt", "new/only-2.txt")}
@@ -19,16 +18,16 @@ NAMES = {1: ("a.txt", "deep/b.txt", "only-1.txt"), 2: ("a.txt", "deep/b.txt", "n
 
 def write(out: Path, version: int) -> None:
     """Write the files of one of two versions."""
-    with folders.whole_folder(out, "report") as folder:
+    with files.whole_folder(out, "report") as folder:
         for name in NAMES[version]:
-            write_private(folder / name, lambda file: file.write(b"%d" % version * 1000))
+            files.write_private(folder / name, lambda file: file.write(b"%d" % version * 1000))
 
 
 def main() -> None:
     """Write, and be killed."""
     out, version, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     if "inside" in sys.argv[4:]:
-        folders._exchange = lambda one, other: False
+        files._exchange = lambda one, other: False
     done = 0
 
     def watch(event: str, arguments: tuple) -> None:

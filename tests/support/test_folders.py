@@ -12,9 +12,7 @@ import killed_writer
 import pytest
 
 from seepage.errors import InputError
-from seepage.support import folders
-from seepage.support.files import write_private
-from seepage.support.folders import MANIFEST, read_manifest, whole_folder
+from seepage.support.files import MANIFEST, read_manifest, whole_folder, write_private
 
 
 def files(folder):
@@ -30,7 +28,7 @@ def writes(folder, texts, kind="report", keep=()):
 @pytest.fixture(params=["exchange", "inside"])
 def way(request, monkeypatch):
     if request.param == "inside":
-        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+        monkeypatch.setattr("seepage.support.files._exchange", lambda one, other: False)
     return request.param
 
 
@@ -182,7 +180,7 @@ def test_kills_at_fifty_random_moments_leave_the_old_folder_or_the_new(tmp_path)
 
 
 def test_without_exchange_the_next_run_completes_what_was_begun(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    monkeypatch.setattr("seepage.support.files._exchange", lambda one, other: False)
     out, halfway = tmp_path / "out", 0
     killed_writer.write(out, 1)
     moments = run(out, 2, 0, "inside")

@@ -2,7 +2,9 @@
 
 The same steps run over a table in memory and over one that is read in chunks. What takes refits
 (advice about penalties and weights, the table of all bounds on the most exposed record) is done for
-tables in memory only, and the report says so.
+tables in memory only, and the report says so. So are risks in probabilities: who was in the data,
+and how often a guess is right, where the number that counts is the gain over the best guess without
+the release.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from typing import Any
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import Advice, Audit
+from seepage.auditing.findings import Advice, AttributeFinding, Audit, GuessFinding, RiskFinding
 from seepage.auditing.measures import measure, record_leakage, worst_record
-from seepage.auditing.risks import find_risks, with_gains
 from seepage.auditing.tradeoff import (
     draw_curve,
     find_remedies,
@@ -38,6 +39,7 @@ from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
+from seepage.core.risk_views import Guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive
@@ -53,6 +55,9 @@ _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bou
 _MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
 _LEFT_OUT = 10  # records that are
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_REFIT_WORK = 2e11  # multiplications that refits for the risks may take
+_MOST_LEVELS = 6  # of a category whose guesses are integrated
+_FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 Tell = Callable[[str], object]
@@ -346,3 +351,89 @@ def find_versions() -> dict[str, str]:
         "Python": platform.python_version(),
         **{name: version(name) for name in names},
     }
+
+
+def find_risks(
+    trained: TrainedModel, sigma: float, eta: np.ndarray, attributes: Sequence[AttributeFinding]
+) -> RiskFinding | None:
+    """Return the risks of a release with noise σ; ``None`` where records are read in chunks.
+
+    ``eta`` is the leakage of every record, by which they are chosen where not all can be looked at.
+    """
+    source = trained.source
+    if not isinstance(source, RecordsInMemory):
+        return None
+    names = tuple(f"feature {j}" for j in range(source.X.shape[1]))
+    records = MemorySource(Table(source.X, names, None, "numpy"), source.y, source.sample_weight)
+    groups = {f"attribute {k}": a.columns for k, a in enumerate(trained.table.attributes)}
+    try:
+        leak: Leakage[Any] = leakage(
+            trained.model,
+            records,
+            noise=Gaussian(sigma),
+            attributes={name: columns for name, columns in groups.items() if len(columns) > 1},
+        )
+        changes = leak.release.finite_changes()
+    except InputError:
+        return None
+    # Families with a certified expansion take no refits; of others the most leaked records.
+    certified = trained.settings.model in ("linear", "logistic", "poisson")
+    most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
+    worst_first = np.argsort(-eta, kind="stable")
+    rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
+    told = leak.membership(rows)
+    mu, right = np.asarray(told), np.asarray(told.accuracy())
+    worst = int(np.argmax(mu))
+    guesses = []
+    if trained.settings.classifies:
+        asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
+        for prior in ("frequencies", "model"):
+            found = leak.guess(prior=prior, rows=asked)
+            guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
+    if trained.basis() is None:
+        by_name = {a.name: a for a in attributes}
+        for k, attribute in enumerate(trained.table.attributes):
+            known = by_name.get(attribute.name)
+            if known is None or attribute.kind == "numeric":
+                continue
+            levels = len(np.unique(source.X[:, list(attribute.columns)], axis=0))
+            if not 1 < levels <= _MOST_LEVELS:
+                continue
+            easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
+            column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
+            found = leak.guess(column, rows=easiest, precision=1e-4)
+            guesses.append(_finding(attribute.name, "frequencies", found, [known.easiest_row]))
+    return RiskFinding(
+        membership=float(right[worst]),
+        row=int(source.row_index[rows[worst]]),
+        median=float(np.median(right)),
+        mu=float(mu[worst]),
+        looked_at=len(rows),
+        exact=told.mu.kind == "exact",
+        guesses=tuple(guesses),
+    )
+
+
+def with_gains(
+    attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
+) -> tuple[AttributeFinding, ...]:
+    """Return the columns with what a release adds to a guess of each, where that is known."""
+    if risks is None:
+        return attributes
+    gains = {g.name: g.gain for g in risks.guesses if g.prior == "frequencies"}
+    return tuple(replace(a, gain=gains.get(a.name)) for a in attributes)
+
+
+def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarray) -> GuessFinding:
+    gain, right = np.asarray(found.gain()), np.asarray(found)
+    worst = int(np.argmax(gain))
+    return GuessFinding(
+        name=name,
+        prior=prior,
+        right=float(right[worst]),
+        baseline=float(found.baseline[worst]),
+        row=int(rows[worst]),
+        median_right=float(np.median(right)),
+        median_baseline=float(np.median(found.baseline)),
+        looked_at=len(right),
+    )

@@ -22,7 +22,7 @@ from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
-from seepage.support.folders import check_folder
+from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
 from seepage.tables.names import escaped, shown
 
@@ -368,6 +368,9 @@ def tell_people(audit: Audit, page: Path | None) -> None:
         f"σ = {audit.sigma:.4g}."
     )
     say(f"\n{verdict.label}: {verdict.headline}")
+    for answer in verdict.answers:
+        say(f"\n{answer.question}\n  {answer.text}")
+    say("\nIn leakage η and least errors:")
     for sentence in (*verdict.sentences, audit.sigma_reason):
         say(f"  {sentence}")
     say("\nWhat was done to the data:")

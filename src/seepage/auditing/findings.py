@@ -105,6 +105,10 @@ class Advice:
 
     name: str  # "more noise", "more regularisation"
     text: str  # one sentence with the number it would take and what that costs
+    # What to do in a few words, and the error on held-out records then; nothing where that is
+    # unknown or does not help
+    change: str = ""
+    error: float | None = None
 
 
 @dataclass(frozen=True)

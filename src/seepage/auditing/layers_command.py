@@ -20,7 +20,7 @@ from seepage.auditing.report.rounds.writing import recording_to_json
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording
-from seepage.support.folders import check_folder
+from seepage.support.files import check_folder
 from seepage.tables.names import shown
 
 _SHOWN = 12  # layers that are printed

@@ -320,6 +320,7 @@ def find_remedies(
 
 
 def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
+    change = ""
     if met:
         words = (
             f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
@@ -330,10 +331,13 @@ def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met:
             f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
             f"η = {target:.3g}; {_cost(trial, enough)}"
         )
+        change = f"raise the noise to σ = {enough:.3g}"
     return Advice(
         "more noise",
         f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
+        change,
+        trial.error(enough) if change else None,
     )
 
 
@@ -393,6 +397,8 @@ def _penalty(
         f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
         f"enough for η = {target:.3g}; {_cost(after, sigma)} "
         f"({_said(trial, trial.error(sigma))} now).",
+        f"raise the penalty to λ = {high:.3g}",
+        after.error(sigma),
     )
 
 
@@ -447,6 +453,8 @@ def _reweighting(
         "reweighting",
         f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
         f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
+        f"fit with weights that even out the leakage, with σ = {needed:.3g}",
+        after.error(needed),
     )
 
 

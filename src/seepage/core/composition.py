@@ -7,8 +7,7 @@ from functools import partial
 
 from array_api_compat import array_namespace
 
-from seepage.core.finite_changes import ComposedChanges, FiniteChanges
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import ComposedChanges, FiniteChanges, MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.risks import tradeoff
+from seepage.risks import guessing
 from seepage.risks.guessing import best_guess, checked_prior
 from seepage.risks.tolerance import best_within, windows
 from seepage.tables.source import Chunk, as_numpy, build_frame
@@ -69,15 +69,15 @@ class Membership:
 
     def advantage(self) -> Result:
         """Return the largest difference between true and false positives, ``2Φ(μ/2) − 1``."""
-        return self._told(tradeoff.advantage(self.mu), "advantage")
+        return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
         """Return how often the best test is right, if records take part with this probability."""
-        return self._told(tradeoff.accuracy(self.mu, prior), "right")
+        return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the most true positives at a rate of false ones, ``Φ(Φ⁻¹(fpr) + μ)``."""
-        return self._told(tradeoff.true_positive_rate(self.mu, fpr), "tpr")
+        return self._told(guessing.true_positive_rate(self.mu, fpr), "tpr")
 
     def top(self, count: int = 10) -> Membership:
         """Return the ``count`` most exposed entries, the worst first."""
@@ -468,7 +468,7 @@ def _guess_interval(
         least = np.where(lost, np.inf, np.maximum(apart - np.where(lost, 0.0, radius), 0.0))
         most = np.where(lost, np.inf, apart + radius)
         none = np.zeros(len(prior))
-        return tradeoff.accuracy(least, prior[:, 0]), tradeoff.accuracy(most, prior[:, 0]), none
+        return guessing.accuracy(least, prior[:, 0]), guessing.accuracy(most, prior[:, 0]), none
     found = best_guess(moves.gram, prior, precision)
     off = found.error + _total_variation(moves, prior)
     low = np.maximum(found.right - off, baseline)

@@ -1,14 +1,33 @@
-"""Write files whole or not at all, readable by their owner only: they hold per-record numbers."""
+"""Write files and folders whole or not at all, and never touch one that was not written here.
+
+They hold per-record numbers, so a file is readable by its owner only.
+
+A folder of results holds a manifest: the names of its files with their SHA-256. Only a folder that
+is empty, or holds exactly what its manifest says, is replaced. The new one is written beside it
+under a hidden name; then the two exchange their names, which Linux does in one step
+(``renameat2``), so that whoever looks sees the old folder or the new one. Where that cannot be done
+(another system, a mounted folder, the folder one works in) the new files come to lie in a hidden
+folder inside; its last name, :data:`_READY`, says that they are complete, and from then on they are
+moved to their places, by the next run if this one is killed.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
 import os
 import re
+import shutil
+import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from seepage.errors import InputError
 
 try:
     import fcntl
@@ -19,6 +38,13 @@ Writer = Callable[[BinaryIO], object]
 
 # The end of a name that nobody else gives a file: what a killed writer left can be told by it.
 HALF_WRITTEN = ".seepage-part"
+
+MANIFEST = "manifest.json"
+_FORMAT = "seepage-folder/1"
+_NEW = ".seepage-new"  # the end of the name of a folder that is being written
+_READY = ".seepage-ready"  # one inside the results that waits to be moved to its place
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
+_NAMED = 3  # foreign files that a refusal names
 
 
 def write_private(path: Path, write: Writer) -> None:
@@ -119,3 +145,263 @@ def only_writer(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Path]:
+    """Give an empty folder to fill, which takes the place of ``out`` when all is written.
+
+    Parameters
+    ----------
+    out
+        The folder of results; it must not exist, be empty, or be one of the same kind written
+        here before and unchanged since.
+    kind
+        What the folder holds, in one word for people: ``report``.
+    keep
+        Files and folders that must stay as they are: what the results are computed from.
+
+    Raises
+    ------
+    InputError
+        When the folder holds anything else, or what must stay; nothing was changed then.
+    """
+    out = out.resolve()
+    check_folder(out, kind, keep)
+    if (out / _READY).is_dir():  # a run was killed while it moved files to their places
+        _move_into_place(out)
+        check_folder(out, kind, keep)
+    made = _make_parents(out)
+    try:
+        _remove_leftovers(out)
+        new, handle = _start(out)
+        try:
+            yield new
+            _write_manifest(new, kind)
+            check_folder(out, kind, keep)
+            _take_place(new, out)
+        finally:
+            if new.is_dir():  # it is the old one now, or was never completed
+                _remove(new)
+            if handle is not None:
+                os.close(handle)
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
+    """Refuse a folder of results that would take the place of anything else."""
+    out = out.resolve()
+    name = _shown(out.name)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{name} is a file: name a folder for the {kind} with --out.")
+    for source in keep:
+        real = source.resolve()
+        if real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)):
+            raise InputError(
+                f"{_shown(source.name)} is read, so the {kind} cannot be written to {name}: one "
+                "lies within the other; name another folder with --out."
+            )
+    if not out.is_dir() or (out / _READY).is_dir():
+        return
+    found = _files_of(out)
+    if not found:
+        return
+    own, held = _manifest_of(out)
+    foreign = sorted(found - set(own) - {MANIFEST})
+    if held is not None and held != kind:
+        raise InputError(
+            f"{name} holds a {held}, which a {kind} must not take the place of; name another "
+            "folder with --out."
+        )
+    if foreign:
+        more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+        raise InputError(
+            f"{name} holds what was not written by seepage "
+            f"({', '.join(map(_shown, foreign[:_NAMED]))}{more}) and is left as it is; name "
+            "another folder with --out, or an empty one."
+        )
+    inputs = [source.stat() for source in keep if source.exists()]
+    for file, digest in own.items():
+        path = out / file
+        if not path.is_file():
+            continue
+        if any(os.path.samestat(path.stat(), other) for other in inputs):
+            raise InputError(
+                f"{_shown(file)} in {name} is the very file that is read; name another folder with "
+                "--out."
+            )
+        if _digest(path) != digest:
+            raise InputError(
+                f"{_shown(file)} in {name} was changed since it was written, and is left as it is; "
+                "name another folder with --out, or remove the file."
+            )
+
+
+def read_manifest(folder: Path, kind: str) -> dict[str, str]:
+    """Return the files of a folder with their SHA-256, having compared each; refuse others."""
+    own, held = _manifest_of(folder)
+    if held != kind:
+        raise InputError(f"{_shown(folder.name)} is no {kind} that seepage wrote.")
+    for file, digest in own.items():
+        path = folder / file
+        if not path.is_file() or _digest(path) != digest:
+            raise InputError(
+                f"{_shown(file)} in {_shown(folder.name)} is missing or not what was written; get "
+                f"the {kind} anew."
+            )
+    return own
+
+
+def _files_of(folder: Path) -> set[str]:
+    """Return all that lies in a folder but plain folders and what is being written in it."""
+    found = set()
+    for root, folders, files in os.walk(folder):
+        inside = Path(root)
+        if inside == folder:
+            folders[:] = [d for d in folders if not _being_written(folder).fullmatch(d)]
+        names = [*files, *(d for d in folders if (inside / d).is_symlink())]
+        found |= {(inside / n).relative_to(folder).as_posix() for n in names}
+    return found
+
+
+def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
+    """Return the files a folder says are its own, and its kind; nothing where it has no say."""
+    path = folder / MANIFEST
+    if path.is_symlink() or not path.is_file():
+        return {}, None
+    try:
+        told = json.loads(path.read_text("utf-8"))
+        files = {str(name): str(digest) for name, digest in told["files"].items()}
+        if told["format"] != _FORMAT or any(not _inside(name) for name in files):
+            return {}, None
+        return files, str(told["kind"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}, None
+
+
+def _inside(name: str) -> bool:
+    """Say whether a name of a manifest stays within its folder."""
+    parts = name.split("/")
+    return not any(part in ("", ".", "..") for part in parts) and "\\" not in name
+
+
+def _write_manifest(folder: Path, kind: str) -> None:
+    files = {name: _digest(folder / name) for name in sorted(_files_of(folder))}
+    told = json.dumps({"format": _FORMAT, "kind": kind, "files": files}, indent=2) + "\n"
+    write_private(folder / MANIFEST, lambda file: file.write(told.encode()))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make_parents(out: Path) -> list[Path]:
+    """Make the folders above ``out``, and return those that were not there, the innermost first."""
+    missing = [folder for folder in out.parents if not folder.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _start(out: Path) -> tuple[Path, int | None]:
+    """Return a new folder to fill, with a lock on it that says that somebody is at work."""
+    inside = out.is_dir() and not _exchangeable(out)
+    while True:
+        new = Path(
+            tempfile.mkdtemp(dir=out if inside else out.parent, prefix=f".{out.name}.", suffix=_NEW)
+        )
+        with suppress(FileNotFoundError):  # it was removed by another before it was locked
+            handle = hold(new)
+            if new.is_dir():
+                return new, handle
+
+
+def _exchangeable(out: Path) -> bool:
+    """Say whether another folder can take the name of this one."""
+    here = Path.cwd()
+    mounted = out.is_mount() or not os.access(out.parent, os.W_OK)
+    return not mounted and not here.is_relative_to(out)
+
+
+def _take_place(new: Path, out: Path) -> None:
+    """Let a complete folder take the place of ``out``."""
+    if not out.exists():
+        new.rename(out)
+    elif new.parent == out or not _exchange(new, out):
+        new.rename(out / _READY)
+        _move_into_place(out)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders in one step; return whether the system could."""
+    if not sys.platform.startswith("linux"):
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    here = -100  # AT_FDCWD
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE) == 0)
+
+
+def _move_into_place(out: Path) -> None:
+    """Move the files that are ready to their places; done again, it goes on where it ended."""
+    ready = out / _READY
+    before, _ = _manifest_of(out)
+    after, _ = _manifest_of(ready)
+    if after:
+        for name in before:
+            if name not in after:
+                (out / name).unlink(missing_ok=True)
+        _remove_empty_folders(out, before)
+        for name in after:
+            if (ready / name).exists():
+                (out / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                (ready / name).replace(out / name)
+        (ready / MANIFEST).replace(out / MANIFEST)
+    shutil.rmtree(ready)
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove the folders that runs into ``out`` left when they were killed."""
+    ours = _being_written(out)
+    for folder in (out.parent, out):
+        for left in folder.iterdir() if folder.is_dir() else ():
+            if ours.fullmatch(left.name) and stat.S_ISDIR(left.lstat().st_mode):
+                with open_if_deserted(left) as deserted:
+                    if deserted:
+                        _remove(left)
+
+
+def _being_written(out: Path) -> re.Pattern[str]:
+    """Return what the folders are called that are to take the place of ``out``."""
+    return re.compile(re.escape(f".{out.name}.") + r"[a-z0-9_]{8}" + re.escape(_NEW))
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of ours; of one that was complete, only what its manifest says."""
+    own, _ = _manifest_of(folder)
+    if not own:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for name in own:
+        (folder / name).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    _remove_empty_folders(folder, own)
+    with suppress(OSError):  # somebody put a file of their own there at the last moment
+        folder.rmdir()
+
+
+def _remove_empty_folders(folder: Path, names: Sequence[str] | dict[str, str]) -> None:
+    above = {parent for name in names for parent in (folder / name).parents}
+    for empty in sorted(above, key=lambda path: -len(path.parts)):
+        if empty != folder and empty.is_relative_to(folder):
+            with suppress(OSError):
+                empty.rmdir()
+
+
+def _shown(name: str) -> str:
+    return ascii(name) if not name.isprintable() else repr(name)

@@ -108,7 +108,7 @@ def test_verdict_above_the_yardstick():
     assert verdict.headline == (
         f"{(audit.eta > 1).sum()} of 569 records give away more than the yardstick allows."
     )
-    text = " ".join(verdict.sentences)
+    text = " ".join([*verdict.sentences, *(answer.text for answer in verdict.answers)])
     worst = audit.eta.argmax()
     assert f"row {audit.row_index[worst]}" in text
     assert number(1 / audit.eta[worst]) in text

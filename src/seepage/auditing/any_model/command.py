@@ -20,7 +20,7 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.trained_model import RecordsInMemory
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.support.folders import check_folder
+from seepage.support.files import check_folder
 from seepage.tables.names import escaped, shown
 
 _LINEAR_ONLY = ("model", "l2", "sigma", "target_eta", "model_file", "dask", "workers")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seepage.auditing.any_model.attack_audit import AttackAudit
-from seepage.auditing.report.templating import render_template
+from seepage.auditing.report.page import render_template
 from seepage.auditing.report.words import Verdict, in_100, short
 from seepage.auditing.report.writing import report_folder, to_plain, write_text
 from seepage.core.result import NOTICE

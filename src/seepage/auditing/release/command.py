@@ -19,8 +19,7 @@ from seepage.auditing.release.procedure import Domain, Procedure
 from seepage.auditing.report import write_report
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.support.files import only_writer
-from seepage.support.folders import check_folder
+from seepage.support.files import check_folder, only_writer
 from seepage.tables.names import escaped, shown
 
 

@@ -16,8 +16,7 @@ from seepage.auditing.release.contents import Release
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
-from seepage.support.files import write_private
-from seepage.support.folders import read_manifest, whole_folder
+from seepage.support.files import read_manifest, whole_folder, write_private
 
 FORMAT = "seepage-release/1"
 

@@ -1,4 +1,7 @@
-"""Renders report.html: one file that needs nothing else and runs only the script it came with."""
+"""How a page is made: report.html in one file that needs nothing else and runs only its own script.
+
+Templates are escaped throughout, share one style, and nothing that they ask for may be missing.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import base64
 import hashlib
 import math
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from seepage.auditing.findings import (
     NUMBERS,
@@ -20,8 +26,8 @@ from seepage.auditing.findings import (
     SomeRecords,
 )
 from seepage.auditing.report.figures import Drawing, find_drawing
-from seepage.auditing.report.templating import read_template, render_template, trusted
 from seepage.auditing.report.words import (
+    count,
     count_over,
     error_at,
     find_limit,
@@ -30,10 +36,13 @@ from seepage.auditing.report.words import (
     most_exposed,
     number,
     plain,
+    protection,
     relative_error,
+    sentence,
     short,
 )
 from seepage.bounds.guarantees import Guarantee, Guarantees
+from seepage.tables.names import counted
 
 EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only
 EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
@@ -267,3 +276,35 @@ def pack(audit: Audit) -> dict[str, Any]:
 def _encode(values: np.ndarray, kind: str) -> str:
     with np.errstate(over="ignore"):  # beyond single precision is infinite for a reader
         return base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode("ascii")
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return a page from the template of that name."""
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(read_template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "count": count,
+        "plain": plain,
+        "short": short,
+        "sentence": sentence,
+        "protection": protection,
+        "trusted": trusted,
+    }
+    environment.globals |= {"counted": counted, "style": trusted(read_template("style.css"))}
+    return environment.get_template(name).render(**values)
+
+
+def trusted(text: str) -> Markup:
+    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
+    return Markup(text)  # noqa: S704
+
+
+def read_template(name: str) -> str:
+    """Return the text of a file among the templates."""
+    return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")

@@ -68,9 +68,9 @@ def short(text: object, width: int = SHORT) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def sentence(text: object) -> str:
+def sentence(text: object, width: int = LONG) -> str:
     """Return a sentence that may quote names, cut where a name made it far too long."""
-    return short(text, LONG)
+    return short(text, width)
 
 
 def markdown(text: object) -> str:
@@ -159,6 +159,14 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a reader asks first, and what is to be said to it."""
+
+    question: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer in words."""
 
@@ -167,6 +175,7 @@ class Verdict:
     label: str
     headline: str
     sentences: tuple[str, ...]  # what stands behind it, one sentence each
+    answers: tuple[Answer, ...] = ()  # to the questions that come before those
 
 
 def judge(audit: Audit) -> Verdict:
@@ -202,7 +211,7 @@ def judge(audit: Audit) -> Verdict:
     if useless and not failed and not over:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
-    return Verdict(tone, label, headline, _explain(audit))
+    return Verdict(tone, label, headline, _explain(audit), _answer(audit))
 
 
 def _stands_out(audit: Audit) -> str:
@@ -231,58 +240,149 @@ def in_100(probability: float) -> str:
     return f"{100 * probability:.1f}" if rounded in ("50", "100", "0") else rounded
 
 
-def tell_risks(audit: Audit) -> list[str]:
-    """Return the risks in sentences: who was in the data, and how often a guess is right."""
+def _answer(audit: Audit) -> tuple[Answer, ...]:
+    """Return the answers to what a privacy officer asks, in times in 100 where these are known."""
+    told = [
+        Answer("Is anyone at risk?", _tell_membership(audit)),
+        Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
+        Answer("How sure could an attacker be, with this release and without?", _tell_sure(audit)),
+        Answer("What would fix it?", _tell_fixes(audit)),
+        Answer("What does that cost?", _tell_costs(audit)),
+    ]
+    return tuple(answer for answer in told if answer.text)
+
+
+def _tell_membership(audit: Audit) -> str:
+    over, total, limit = count_over(audit), audit.records.count, find_limit(audit)
+    who = f"{'all' if over == total else count(over) + ' of'} {counted(total, 'record')}"
+    beyond = f"No record gives away more than {limit.words} allows"
+    if over:
+        beyond = (
+            f"Yes: {who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows"
+        )
+    beyond += (
+        ", which is that an estimate of any number in a record be off by "
+        f"{number(_inverse(limit.eta))} × the usual spread of that number or more."
+    )
     risks = audit.risks
     if risks is None:
-        return []
-    some = (
-        ""
-        if risks.looked_at == audit.records.count
-        else (
-            f" (of the {count(risks.looked_at)} most leaked records, the others were not looked at)"
-        )
+        return beyond
+    some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
+    return (
+        f"{beyond} Somebody who knows everyone else in the table can tell whether one more record "
+        f"was in it {in_100(risks.membership)} times in 100 at most, where a coin is right 50 "
+        f"times; for half of the records{some}, {in_100(risks.median)} times or fewer."
     )
-    told = [
-        "Whoever knows everybody else in the table can tell that a record was in the data "
-        f"{in_100(risks.membership)} times in 100 at most (row {risks.row}; 50 is a coin), and "
-        f"{in_100(risks.median)} times for half of the records{some}."
-    ]
-    by_prior = {(g.name, g.prior): g for g in risks.guesses}
+
+
+def _tell_who(audit: Audit) -> str:
+    row, worst = audit.records.worst()
+    if not worst > 0:
+        return "The release says nothing about any single record."
+    told = f"Row {row} gives away most"
+    if audit.risks is not None and audit.risks.row != row:
+        told += f", and row {audit.risks.row} is the easiest to tell to be in the data"
+    return f"{told}; the report lists every record."
+
+
+def _tell_sure(audit: Audit) -> str:
+    guesses = () if audit.risks is None else audit.risks.guesses
+    told = []
+    by_prior = {(g.name, g.prior): g for g in guesses}
     own = by_prior.get((audit.target, "frequencies"))
     if own is not None:
         told.append(
-            f"“{short(own.name)}” of a record is guessed right at most {in_100(own.right)} times "
-            f"in 100 (row {own.row}), {in_100(own.baseline)} without the release; for half of the "
-            f"records {in_100(own.median_right)} or less."
+            f"Knowing everything else about a record, an attacker names its “{short(own.name)}” "
+            f"rightly up to {in_100(own.right)} times in 100 (row {own.row}), against "
+            f"{in_100(own.baseline)} without the release; for half of the records, "
+            f"{in_100(own.median_right)} times or fewer."
         )
     predicted = by_prior.get((audit.target, "model"))
     if predicted is not None:
         told.append(
-            "Who predicts it from the other columns, with a model of the other records, is right "
-            f"{in_100(predicted.median_baseline)} times in 100 for half of the records without the "
-            f"release and {in_100(predicted.median_right)} with it; the most it adds is "
-            f"{in_100(predicted.baseline)} to {in_100(predicted.right)} (row {predicted.row})."
+            "An attacker who predicts it from the other columns, by a model of the other records, "
+            f"is right {in_100(predicted.median_baseline)} times or more for half of the records "
+            f"even without the release, which helps most with row {predicted.row}: from "
+            f"{in_100(predicted.baseline)} to {in_100(predicted.right)} times."
         )
-    others = [g for g in risks.guesses if g.name != audit.target]
+    others = [g for g in guesses if g.name != audit.target]
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"Of the other categories “{short(most.name)}” gains most: guessed right "
-            f"{in_100(most.right)} times in 100 (row {most.row}), {in_100(most.baseline)} without "
-            "the release."
+            f"Of the other categories, “{short(most.name)}” gains most: {in_100(most.right)} times "
+            f"in 100 (row {most.row}), against {in_100(most.baseline)} without the release."
         )
-    return told
+    numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
+    numbers = tuple(a for a in numbers if a.sensitive) or numbers
+    if numbers and (not told or any(a.sensitive for a in numbers)):
+        told.append(_tell_number(most_exposed(numbers)[0]))
+    return " ".join(told)
+
+
+def _tell_number(attribute: AttributeFinding) -> str:
+    name = short(attribute.name)
+    if not np.isfinite(attribute.smallest_error):
+        return f"“{name}” of a record cannot be estimated from the release."
+    return (
+        f"“{name}” of a record is pinned down to no better than "
+        f"±{number(attribute.smallest_error)} by an estimate that is right on average (row "
+        f"{attribute.easiest_row}); without the release, to ±{number(attribute.spread)}, by which "
+        "it varies."
+    )
+
+
+def _tell_fixes(audit: Audit) -> str:
+    if not count_over(audit):
+        return f"Nothing needs to be changed to stay within {find_limit(audit).words}." + (
+            " More noise protects whoever stands out: --max-membership and --max-guess-gain say "
+            "how much it takes."
+            if _stands_out(audit)
+            else ""
+        )
+    changes = [remedy.change for remedy in audit.remedies if remedy.change]
+    if not changes:
+        return ""
+    listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
+    ending = "it brings" if len(changes) == 1 else "each of these brings"
+    return f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+
+
+def _aim(audit: Audit) -> str:
+    return "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+
+
+def _tell_costs(audit: Audit) -> str:
+    curve = audit.curve
+    error = error_at(audit, audit.sigma)
+    if error is None:
+        return ""
+    said = _percent if audit.classes else number
+    tried = [
+        f"{said(remedy.error)} with {remedy.name}"
+        for remedy in audit.remedies
+        if remedy.change and remedy.error is not None
+    ]
+    name = short(curve.error_name, 80)
+    parts = [
+        f"{said(curve.noiseless_error)} without noise",
+        f"{said(error)} as it is",
+        *tried,
+        f"{said(curve.trivial_error)} if the answer were always the same",
+    ]
+    return f"The {name} on held-out records is {', '.join(parts)}."
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
 
 
 def _explain(audit: Audit) -> tuple[str, ...]:
-    told = [*tell_risks(audit), _tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
+    told = [_tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     if sensitive:
         told.append(_tell_attribute(most_exposed(sensitive)[0], "the columns you called sensitive"))
     elif audit.attributes:
         told.append(_tell_attribute(most_exposed(audit.attributes)[0], "all columns"))
-    told.extend(_tell_groups(audit))
     told.append(_tell_usefulness(audit))
     told.append(_tell_advantage(audit))
     return tuple(line for line in told if line)

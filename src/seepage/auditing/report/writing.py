@@ -37,8 +37,7 @@ from seepage.auditing.report.words import (
 )
 from seepage.core.result import NOTICE, round_down, round_up
 from seepage.errors import InputError
-from seepage.support.files import write_private
-from seepage.support.folders import whole_folder
+from seepage.support.files import whole_folder, write_private
 from seepage.tables.names import counted
 
 _SHOWN = 5  # columns on the card

@@ -160,7 +160,9 @@ class BatchedRefits:
                 here = moved[:, active]
                 shift = self.times(here)
                 gradient, bend = batch.derivatives(here, shift)
-                now = self._size(gradient) / size[active]
+                pull = batch.pull(here)
+                scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
+                now = self._size(gradient) / scale
                 better = now < 0.9 * left[active]
                 left[active] = np.where(np.isfinite(now), now, np.inf)
                 going = (now > _CONVERGED) & np.isfinite(now) & (better | (now > _ROUNDING))
@@ -304,6 +306,17 @@ class _Batch:
         if self.z is None:
             return -self.gone
         return self._spread(self.own_weight * self._own_slope(self.own_margins)) - self.gone
+
+    def pull(self, moved: np.ndarray) -> np.ndarray:
+        """Return how hard what left and what came in pull at some moves, (B,).
+
+        What came in may pull harder by orders where the model was than where it goes.
+        """
+        gone = self.refits._size(self.gone)
+        if self.z is None:
+            return gone
+        own = self.own_weight * self._own_slope(self.own_margins + self._own(moved))
+        return np.asarray(gone + self.refits._size(self._spread(own)))
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Bend]:
         """Return the gradients, (P, B), and the curvatures, at some moves and their margins."""

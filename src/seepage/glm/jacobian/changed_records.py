@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seepage.core.finite_changes import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
@@ -41,6 +41,9 @@ from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
+
+if TYPE_CHECKING:
+    from seepage.glm.jacobian.operator import GLMJacobian
 
 _WIDE = 0.04  # the relative width from which on a pass over pairs is worth its price
 _ITERATIONS = 60
@@ -77,14 +80,7 @@ class ChangedRecords(FiniteChanges):
         shared: SharedFacts | None = None,
     ) -> None:
         self.shared = shared
-        self.fit = replace(
-            fit,
-            coef=as_numpy(fit.coef),
-            intercept=None if fit.intercept is None else as_numpy(fit.intercept),
-            sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
-            target=as_numpy(fit.target),
-        )
-        self.X = as_numpy(X).astype(np.float64, copy=False)
+        self.fit, self.X = _in_numpy(fit, X)
         self.target, self.records = self.fit.target, len(self.X)
         self.theta = np.asarray(self.fit.parameters)
         self.work = 40.0 * self.X.size * (self.theta.size // self.theta.shape[0])
@@ -371,13 +367,7 @@ class ChangedRecords(FiniteChanges):
         """``H⁻¹``, (P, P)."""
         if self.shared is not None:
             return self.shared.inverse
-        objective = Objective.of(self.fit, self.X)
-        H = objective.definite(objective.hessian(objective.margins(self.theta)))
-        factor = cholesky_factor(H)
-        if factor is None:
-            raise InputError("The Hessian of this model is not definite: no refit is unique.")
-        found = np.asarray(factor.solve(np.eye(len(H))))
-        return np.asarray((found + found.T) / 2)
+        return _inverse_hessian(self.fit, self.X)
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -443,6 +433,82 @@ class ChangedRecords(FiniteChanges):
         """Return ``X̃ D``, (n, B)."""
         features = self.X.shape[1]
         return np.asarray(self.X @ directions[:features] + directions[features:].sum(axis=0))
+
+
+class RecordRefits:
+    """The release made again with one record replaced, all others kept.
+
+    What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
+    """
+
+    rounding = 1e-14
+
+    def __init__(self, fit: FittedGLM, X: Any) -> None:
+        self.fit, self.X = _in_numpy(fit, X)
+        self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
+
+    @cached_property
+    def _refits(self) -> BatchedRefits:
+        return BatchedRefits(self.fit, self.X, _inverse_hessian(self.fit, self.X))
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far the parameters of each replacement lie from the actual ones, (K, P).
+
+        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the label it has
+        where not given. NaN where no minimiser exists.
+        """
+        Z = np.atleast_2d(np.asarray(features, dtype=float))
+        own = self.target[row, ...]
+        T = np.broadcast_to(own, (len(Z), *np.shape(own)))
+        if labels is not None:
+            T = np.asarray(labels, dtype=float).reshape(T.shape)
+        weight, gone = float(self._refits.weight[row]), np.array([row])
+        changes = [Change(gone, z, t, weight) for z, t in zip(Z, T, strict=True)]
+        moves = self._refits.moves(changes)
+        return np.where(np.isfinite(moves).all(axis=1, keepdims=True), moves, np.nan)
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the parameters of each replacement, (K, P) or (K, P, classes).
+
+        The intercept comes last.
+        """
+        moves = self.moves(row, features, labels)
+        return np.asarray(self.theta + moves.reshape(len(moves), *self.theta.shape))
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
+    ) -> GLMJacobian:
+        """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
+        from seepage.glm.leakage import one_row_jacobian
+
+        X, target, d = self.X.copy(), np.array(self.target), self.X.shape[1]
+        X[row], target[row] = features, label
+        intercept = None if self.fit.intercept is None else theta[d, ...]
+        fit = replace(self.fit, target=target, coef=theta[:d, ...], intercept=intercept)
+        return one_row_jacobian(fit, X, row, noise)
+
+
+def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
+    """Return a model and its table, whose arrays may be another library's, in float64."""
+    local = replace(
+        fit,
+        coef=as_numpy(fit.coef),
+        intercept=None if fit.intercept is None else as_numpy(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
+        target=as_numpy(fit.target),
+    )
+    return local, as_numpy(X).astype(np.float64, copy=False)
+
+
+def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
+    """Return ``H⁻¹`` at the minimiser, (P, P)."""
+    objective = Objective.of(fit, X)
+    H = objective.definite(objective.hessian(objective.margins(np.asarray(fit.parameters))))
+    factor = cholesky_factor(H)
+    if factor is None:
+        raise InputError("The Hessian of this model is not definite: no refit is unique.")
+    found = np.asarray(factor.solve(np.eye(len(H))))
+    return np.asarray((found + found.T) / 2)
 
 
 @dataclass(frozen=True)

@@ -519,9 +519,9 @@ class GLMJacobian(ReleaseJacobian):
 
     def refits(self) -> Refits:
         """Return the refits of the model with a record changed, in NumPy."""
-        from seepage.glm.jacobian.row_refits import RowRefits
+        from seepage.glm.jacobian.changed_records import RecordRefits
 
-        return super().refits() if self.fit is None else RowRefits.of(self.fit, self.X)
+        return super().refits() if self.fit is None else RecordRefits(self.fit, self.X)
 
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
         """Return the Jacobian of both releases where they are the same model with other noise.

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +38,11 @@ from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, hessian
 from seepage.glm.jacobian.optimum import whitened_inverse
 from seepage.glm.losses import Categorical
-from seepage.glm.reweighting.rule import ReweightRound, ReweightRule
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
+
+if TYPE_CHECKING:
+    from seepage.glm.reweighting.reweight import ReweightRound, ReweightRule
 
 Rows = slice | np.ndarray
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seepage.auditing.report.figures import Drawing, find_drawing
+from seepage.auditing.report.page import render_template
 from seepage.auditing.report.rounds.figures import ranked_clients
 from seepage.auditing.report.rounds.words import (
     SCHEMA,
@@ -14,7 +15,6 @@ from seepage.auditing.report.rounds.words import (
     judge_recording,
     untestable,
 )
-from seepage.auditing.report.templating import render_template
 from seepage.auditing.report.words import number, short
 
 LISTED_LAYERS = 200

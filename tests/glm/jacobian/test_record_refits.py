@@ -11,7 +11,7 @@ import seepage as sp
 from cases import BY_NAME, CASES, audit, estimator
 from oracle import jacobian_of, problem_of
 from recipes import Case
-from seepage.glm.jacobian.row_refits import RowRefits
+from seepage.glm.jacobian.changed_records import RecordRefits
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
 SAMPLE = [case for case in CASES if case.n <= 40 and case.d <= 18]
@@ -37,7 +37,7 @@ def fitted(case: Case) -> np.ndarray | None:
     return coef.reshape(-1)
 
 
-def refits(case: Case) -> RowRefits:
+def refits(case: Case) -> RecordRefits:
     return audit(case).refits()
 
 
