@@ -23,23 +23,18 @@ from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.glm.adapters import describe
 from seepage.glm.estimators import LinearModel
-from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
-from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, read_penalty
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
-    MINIMAL,
-    REFUSE,
     Optimum,
-    OptimumSums,
+    Records,
     Whitener,
-    judge_stationarity,
+    about,
     optimum,
-    optimum_sums,
-    plain_inverse,
-    polished,
-    whitened,
+    plain_optimum,
     whitener_of,
 )
 from seepage.glm.losses import Categorical
@@ -146,6 +141,7 @@ class GLMRelease(MeasuredRelease):
     template: GLMJacobian
     # On the parameters; several where they were released as often
     noise: tuple[Noise, ...]
+    optimum: Optimum
 
     @property
     def model(self) -> FittedGLM:
@@ -156,12 +152,11 @@ class GLMRelease(MeasuredRelease):
         """Return the Jacobian about the rows of a chunk, exact for each of them."""
         if self.problem is None:
             return self.template
-        fit = _about(self.fit, self.problem, chunk)
-        margins = fit.margins(chunk.X)
+        fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
         if isinstance(self.template, SingleOutputJacobian):
-            r, a, b = _weighted_derivatives(fit, margins)
-            return self.template.about(chunk.X, r, a, b, fit.target)
-        return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
+            r, a, b, error = self.optimum.derivatives(fit, near, every=False)
+            return self.template.about(chunk.X, r, a, b, fit.target, near, error)
+        return _categorical(fit, chunk.X, self.optimum.margins(near), self.template.map, near)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
@@ -194,10 +189,7 @@ class GLMRelease(MeasuredRelease):
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
-        root = self.noise[0].root(self.template.size)
-        A = np.asarray(self.template.whitener)
-        solved = np.linalg.solve(root, A) if root.ndim == 2 else A / root.reshape(-1, 1)
-        facts = SharedFacts((solved + solved.T) / 2, 0.0)
+        facts = SharedFacts(self.optimum.callers_inverse(), 0.0)
         ask = partial(_changes_of_chunk, release=self, problem=problem)
         found = source.total(partial(_largest_of_chunk, ask=partial(ask, shared=facts)), "norms")
         return partial(ask, shared=replace(facts, largest=max(found)))
@@ -209,46 +201,22 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
-    if problem is None:
-        return _release_in_memory(fit, source, noise, on_mismatch)
-    sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
-    if type(model).__name__ == "PoissonRegressor":
-        # Its penalty is per unit of weight, which the made-up rows of the description do not know.
-        fit = replace(fit, ridge=float(model.alpha) * sums.weight)
-        problem = replace(problem, ridge=fit.ridge)
-    objective = StreamedObjective(source, problem)
-    H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, source.names)
-    H = objective.definite(H)
-    if MINIMAL < judge_stationarity(fit, sums, H, on_mismatch) <= REFUSE:
-        fit, H = polished(
-            fit,
-            sums,
-            H,
-            objective.definite,
-            lambda near: source.total(partial(_optimum_sums, fit=near, problem=problem), "polish"),
-        )
-    row = np.zeros((1, len(source.names)))
-    one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
-    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
-    template = _jacobian_of_rows(one, row, one.margins(row), whitener)
-    return GLMRelease(fit, problem, template, (noise,))
-
-
-def _release_in_memory(
-    fit: FittedGLM, source: RowSource, noise: Noise, on_mismatch: str
-) -> GLMRelease:
-    """Return the release of a model at the exact minimiser on a table in memory."""
-    X: Array = source.table.values  # type: ignore[attr-defined]
-    found = optimum(fit, X, source.names, noise, on_mismatch)
-    xp = array_namespace(X)
-    near, whitener = found.X, whitener_of(found, noise)
-    loss = found.condition * whitener.amplified
-    if X.dtype != xp.float64 and (loss > _NARROW or _extreme(whitener.matrix)):
-        X, near = _wide(X), _wide(near)
-    template = _jacobian_at(found, X, near, whitener)
-    template.fit = found.fit
-    return GLMRelease(found.fit, None, template, (noise,))
+    found = optimum(fit, Records(source, problem), noise, on_mismatch)
+    whitener = whitener_of(found, noise)
+    if isinstance(source, MemorySource):
+        X = source.table.values
+        near = found.shifted(X)
+        loss = found.condition * whitener.amplified
+        if X.dtype != array_namespace(X).float64 and (loss > _NARROW or _extreme(whitener.matrix)):
+            X, near = _wide(X), _wide(near)
+        template = _jacobian_at(found, found.fit, X, near, whitener)
+        template.fit = found.fit
+    else:
+        row = np.zeros((1, len(source.names)))
+        target = np.zeros((1, *found.fit.coef.shape[1:]))
+        one = replace(found.fit, target=target, sample_weight=None)
+        template = _jacobian_at(found, one, row, row, whitener)
+    return GLMRelease(found.fit, problem, template, (noise,), found)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
@@ -283,10 +251,18 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     fit = describe(model, table, labels, weights)
     if isinstance(model, LinearModel):
         fit = replace(fit, ridge=read_penalty(model.l2, len(source)))
+    if type(model).__name__ == "PoissonRegressor":
+        # Its penalty is per unit of weight, which the made-up rows of the description do not know.
+        weight = source.total(_weight, "weights") if source.weighted else float(len(source))
+        fit = replace(fit, ridge=float(model.alpha) * weight)
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
     return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
+
+
+def _weight(chunk: Chunk) -> float:
+    return float(np.sum(chunk.weight))
 
 
 def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
@@ -294,20 +270,19 @@ def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJac
 
     It is a Jacobian over a table of that one row, however many rows the model was fitted on.
     """
-    margins, objective = fit.margins(X), Objective.of(fit, X)
-    H = objective.definite(objective.hessian(margins))
+    found = plain_optimum(fit, Records.in_memory(X))
     one = slice(row, row + 1)
     weight = None if fit.sample_weight is None else fit.sample_weight[one]
-    alone = replace(fit, sample_weight=weight, target=fit.target[one, ...])
-    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
-    return _jacobian_of_rows(alone, X[one, :], margins[one, ...], whitener)
+    alone = replace(found.fit, sample_weight=weight, target=fit.target[one, ...])
+    x = X[one, :]
+    return _jacobian_at(found, alone, x, found.shifted(x), whitener_of(found, noise))
 
 
 def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shared: SharedFacts
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
-    return ChangedRecords(_about(release.fit, problem, chunk), chunk.X, release.noise, shared)
+    return ChangedRecords(about(release.fit, problem, chunk), chunk.X, release.noise, shared)
 
 
 def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> tuple[float, ...]:
@@ -315,18 +290,13 @@ def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> t
     return (ask(chunk).largest_here(),)
 
 
-def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:
-    """Return the sums over a chunk at the coefficients."""
-    return optimum_sums(_about(fit, problem, chunk), chunk.X)
+def _jacobian_at(
+    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener
+) -> GLMJacobian:
+    """Return the Jacobian about rows, whose labels and weights are in ``fit``, at an optimum.
 
-
-def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
-    """Return the model with the labels and weights of a chunk."""
-    return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
-
-
-def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> GLMJacobian:
-    """Return the Jacobian about the rows at whose optimum it is taken."""
+    ``near`` are the rows as the optimum has shifted them.
+    """
     lost = 0.0
     if not whitener.precise:  # what ordinary products ``A x̃`` lose
         rounding = float(array_namespace(X).finfo(X.dtype).eps)
@@ -334,18 +304,19 @@ def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> G
     narrow = replace(
         whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
     )
-    if isinstance(found.fit.family, Categorical):
-        return _categorical(found.fit, X, found.margins, narrow, near)
-    r, a, b, error = (_narrow(v, X) for v in found.derivatives)
+    if isinstance(fit.family, Categorical):
+        return _categorical(fit, X, found.margins(near), narrow, near)
+    every = fit is found.fit
+    r, a, b, error = (_narrow(v, X) for v in found.derivatives(fit, near, every))
     return SingleOutputJacobian(
         X,
-        _narrow(found.fit.coef, X),
-        intercept=found.fit.intercept is not None,
+        _narrow(fit.coef, X),
+        intercept=fit.intercept is not None,
         r=r,
         a=a,
         b=b,
         whitener=narrow,
-        target=found.fit.target,
+        target=fit.target,
         near=near,
         slope_error=error,
     )
@@ -357,36 +328,8 @@ def _extreme(A: Array) -> bool:
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 
 
-def _outputs(fit: FittedGLM) -> int:
-    return int(fit.coef.shape[1]) if len(fit.coef.shape) == 2 else 1
-
-
-def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Whitener) -> GLMJacobian:
-    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
-    if isinstance(fit.family, Categorical):
-        return _categorical(fit, X, margins, whitener, None)
-    r, a, b = _weighted_derivatives(fit, margins)
-    return SingleOutputJacobian(
-        X,
-        fit.coef,
-        intercept=fit.intercept is not None,
-        r=r,
-        a=a,
-        b=b,
-        whitener=whitener,
-        target=fit.target,
-    )
-
-
-def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array, Array]:
-    """Return ``r``, ``a`` and ``b`` of rows with these margins, the weights folded in, (n,)."""
-    family, y, weight = fit.family, fit.target, fit.sample_weight
-    r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
-    return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
-
-
 def _categorical(
-    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array | None
+    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array
 ) -> GLMJacobian:
     family, y, weight = fit.family, fit.target, fit.sample_weight
     exact = margins if isinstance(margins, Double) else None

@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
@@ -156,22 +157,23 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 
 @dataclass(frozen=True)
-class _Extent:
+class Extent:
     """The least and the most of something over some records, elementwise."""
 
     least: Array
     most: Array
 
-    def __add__(self, other: _Extent) -> _Extent:
-        return _Extent(np.minimum(self.least, other.least), np.maximum(self.most, other.most))
+    def __add__(self, other: Extent) -> Extent:
+        xp = array_namespace(self.least)
+        return Extent(xp.minimum(self.least, other.least), xp.maximum(self.most, other.most))
 
 
-def _gains(part: Objective, step: Array) -> _Extent:
-    return _Extent(*part.gains(step))
+def _gains(part: Objective, step: Array) -> Extent:
+    return Extent(*map(np.asarray, part.gains(step)))
 
 
-def _column_range(part: Objective) -> _Extent:
-    return _Extent(*part.column_range())
+def _column_range(part: Objective) -> Extent:
+    return Extent(*part.column_range())
 
 
 @dataclass(frozen=True)

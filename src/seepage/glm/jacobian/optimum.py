@@ -18,7 +18,8 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -26,6 +27,7 @@ from array_api_compat import array_namespace, device
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
 from seepage.glm.fitting.objective import (
+    CholeskyFactor,
     FittedGLM,
     Objective,
     check_columns,
@@ -36,8 +38,10 @@ from seepage.glm.fitting.objective import (
     penalised,
     uncentred,
 )
+from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     EPS,
+    precise_margins,
     precise_optimum,
     refined,
     settled,
@@ -48,7 +52,9 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, as_numpy
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, less
+
+Answer = TypeVar("Answer")
 
 MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
 _MOST_STEPS = 30
@@ -74,25 +80,93 @@ _WIDENED = 1 << 22  # numbers of a table in single precision that are held in do
 
 
 @dataclass(frozen=True)
+class Records:
+    """The records that a model was fitted on: a table in memory, or chunks of a source."""
+
+    source: RowSource
+    # Reads the labels of a chunk; ``None`` for a table in memory, whose are in the model
+    loss: PenalisedLoss | None = None
+
+    @classmethod
+    def in_memory(cls, X: Array) -> Records:
+        """Return the records of a table whose labels are in the model."""
+        return cls(MemorySource(Table(X, (), None, "numpy")))
+
+    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **told: Any) -> Answer:
+        """Return the sum of ``ask(fit, X, …)`` over the chunks, ``fit`` with their labels."""
+        return self.source.total(partial(_of_chunk, ask=ask, fit=fit, loss=self.loss, **told), what)
+
+    def objective(self, fit: FittedGLM) -> AnyObjective:
+        """Return the objective that the model is meant to minimise on all records."""
+        if isinstance(self.source, MemorySource):
+            return Objective.of(fit, self.source.table.values)
+        return StreamedObjective(self.source, cast(PenalisedLoss, self.loss))
+
+    def less(self, centre: Array) -> Records:
+        """Return the records less a centre, column by column."""
+        return replace(self, source=less(self.source, centre))
+
+
+def _of_chunk(
+    chunk: Chunk,
+    ask: Callable[..., Answer],
+    fit: FittedGLM,
+    loss: PenalisedLoss | None,
+    **told: Any,
+) -> Answer:
+    return ask(about(fit, loss, chunk), chunk.X, **told)
+
+
+def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
+    """Return the model with the labels and weights of a chunk; of a table in memory it has them."""
+    if loss is None:
+        return fit
+    return replace(fit, target=loss.targets(chunk), sample_weight=chunk.weight)
+
+
+@dataclass(frozen=True)
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    Margins and inverse are to twice the precision where that was called for.
+    The parameters of the shifted columns and the inverse are to twice the precision where that was
+    called for.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
-    X: Array  # the table less its centre, (n, d): the caller's own where no column is far from zero
+    near: FittedGLM  # the same in columns less their centre
+    low: Array | None  # what the parameters of these have beyond their ordinary digits
     centre: Array | None  # what was subtracted, (d,)
-    margins: Array | Double
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
     accuracy: float  # the relative error of ``H⁻¹x̃``
 
-    @property
-    def derivatives(self) -> tuple[Array, Array, Array, Array]:
-        """Weighted ``r``, ``a`` and ``b`` of every record of one output, and the error of ``r``."""
-        fit, low = self.fit, None
-        m = self.margins
+    def shifted(self, X: Array) -> Array:
+        """Return rows less the centre: themselves where there is none."""
+        return X if self.centre is None else X - self.centre[None, :]
+
+    def callers_inverse(self) -> Array:
+        """Return ``H⁻¹`` of the caller's columns, ``T⁻¹H_c⁻¹T⁻ᵀ``; see :class:`Whitener`."""
+        inverse = self.inverse.high if isinstance(self.inverse, Double) else self.inverse
+        if self.centre is None:
+            return inverse
+        half = uncentred(inverse, self.centre)
+        return uncentred(half.T, self.centre)
+
+    def margins(self, X: Array) -> Array | Double:
+        """Return the margins of shifted rows."""
+        if self.low is None:
+            return margins_of(self.near, X)
+        return precise_margins(self.near, X, self.low)
+
+    def derivatives(
+        self, fit: FittedGLM, X: Array, every: bool
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
+
+        ``fit`` has the labels and weights of the rows; ``every`` says that they are all there are.
+        """
+        low = None
+        m = self.margins(X)
         if isinstance(m, Double):
             m, low = m
         xp = array_namespace(m)
@@ -104,12 +178,12 @@ class Optimum:
         if family.name not in _KEEP_DIGITS:
             lost = lost + EPS * a  # what the family's own formula may lose
         if low is None:
-            lost = lost + a * _margin_error(fit, self.X, m)
+            lost = lost + a * _margin_error(replace(self.near, target=y), X, m)
         if fit.sample_weight is not None:
             w = fit.sample_weight
             r, a, b, lost = w * r, w * a, w * b, w * lost
-        if low is not None and family.name not in _KEEP_DIGITS:
-            by_gradient = slopes_by_gradient(fit, self.X)
+        if every and low is not None and family.name not in _KEEP_DIGITS:
+            by_gradient = slopes_by_gradient(self.near, X)
             if by_gradient is not None:
                 better = by_gradient[1] < lost
                 r = xp.where(better, by_gradient[0], r)
@@ -117,48 +191,71 @@ class Optimum:
         return r, a, b, lost
 
 
-def optimum(
-    fit: FittedGLM, X: Array, names: tuple[str, ...], noise: Noise, on_mismatch: str
-) -> Optimum:
-    """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
+def optimum(fit: FittedGLM, records: Records, noise: Noise, on_mismatch: str) -> Optimum:
+    """Find the minimiser near the coefficients of a model, in float64, fitted on the records.
 
     Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
     ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
     data with no unique minimiser, or none to working precision.
     """
-    fit, X, centre = shifted(fit, X)
-    objective = Objective.of(fit, X)
-    sums = optimum_sums(fit, X)
+    sums = records.total(optimum_sums, fit, "Hessian")
+    fit, records, centre, sums = _centred(fit, records, sums)
+    objective = records.objective(fit)
     H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, names)
+    check_columns(objective, H, sums.counted, records.source.names)
     H = objective.definite(H)
-    step = judge_stationarity(fit, sums, H, on_mismatch)
+    factor = cholesky_factor(H)
+    step = judge_stationarity(fit, sums, H, on_mismatch, factor)
     if MINIMAL < step <= REFUSE:
-        fit, H = polished(fit, sums, H, objective.definite, lambda near: optimum_sums(near, X))
-    return _weighed(fit, X, centre, margins_of(fit, X), H, noise, polish=step <= REFUSE)
+        fit, H = polished(
+            fit,
+            sums,
+            H,
+            objective.definite,
+            lambda near: records.total(optimum_sums, near, "polish"),
+        )
+        factor = cholesky_factor(H)
+    return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
 
 
-def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
-    """Return a model of columns less their centre, these columns, and the centre.
+def plain_optimum(fit: FittedGLM, records: Records) -> Optimum:
+    """Return where a model that is the minimiser is, by ordinary arithmetic and without a check."""
+    sums = records.total(optimum_sums, fit, "Hessian")
+    fit, records, centre, sums = _centred(fit, records, sums)
+    H = records.objective(fit).definite(sums.penalised_hessian(fit))
+    inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
+    accuracy = EPS * (16 * condition + condition**2 / 8)
+    return Optimum(_back(fit, centre), fit, None, centre, inverse, condition, accuracy)
+
+
+def _centred(
+    fit: FittedGLM, records: Records, sums: OptimumSums
+) -> tuple[FittedGLM, Records, Array | None, OptimumSums]:
+    """Return model, records and sums with columns far from zero shifted, and by how much."""
+    centre = None if sums.extent is None else far_centre(sums.extent.least, sums.extent.most)
+    if centre is None:
+        return fit, records, None, sums
+    records = records.less(centre)
+    fit = shifted(fit, records, centre)
+    return fit, records, centre, records.total(optimum_sums, fit, "Hessian")
+
+
+def shifted(fit: FittedGLM, records: Records, centre: Array) -> FittedGLM:
+    """Return a model as one of columns less their centre, as the records are already.
 
     The intercept, of which rounding has left little where a column is far from zero, is solved for
     again.
     """
-    if fit.intercept is None:
-        return fit, X, None
-    xp = array_namespace(X)
-    centre = far_centre(xp.min(X, axis=0), xp.max(X, axis=0))
-    if centre is None:
-        return fit, X, None
-    X = X - centre[None, :]
+    xp = array_namespace(fit.coef)
     free = fit.intercept + xp.reshape(_wide(centre) @ fit.coef, fit.intercept.shape)
     for _ in range(_MOST_STEPS):
-        slope, curve = _intercept_sums(fit, margins_of(replace(fit, intercept=free), X))
-        move = xp.reshape(xp.linalg.solve(curve, slope[:, None])[:, 0], free.shape)
+        fit = replace(fit, intercept=free)
+        sums = records.total(_intercept_sums, fit, "intercept")
+        move = xp.reshape(xp.linalg.solve(sums.curve, sums.slope[:, None])[:, 0], free.shape)
         free = free - move
         if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
-    return replace(fit, intercept=free), X, centre
+    return replace(fit, intercept=free)
 
 
 def margins_of(fit: FittedGLM, X: Array) -> Array:
@@ -185,38 +282,35 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 def _weighed(
     fit: FittedGLM,
-    X: Array,
+    records: Records,
     centre: Array | None,
-    margins: Array,
     H: Array,
+    factor: CholeskyFactor | None,
     noise: Noise,
     *,
     polish: bool,
 ) -> Optimum:
     """Invert the curvature, with as much precision as its condition and the noise ask for."""
-    inverse = _inverse(H)
-    condition = math.inf if inverse is None else condition_number(H, inverse)
-    if inverse is None or not condition < 1 / EPS:
-        raise singular(condition, fit.ridge)
-    cost = float(X.shape[0]) * H.shape[0] ** 2
+    inverse, condition = _inverse(H, factor, fit.ridge)
+    cost = float(len(records.source)) * H.shape[0] ** 2
+    low: Array | None = None
+    exact: Array | Double = inverse
     if (
         condition > _ALWAYS_FROM
         or (cost <= _DEAR and condition > _DEAR_FROM)
         or (cost <= _CHEAP and condition * _amplified(fit, inverse, noise, centre) > _CHEAP_FROM)
     ):
-        fit, exact, inverse, accuracy = precise_optimum(
-            fit, X, margins, inverse, condition, polish=polish
-        )
-        return Optimum(_back(fit, centre), X, centre, exact, inverse, condition, accuracy)
-    # Rounding of the Hessian, and of an inverse that was not refined.
-    accuracy = EPS * 16 * condition
-    if condition > _REFINED_FROM:
-        inverse = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
+        fit, low, exact, accuracy = precise_optimum(fit, records, inverse, condition, polish=polish)
     else:
-        accuracy += EPS * condition**2 / 8
-    if polish and cost <= _DEAR and _residuals_lost(fit, X, margins):
-        fit, margins, _ = settled(fit, X, Double.of(inverse))
-    return Optimum(_back(fit, centre), X, centre, margins, inverse, condition, accuracy)
+        # Rounding of the Hessian, and of an inverse that was not refined.
+        accuracy = EPS * 16 * condition
+        if condition > _REFINED_FROM:
+            exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
+        else:
+            accuracy += EPS * condition**2 / 8
+        if polish and cost <= _DEAR and records.total(_residuals_lost, fit, "residuals"):
+            fit, low, _ = settled(fit, records, Double.of(exact))
+    return Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
 
 
 def polished(
@@ -250,28 +344,30 @@ def polished(
 
 def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
     """Return ``H⁻¹`` of a definite matrix by ordinary arithmetic, and its accuracy."""
-    inverse = _inverse(H)
-    condition = math.inf if inverse is None else condition_number(H, inverse)
-    if inverse is None or not condition < 1 / EPS:
-        raise singular(condition, ridge)
+    inverse, condition = _inverse(H, cholesky_factor(H), ridge)
     return inverse, EPS * (16 * condition + condition**2 / 8)
 
 
-def _inverse(H: Array) -> Array | None:
-    factor = cholesky_factor(H)
-    return None if factor is None else factor.inverse()
+def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
+    """Return ``H⁻¹`` and the condition number, or refuse a matrix that has none to rounding."""
+    inverse = None if factor is None else factor.inverse()
+    condition = math.inf if inverse is None else condition_number(H, inverse)
+    if inverse is None or not condition < 1 / EPS:
+        raise singular(condition, ridge)
+    return inverse, condition
 
 
-def _residuals_lost(fit: FittedGLM, X: Array, margins: Array) -> bool:
-    """Say whether rounding of the margins shows in the residual of some record."""
+def _residuals_lost(fit: FittedGLM, X: Array) -> int:
+    """Count the records in whose residual the rounding of the margin shows."""
     if isinstance(fit.family, Categorical):
-        return False
+        return 0
+    margins = margins_of(fit, X)
     xp = array_namespace(margins)
     r, a = fit.family.slope(margins, fit.target), fit.family.curvature(margins, fit.target)
     lost = a * _margin_error(fit, X, margins) > _LOST * xp.abs(r)
     if fit.sample_weight is not None:
         lost = lost & (fit.sample_weight > 0)
-    return bool(xp.any(lost))
+    return int(xp.sum(xp.astype(lost, xp.int64)))
 
 
 def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
@@ -283,8 +379,19 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
     return 4 * EPS * (xp.abs(margins) + xp.abs(fit.target) + reach)
 
 
-def _intercept_sums(fit: FittedGLM, margins: Array) -> tuple[Array, Array]:
-    """Return the slope and the curvature of the objective along the intercepts, (K,), (K, K)."""
+@dataclass(frozen=True)
+class _InterceptSums:
+    """The slope and the curvature of the objective along the intercepts, (K,) and (K, K)."""
+
+    slope: Array
+    curve: Array
+
+    def __add__(self, other: _InterceptSums) -> _InterceptSums:
+        return _InterceptSums(self.slope + other.slope, self.curve + other.curve)
+
+
+def _intercept_sums(fit: FittedGLM, X: Array) -> _InterceptSums:
+    margins = margins_of(fit, X)
     xp = array_namespace(margins)
     slopes = fit.family.slope(margins, fit.target)
     curves = fit.family.curvature(margins, fit.target)
@@ -293,10 +400,10 @@ def _intercept_sums(fit: FittedGLM, margins: Array) -> tuple[Array, Array]:
         slopes = slopes * xp.reshape(w, (-1, *(1,) * (len(slopes.shape) - 1)))
         curves = curves * xp.reshape(w, (-1, *(1,) * (len(curves.shape) - 1)))
     if len(slopes.shape) == 1:
-        return xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1))
+        return _InterceptSums(xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1)))
     curve = xp.sum(curves, axis=0)
     # Along the gauge nothing changes: any amount makes it definite.
-    return xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve))
+    return _InterceptSums(xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve)))
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
@@ -479,16 +586,22 @@ def check_stationarity(
     return judge_stationarity(fit, sums, H, on_mismatch)
 
 
-def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
+def judge_stationarity(
+    fit: FittedGLM,
+    sums: OptimumSums,
+    H: Array,
+    on_mismatch: str,
+    factor: CholeskyFactor | None = None,
+) -> float:
     """Return the step that :func:`check_stationarity` is about from sums over the records.
 
-    For those who have these, and the Hessian, at hand.
+    For those who have these, and the Hessian with its factor where it has one, at hand.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
     gradient = sums.penalised_gradient(fit)
     xp = array_namespace(gradient)
-    factor = cholesky_factor(H) or damped_factor(H)
+    factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
     # Coefficients may be zero (nothing to learn); a step is then compared with the one that
@@ -544,7 +657,8 @@ class OptimumSums:
     gradient: Array
     squares: float  # Σ (ω r ‖x̃‖)², with a small share of the labels, for where a fit is perfect
     counted: int  # records of positive weight
-    weight: float
+    # Of the columns, where there is an intercept from which they may be shifted away
+    extent: Extent | None
 
     def __add__(self, other: OptimumSums) -> OptimumSums:
         return OptimumSums(
@@ -552,7 +666,7 @@ class OptimumSums:
             self.gradient + other.gradient,
             self.squares + other.squares,
             self.counted + other.counted,
-            self.weight + other.weight,
+            None if self.extent is None else self.extent + cast(Extent, other.extent),
         )
 
     def penalised_hessian(self, fit: FittedGLM) -> Array:
@@ -590,5 +704,7 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
         objective.gradient(fit.parameters, slopes),
         norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
         objective.counted,
-        float(objective.counted if weight is None else xp.sum(weight)),
+        None
+        if fit.intercept is None
+        else Extent(xp.min(X[rows, :], axis=0), xp.max(X[rows, :], axis=0)),
     )
