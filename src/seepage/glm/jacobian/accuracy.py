@@ -108,11 +108,16 @@ def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | A
     xp = array_namespace(jacobian.X)
     r, a, _ = jacobian.derivatives(rows)
     _, B = jacobian.slopes(unknowns, rows)
-    chosen = jacobian.deviations(unknowns)
     leverage = jacobian.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
     out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
-    slopes = xp.sqrt(xp.sum(r * r, axis=1))
-    out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
+    if jacobian.map.pairs is None:
+        direct = xp.sqrt(xp.sum(r * r, axis=1))[:, None] * jacobian.deviations(unknowns)[None, :]
+    else:
+        # Slopes are differences of the other classes and the record's own.
+        own = xp.argmax(jacobian.target[rows, :], axis=1)
+        by_own = jacobian.spread_over(jacobian.map.pairs, unknowns)[:, :, own]  # (t, K, m)
+        direct = xp.sum(xp.abs(r).T[None, :, :] * by_own, axis=1).T
+    out[:, : direct.shape[1]] += direct
     return jacobian.map.curvature_error * out
 
 

@@ -192,15 +192,20 @@ class GLMJacobian(ReleaseJacobian):
         return self.outputs > 1 and self.map.precise
 
     def deviations(self, unknowns: Unknowns) -> Array:
-        """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
-        xp = array_namespace(self.X)
+        """Return the deviations of the unknown features, at most, ``(t,)``."""
         if self.map.deviations is None:
             return self.zeros(unknowns.features(self.features))
-        every = xp.astype(self.map.deviations[: self.features], self.X.dtype, copy=False)
+        return self.spread_over(self.map.deviations, unknowns)
+
+    def spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
+        """Return sizes of the unknown features, at most, of those of all parameters, ``(D, …)``."""
+        xp = array_namespace(self.X)
+        every = xp.astype(sizes[: self.features, ...], self.X.dtype, copy=False)
         if unknowns.basis is None:
             return unknowns.of(every)
         chosen = replace(unknowns, basis=None).of(every)
-        return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+        basis = xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+        return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
         """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""

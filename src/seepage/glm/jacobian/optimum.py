@@ -139,6 +139,8 @@ class Optimum:
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
     accuracy: float  # the relative error of ``H⁻¹x̃``
+    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; where that is cheap
+    moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
         """Return rows less the centre: themselves where there is none."""
@@ -310,7 +312,11 @@ def _weighed(
             accuracy += EPS * condition**2 / 8
         if polish and cost <= _DEAR and records.total(_residuals_lost, fit, "residuals"):
             fit, low, _ = settled(fit, records, Double.of(exact))
-    return Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
+    found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
+    if cost > _CHEAP or fit.family.name == "gaussian":  # whose curvatures are not rounded
+        return found
+    inverse = exact.high if isinstance(exact, Double) else exact
+    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
 
 
 def polished(
@@ -379,6 +385,36 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
     return 4 * EPS * (xp.abs(margins) + xp.abs(fit.target) + reach)
 
 
+def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
+    """Return by how much ``H⁻¹u`` moves where every curvature is off by all of itself, (P, Q).
+
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. Of one output ``u``
+    are the features, Q = D. Of several only differences of outputs are curved, and slopes of
+    records only are such: the sum goes over pairs of outputs too, and ``u`` are the differences of
+    all pairs at every feature, Q = D·K·K.
+    """
+    margins = margins_of(fit, X)
+    xp = array_namespace(margins)
+    curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
+    design = _wide(X)
+    if fit.intercept is not None:
+        design = xp.concat([design, xp.ones_like(design[:, :1])], axis=1)
+    if len(curvature.shape) == 1:
+        seen = xp.abs(design @ inverse)
+        return seen.T @ (curvature[:, None] * seen)
+    K = curvature.shape[1]
+    blocks = xp.reshape(inverse, (-1, K, inverse.shape[0]))
+    total: Array = 0.0
+    for j in range(K):
+        for k in range(j + 1, K):
+            seen = design @ (blocks[:, j, :] - blocks[:, k, :])
+            by_class = xp.reshape(seen, (seen.shape[0], -1, K))
+            pairs = xp.abs(by_class[:, :, :, None] - by_class[:, :, None, :])
+            pairs = xp.reshape(pairs, (seen.shape[0], -1))
+            total = total + xp.abs(seen).T @ (curvature[:, j, k, None] * pairs)
+    return total
+
+
 @dataclass(frozen=True)
 class _InterceptSums:
     """The slope and the curvature of the objective along the intercepts, (K,) and (K, K)."""
@@ -445,6 +481,8 @@ class Whitener:
     amplified: float = 1.0
     spread: float = 0.0
     deviations: Array | None = None  # of the features and the intercept, (D,)
+    # Those of differences of two outputs at every feature, where they are known, (D, K, K)
+    pairs: Array | None = None
 
     @property
     def precise(self) -> bool:
@@ -476,7 +514,27 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     )
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
-    return replace(found, condition=optimum.condition, deviations=_deviations(optimum))
+    found = replace(found, condition=optimum.condition, deviations=_deviations(optimum))
+    if optimum.moves is None or not found.spread > 0:
+        return found
+    moved = _moved_columns(optimum, noise, outputs) / found.spread
+    xp = array_namespace(moved)
+    if outputs == 1:
+        return replace(found, deviations=xp.minimum(found.deviations, moved))
+    return replace(found, pairs=xp.reshape(moved, (-1, outputs, outputs)))
+
+
+def _moved_columns(optimum: Optimum, noise: Noise, outputs: int) -> Array:
+    """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
+    moves = optimum.moves
+    xp = array_namespace(moves)
+    if optimum.centre is not None:
+        by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(optimum.centre))), moves.shape)
+    root = noise.root(moves.shape[0])
+    placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
+    moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
+    return xp.sqrt(xp.sum(moves**2, axis=0))
 
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
