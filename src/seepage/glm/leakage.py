@@ -174,7 +174,10 @@ class GLMRelease(MeasuredRelease):
                 "What the model would be without a record needs all records in memory; these are "
                 "read in chunks. Take the rows it was fitted on into memory first."
             )
-        return ChangedRecords(self.fit, self.template.X, self.noise)
+        found = self.optimum
+        return ChangedRecords(
+            found.near, found.shifted(self.template.X), self.noise, centre=found.centre
+        )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of the records of a chunk; a pass finds what they share."""
@@ -189,7 +192,8 @@ class GLMRelease(MeasuredRelease):
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
-        facts = SharedFacts(self.optimum.callers_inverse(), 0.0)
+        inverse = self.optimum.inverse
+        facts = SharedFacts(inverse.high if isinstance(inverse, Double) else inverse, 0.0)
         ask = partial(_changes_of_chunk, release=self, problem=problem)
         found = source.total(partial(_largest_of_chunk, ask=partial(ask, shared=facts)), "norms")
         return partial(ask, shared=replace(facts, largest=max(found)))
@@ -282,7 +286,14 @@ def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shared: SharedFacts
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
-    return ChangedRecords(about(release.fit, problem, chunk), chunk.X, release.noise, shared)
+    found = release.optimum
+    return ChangedRecords(
+        about(found.near, problem, chunk),
+        found.shifted(chunk.X),
+        release.noise,
+        shared,
+        found.centre,
+    )
 
 
 def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> tuple[float, ...]:

@@ -28,7 +28,14 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
-from seepage.glm.jacobian.accuracy import block_error, cell_errors, entry_errors, row_errors
+from seepage.glm.jacobian.accuracy import (
+    block_error,
+    cell_errors,
+    column_error_terms,
+    entry_errors,
+    error_terms,
+    row_errors,
+)
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.optimum import Whitener
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
@@ -235,7 +242,22 @@ class GLMJacobian(ReleaseJacobian):
         """Return the relative error of η of a block, given the square of it."""
         one = array_namespace(self.X).asarray([squared], dtype=self.X.dtype)
         at_most = self._at_most(one, unknowns, int(rows.shape[0]))
-        return at_most if at_most <= FINE else block_error(self, squared, unknowns, rows)
+        if at_most <= FINE:
+            return at_most
+        terms = array_namespace(self.X).sum(error_terms(self, unknowns)[rows, :], axis=0)
+        return block_error(self, squared, terms, from_entries=True)
+
+    def error_terms(self, unknowns: Unknowns) -> Array:
+        """Return the squares of each record's terms and of their errors, ``(n, 2)``."""
+        return error_terms(self, unknowns)
+
+    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the sums of the terms of each attribute over the rows, one line for each."""
+        return column_error_terms(self, attributes, rows)
+
+    def error_of(self, squared: float, terms: Array) -> float:
+        """Return the relative error of η of a block that is read in chunks, by its terms."""
+        return block_error(self, squared, terms, from_entries=self.paired)
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return the relative errors of the columns of whitened Jacobians, given their squares.
@@ -289,21 +311,28 @@ class GLMJacobian(ReleaseJacobian):
         return self._largest
 
     def relative_errors(
-        self, squared: Array, part: Array, error: Array, share: float = NEGLIGIBLE
+        self,
+        squared: Array,
+        part: Array,
+        error: Array,
+        share: float = NEGLIGIBLE,
+        from_entries: bool = True,
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
 
         The Jacobian is the sum of ``r A_V``, of norm ``part`` and off by ``error``, and of another
         term, whose norm is ``η + part`` at most. Squares of its entries lose to rounding the square
-        of what cancels; where that is much, it was computed from the entries themselves. Of numbers
-        that are next to nothing beside the largest, the error is relative to a share of that.
+        of what cancels; where that is much, it was computed from the entries themselves, unless
+        these were not at hand. Of numbers that are next to nothing beside the largest, the error is
+        relative to a share of that.
         """
         xp = array_namespace(squared)
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
         ratio = 1 + 2 * part / eta
-        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
+        mended = from_entries & (squared < CANCELLED * part**2)
+        rounds = xp.where(mended, ratio, ratio**2) * (8 * self.rounding)
         found = self.map.accuracy * ratio + error / eta + rounds
         # Of nothing but zeros nothing cancels.
         return xp.where(squared > 0, found, xp.zeros_like(found))
@@ -342,12 +371,17 @@ class GLMJacobian(ReleaseJacobian):
         part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
         if not self.paired and squared > 0 and squared >= CANCELLED * part:
             return squared
+        return float(dense_largest(self._entry_sums(unknowns, rows)[None, :, :])[0])
+
+    def _entry_sums(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``Σ_i J_i J_iᵀ`` over some rows, (P, P), from the entries."""
+        xp = array_namespace(self.X)
         total = self.zeros(self.size, self.size)
         width = self.size * self.unknown_count(unknowns)
         for piece in row_slices(rows.shape[0], width, chunk=WIDE_CHUNK):
             J = self.row_jacobians(unknowns, rows[piece])
             total += xp.sum(J @ xp.matrix_transpose(J), axis=0)
-        return float(dense_largest(total[None, :, :])[0])
+        return total
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
@@ -479,10 +513,13 @@ class GLMJacobian(ReleaseJacobian):
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before it is whitened.
 
-        With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
+        After it, where classes are compared with a record's own before anything is rounded. With
+        ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
             Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
         """
+        if self.paired:
+            return self._entry_sums(unknowns, rows)
         xp = array_namespace(self.X)
         K, P, D = self.outputs, self.size, self.size // self.outputs
         r, a, _ = self.derivatives(rows)
@@ -506,8 +543,8 @@ class GLMJacobian(ReleaseJacobian):
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
         """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
-        A = self.whitener
-        return float(dense_largest((A @ sums @ A.T)[None, :, :])[0])
+        whitened = sums if self.paired else self.whitener @ sums @ self.whitener.T
+        return float(dense_largest(whitened[None, :, :])[0])
 
     def with_label_step(self, step: float) -> GLMJacobian:
         """Return the same Jacobian with the label counted in steps of this size."""
@@ -1040,6 +1077,17 @@ class SingleOutputJacobian(GLMJacobian):
         if float(xp.max(accuracy)) <= FINE or not self.map.spread:
             return accuracy
         return found(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
+
+    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the sums of the terms of each attribute over the rows, one line for each."""
+        xp = array_namespace(self.X)
+        spread, off = (xp.sum(s[rows] ** 2) for s in (self.r, self.slope_errors))
+        own = xp.sum((self.a * self.leverages(self.a, slice(0, self.rows)))[rows] ** 2)
+        reach, wide = self._reaches(attributes), self._per_attribute(attributes, self.deviations)
+        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+        lost = self.map.curvature_error**2 * (spread * wide**2 + own * W**2)
+        # The square of a sum of three is no more than three times their squares.
+        return xp.stack([spread * reach**2, 3 * (off * reach**2 + lost)], axis=1)
 
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""

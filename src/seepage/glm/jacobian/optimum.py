@@ -146,14 +146,6 @@ class Optimum:
         """Return rows less the centre: themselves where there is none."""
         return X if self.centre is None else X - self.centre[None, :]
 
-    def callers_inverse(self) -> Array:
-        """Return ``H⁻¹`` of the caller's columns, ``T⁻¹H_c⁻¹T⁻ᵀ``; see :class:`Whitener`."""
-        inverse = self.inverse.high if isinstance(self.inverse, Double) else self.inverse
-        if self.centre is None:
-            return inverse
-        half = uncentred(inverse, self.centre)
-        return uncentred(half.T, self.centre)
-
     def margins(self, X: Array) -> Array | Double:
         """Return the margins of shifted rows."""
         if self.low is None:
@@ -240,6 +232,18 @@ def _centred(
     records = records.less(centre)
     fit = shifted(fit, records, centre)
     return fit, records, centre, records.total(optimum_sums, fit, "Hessian")
+
+
+def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
+    """Return a model and its table with columns that are far from zero shifted, and by how much."""
+    xp = array_namespace(X)
+    centre = None
+    if fit.intercept is not None:
+        centre = far_centre(xp.min(X, axis=0), xp.max(X, axis=0))
+    if centre is None:
+        return fit, X, None
+    X = X - centre[None, :]
+    return shifted(fit, Records.in_memory(X), centre), X, centre
 
 
 def shifted(fit: FittedGLM, records: Records, centre: Array) -> FittedGLM:
