@@ -66,10 +66,11 @@ class RecordStream:
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the numbers of some records after those of others, in the order of the rows."""
-        yield from self.source.each(self._numbers, self.view)
+        yield from self.source.each(self.numbers, self.view)
 
     @property
-    def _numbers(self) -> Numbers:
+    def numbers(self) -> Numbers:
+        """What gives the numbers of the records of one chunk, without their accuracy."""
         return partial(_numbers_alone, function=self.function)
 
     def result(self) -> Result:
@@ -84,7 +85,7 @@ class RecordStream:
     def to_dask(self) -> Any:
         """Return the numbers of Dask data as a dask array, which the workers keep."""
         width = None if self.names is None else len(self.names)
-        return self.source.lazily(self._numbers, width, self.view)
+        return self.source.lazily(self.numbers, width, self.view)
 
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` records with the most leakage, the worst first.
@@ -121,7 +122,7 @@ class RecordStream:
         sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
-        return write_records(self.source, path, {names: self._numbers})
+        return write_records(self.source, path, {names: self.numbers})
 
     def _result(self, values: np.ndarray, rows: np.ndarray | None, accuracy: Any) -> Result:
         return warned(

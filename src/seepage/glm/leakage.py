@@ -266,7 +266,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
 
 
 def _weight(chunk: Chunk) -> float:
-    return float(np.sum(chunk.weight))
+    return float(np.sum(np.asarray(chunk.weight)))
 
 
 def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:

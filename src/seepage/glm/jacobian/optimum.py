@@ -521,20 +521,19 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     found = replace(found, condition=optimum.condition, deviations=_deviations(optimum))
     if optimum.moves is None or not found.spread > 0:
         return found
-    moved = _moved_columns(optimum, noise, outputs) / found.spread
+    moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / found.spread
     xp = array_namespace(moved)
     if outputs == 1:
         return replace(found, deviations=xp.minimum(found.deviations, moved))
     return replace(found, pairs=xp.reshape(moved, (-1, outputs, outputs)))
 
 
-def _moved_columns(optimum: Optimum, noise: Noise, outputs: int) -> Array:
+def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
     """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
-    moves = optimum.moves
     xp = array_namespace(moves)
-    if optimum.centre is not None:
+    if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
-        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(optimum.centre))), moves.shape)
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
     root = noise.root(moves.shape[0])
     placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
     moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))

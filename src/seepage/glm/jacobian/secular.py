@@ -110,7 +110,8 @@ def _by_series(batch: _Secular) -> tuple[Array, Array]:
     polynomials, powers = chebyshev(batch.delta), near_powers(batch.delta)
     # In one product, so that a chunk of ``p`` is read once.
     both = moments(xp.concat([polynomials, powers], axis=0), batch.p, batch.q)
-    far, near = both[: polynomials.shape[0]], both[polynomials.shape[0] :]
+    far = both.with_functions(slice(0, polynomials.shape[0]))
+    near = both.with_functions(slice(polynomials.shape[0], None))
     rho, delta, u, v, c, s = batch.rho, batch.delta, batch.p[:, -1], batch.q[-1], batch.c, batch.s
     values = xp.zeros_like(rho)
     exact = values > 0
@@ -316,7 +317,8 @@ class Moments(NamedTuple):
     p_q: Array  # (j, m)
     q_q: Array  # (j,)
 
-    def __getitem__(self, which: slice) -> Moments:  # type: ignore[override]
+    def with_functions(self, which: slice) -> Moments:
+        """Return those with some of the functions."""
         return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which])
 
     def pick(self, rows: Array) -> Moments:
