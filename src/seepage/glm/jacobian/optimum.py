@@ -253,7 +253,8 @@ def shifted(fit: FittedGLM, records: Records, centre: Array) -> FittedGLM:
     again.
     """
     xp = array_namespace(fit.coef)
-    free = fit.intercept + xp.reshape(_wide(centre) @ fit.coef, fit.intercept.shape)
+    free: Array = fit.intercept
+    free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
     for _ in range(_MOST_STEPS):
         fit = replace(fit, intercept=free)
         sums = records.total(_intercept_sums, fit, "intercept")
