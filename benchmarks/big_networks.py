@@ -1,10 +1,11 @@
-"""The networks of the accountant's benchmark on an accelerator: a WideResNet and GPT-2's shape."""
+"""The networks of the benchmarks on an accelerator: a WideResNet, GPT-2's shape and Llama's."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 class WideBlock(nn.Module):
@@ -79,3 +80,90 @@ class GPT(nn.Module):
 def _start(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer with a trained change of low rank beside it."""
+
+    def __init__(self, frozen: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        kind = {"bias": False, "device": frozen.weight.device, "dtype": torch.float32}
+        self.down = nn.Linear(frozen.in_features, rank, **kind)
+        self.up = nn.Linear(rank, frozen.out_features, **kind)
+        nn.init.normal_(self.down.weight, std=0.02)
+        nn.init.normal_(self.up.weight, std=0.02)  # as if some steps had been taken
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of both."""
+        return self.frozen(x) + self.up(self.down(x))
+
+
+class LlamaBlock(nn.Module):
+    """Rotary attention and a gated perceptron, each after an RMSNorm."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        square = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.q, self.k, self.v, self.out = square
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the block's output."""
+        h = self.norm1(x).to(x.dtype)
+        q, k, v = (
+            part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        q, k = (part * cos + _turned(part) * sin for part in (q, k))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        h = self.norm2(x).to(x.dtype)
+        return x + self.down(functional.silu(self.gate(h)) * self.up(h))
+
+
+def _turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+class Llama(nn.Module):
+    """A decoder of Llama's shape; its blocks can be run again on the way back to save memory."""
+
+    def __init__(
+        self, layers: int, width: int, heads: int, inner: int, tokens: int, checkpointed: bool
+    ) -> None:
+        super().__init__()
+        self.checkpointed, self.size = checkpointed, width // heads
+        self.tokens = nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, inner) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.head = nn.Linear(width, tokens, bias=False)
+        self.apply(_start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of every next token."""
+        h = self.tokens(x)
+        speeds = 1e4 ** -(torch.arange(0, self.size, 2, device=x.device) / self.size)
+        angles = torch.outer(torch.arange(x.shape[1], device=x.device), speeds)
+        cos, sin = (torch.cat((a, a), -1).to(h.dtype) for a in (angles.cos(), angles.sin()))
+        for block in self.blocks:
+            if self.checkpointed:
+                h = checkpoint(block, h, cos, sin, use_reentrant=False)
+            else:
+                h = block(h, cos, sin)
+        return self.head(self.norm(h).to(h.dtype))
+
+
+def with_adapters(net: nn.Module, names: tuple[str, ...], rank: int) -> nn.Module:
+    """Freeze a network, and put an adapter beside every linear layer of these names."""
+    net.requires_grad_(False)
+    for module in list(net.modules()):
+        for name in names:
+            layer = getattr(module, name, None)
+            if isinstance(layer, nn.Linear):
+                setattr(module, name, LoRALinear(layer, rank))
+    return net

@@ -17,8 +17,6 @@ are scikit-learn's digits, enlarged. Figures are written to ``benchmarks/results
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -29,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
+from keeping import keep
 from measuring import show
 
 LR = 0.1
@@ -152,15 +151,13 @@ def main() -> int:
         f"at 1 step both ways rebuild all, at more the division none and the model all: "
         f"{'holds' if good else 'FAILS'}"
     )
-    options.out.mkdir(parents=True, exist_ok=True)
     kind = "small" if options.small else torch.device(options.device).type
-    path = options.out / f"fedavg_inversion-{kind}.json"
-    machine = {"device": platform.machine(), "threads": torch.get_num_threads()}
     setting = {"images": source, "lr": LR, "evaluations": evaluations["steps"]}
-    path.write_text(
-        json.dumps({"machine": machine, "setting": setting, "rows": rows}, indent=1) + "\n"
+    keep(
+        {"setting": setting, "rows": rows},
+        options.out / f"fedavg_inversion-{kind}.json",
+        options.device,
     )
-    print(f"\nwritten to {path}")
     return 0 if good or options.small else 1
 
 

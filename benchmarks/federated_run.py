@@ -38,6 +38,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from typer.testing import CliRunner
 
+from keeping import keep
 from measuring import show
 from seepage.cli import app
 from seepage.layers.federated.flower import RecordingStrategy, UpdateRecorder
@@ -260,10 +261,7 @@ def main() -> None:
     for name, count in counts.items():
         print(f"{name.replace('_', ' ')}: {count}")
     if seeds == SEEDS:
-        command = "python benchmarks/federated_run.py"
-        RESULTS.write_text(
-            json.dumps({"command": command, **counts, "runs": rows}, indent=1) + "\n"
-        )
+        keep({**counts, "runs": rows}, RESULTS)
 
 
 if __name__ == "__main__":

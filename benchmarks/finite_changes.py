@@ -5,9 +5,11 @@ Claims, all measured in this run after the fit, for logistic regression on MNIST
 
 - at λ = 1e-2 intervals for the membership of all records within 20 products and for a guess of
   their labels within 60, no wider than ±5 % of the distance for 99 % of the records;
-- each at least 100 times faster than refitting for every record, warm-started and in batches;
+- each at least 100 times faster than refitting for every record, in batches, warm-started at the
+  fitted parameters (extrapolated from a sample; refits that start where the expansion puts them
+  are shown beside it);
 - at λ = 1e-4 the 200 records with the largest distances refitted exactly, and all of these refits
-  inside their intervals; the shares of the others by how wide their intervals are.
+  inside their intervals; the shares of all by how wide their intervals are.
 
 With the real data sets in SEEPAGE_DATA; otherwise random tables of the same sizes.
 """
@@ -17,19 +19,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import seepage as sp
 from glm_rows import adult, mnist, table
 from measuring import show
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, Moves
+from seepage.glm.fitting.batched_refits import Change
+from seepage.glm.jacobian.changed_records import ChangedRecords
 
-WIDTHS = (52, 10, 10, 12, 12)
+WIDTHS = (56, 10, 10)
 REFITTED, SAMPLE = 200, 100
 
 
-def timed(work: Callable[[], Moves]) -> tuple[Moves, float]:
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     """Return an answer and how long it took."""
     start = time.perf_counter()
     answer = work()
@@ -42,10 +47,17 @@ def half_widths(moves: Moves) -> np.ndarray:
     return np.where(np.isfinite(most), (most - least) / np.maximum(most + least, 1e-300), 1.0)
 
 
+def shares(widths: np.ndarray) -> str:
+    """Return how many records are known how well."""
+    known = [f"{100 * np.mean(widths <= w):.2f} % to ±{100 * w:g} %" for w in (0.01, 0.05, 0.25)]
+    ends = f"{100 * np.mean(widths < 1):.2f} % with a lower end above zero"
+    return f"{', '.join(known)}, {ends}; largest half width {100 * widths.max():.3g} %"
+
+
 class Question:
     """What is asked of every record: to leave, or to have each label."""
 
-    def __init__(self, name: str, changes: Callable[[], FiniteChanges], flips: bool) -> None:
+    def __init__(self, name: str, changes: Callable[[], ChangedRecords], flips: bool) -> None:
         self.name, self.changes, self.flips = name, changes, flips
 
     def certified(self) -> Moves:
@@ -56,8 +68,18 @@ class Question:
             return changes.without(rows)
         return changes.replaced(rows, Alternatives(labels=changes.class_labels()))
 
+    def warm_started(self, rows: np.ndarray) -> None:
+        """Refit for some records, starting at the fitted parameters."""
+        changes = self.changes()
+        if self.flips:
+            flipped = [(changes.X[i], 1 - changes.target[i]) for i in rows]
+            every = [Change(np.array([i]), x, y) for i, (x, y) in zip(rows, flipped, strict=True)]
+        else:
+            every = [Change(np.array([i])) for i in rows]
+        changes.refits.moves(every)
+
     def refitted(self, rows: np.ndarray) -> Moves:
-        """Answer for some records by refits."""
+        """Answer for some records by refits that start where the expansion puts them."""
         changes = self.changes()
         if not self.flips:
             return changes.without_exactly([np.array([i]) for i in rows])
@@ -77,8 +99,12 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, flo
         times.append(time.perf_counter() - start)
     product = min(times)
     print(f"\n{name}: n = {n:,}, d = {d}, logistic regression, λ = {l2:g}, σ = 0.01")
-    show("", "seconds", "products", "±5 % or less", "uncertified", widths=WIDTHS)
-    show("the product X·H⁻¹", f"{product:.3f}", "1.0", "", "", widths=WIDTHS)
+    show("", "seconds", "products", widths=WIDTHS)
+
+    def line(what: str, seconds: float) -> None:
+        show(what, f"{seconds:.3g}", f"{seconds / product:.4g}", widths=WIDTHS)
+
+    line("the product X·H⁻¹", product)
     found: dict[str, float] = {}
     questions = [
         Question("membership", leak.release.finite_changes, False),
@@ -87,48 +113,29 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, flo
     for question in questions:
         moves, taken = timed(question.certified)
         widths = half_widths(moves)
-        share, unknown = float(np.mean(widths <= 0.05)), float(np.mean(widths == 1))
-        show(
-            f"{question.name} of all records, certified",
-            f"{taken:.2f}",
-            f"{taken / product:.1f}",
-            f"{100 * share:.2f} %",
-            f"{100 * unknown:.2f} %",
-            widths=WIDTHS,
-        )
+        line(f"{question.name} of all records, certified", taken)
+        print(f"  {shares(widths)}")
         some = np.random.default_rng(0).choice(n, SAMPLE, replace=False)
-        _, for_some = timed(lambda some=some, ask=question: ask.refitted(some))  # type: ignore[misc]
+        _, for_some = timed(lambda some=some, ask=question: ask.warm_started(some))
         every = for_some / SAMPLE * n
-        show(
-            f"{question.name} of all records, refits ({SAMPLE} timed)",
-            f"{every:.0f}",
-            f"{every / product:.0f}",
-            "",
-            "",
-            widths=WIDTHS,
-        )
+        line(f"{question.name} of all records, warm-started refits ({SAMPLE} timed)", every)
+        _, for_some = timed(lambda some=some, ask=question: ask.refitted(some))
+        line(f"the same, started by the expansion ({SAMPLE} timed)", for_some / SAMPLE * n)
         least, most = (ends.max(axis=1) for ends in moves.distances())
-        top = np.argsort(-most, kind="stable")[:REFITTED]
-        exact, for_top = timed(lambda top=top, ask=question: ask.refitted(top))  # type: ignore[misc]
+        top = np.argsort(-moves.expected().max(axis=1), kind="stable")[:REFITTED]
+        exact, for_top = timed(lambda top=top, ask=question: ask.refitted(top))
         truth = exact.distances()[1].max(axis=1)
         inside = bool(np.all((least[top] <= 1.0000001 * truth) & (truth <= 1.0000001 * most[top])))
-        show(
-            f"the {REFITTED} most exposed, refits",
-            f"{for_top:.2f}",
-            f"{for_top / product:.1f}",
-            "inside" if inside else "OUTSIDE",
-            "",
-            widths=WIDTHS,
+        line(
+            f"the {REFITTED} most exposed, refits, all {'in' if inside else 'NOT IN'}side", for_top
         )
         quantiles = ", ".join(f"{np.quantile(truth, q):.3g}" for q in (0.0, 0.5, 1.0))
-        print(
-            f"  their distances, least, median and largest: {quantiles}; half widths of all, 50 %, "
-            f"99 %: {np.quantile(widths, 0.5):.2g}, {np.quantile(widths, 0.99):.2g}"
-        )
+        print(f"  their distances, least, median and largest: {quantiles}")
         found |= {
             f"{question.name} products": taken / product,
-            f"{question.name} share": share,
+            f"{question.name} share": float(np.mean(widths <= 0.05)),
             f"{question.name} ratio": every / taken,
+            f"{question.name} ratio with top": every / (taken + for_top),
             f"{question.name} inside": float(inside),
         }
     return found
@@ -144,17 +151,24 @@ def main() -> int:
     for name, (X, y, what) in tables.items():
         for l2 in (1e-2, 1e-4):
             found = compare(f"{name} ({what})", X, y, l2)
-            claims = []
+            claims: list[tuple[str, float, str, float]] = []
             for ask, limit in (("membership", 20), ("label", 60)):
-                claims.append(
-                    (f"{ask}: refits inside the intervals", found[f"{ask} inside"], "≥", 1)
-                )
+                inside, ratio = found[f"{ask} inside"], found[f"{ask} ratio"]
+                claims += [
+                    (f"{ask}: refits inside the intervals", inside, "≥", 1),
+                    (f"{ask}: intervals 100 times faster than refits", ratio, "≥", 100),
+                ]
                 if l2 == 1e-2:
                     claims += [
                         (f"{ask} within {limit} products", found[f"{ask} products"], "≤", limit),
                         (f"{ask} to ±5 % for 99 %", found[f"{ask} share"], "≥", 0.99),
-                        (f"{ask} 100 times faster than refits", found[f"{ask} ratio"], "≥", 100),
                     ]
+                both = found[f"{ask} ratio with top"]
+                lines.append(
+                    f"        {name}, λ = {l2:g}, {ask}: with the {REFITTED} most exposed "
+                    f"refitted, {both:,.4g} times faster (at most {len(X) / REFITTED:.4g} if those "
+                    "refits took as long as others)"
+                )
             for claim, value, sign, limit in claims:
                 met = value <= limit if sign == "≤" else value >= limit
                 kept &= met

@@ -16,8 +16,6 @@ and random images where the data set is not at hand. Figures are written to ``be
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import resource
 import sys
 import time
@@ -29,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
+from keeping import keep
 from measuring import show
 
 SIDE = 28
@@ -150,14 +149,12 @@ def main() -> int:
         ):
             print(f"{name}: {words}: {'holds' if holds else 'FAILS'}")
             good &= holds
-    options.out.mkdir(parents=True, exist_ok=True)
     kind = "small" if options.small else torch.device(options.device).type
-    path = options.out / f"gradient_inversion-{kind}.json"
-    machine = {"device": platform.machine(), "threads": torch.get_num_threads()}
-    path.write_text(
-        json.dumps({"machine": machine, "memory": memory, "rows": rows}, indent=2) + "\n"
+    keep(
+        {"memory": memory, "rows": rows},
+        options.out / f"gradient_inversion-{kind}.json",
+        options.device,
     )
-    print(f"\nwritten to {path}")
     return 0 if good or options.small else 1
 
 

@@ -9,20 +9,21 @@ People are split anew for every repetition: 40 % are the adversary's, 40 % the c
 testing. Numbers are means over the repetitions with Student's 95 % intervals; below, differences
 from the update as it is, paired by repetition. ``--small`` takes next to nothing.
 
-A file that is there already is gone on with, repetition by repetition and remedy by remedy, so that
-remedies may have different numbers of runs; it is ``benchmarks/results/layer_remedies.json``,
-written after every repetition. A repetition takes about 13 minutes on one core; those kept were
-made on an accelerator (``--device cuda --workers 14``), in five minutes, but for the last remedy.
+Runs are kept in ``benchmarks/results/layer_remedies.json``, each with the command, the commit and
+the machine that made it; the first ones did not record these, and say what is known. The file is
+written after every run and gone on with: a repetition gets a run of the remedies that none of its
+runs has yet, and what it has is kept as it is. On one core a repetition takes about 13 minutes, the
+last remedy alone more than two; 14 at once on an accelerator (``--device cuda --workers 14``) five.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import seepage as sp
+from keeping import made_here
 from reproduction.layers.measuring import FaceData, started
 from reproduction.layers.networks import alexnet
 from seepage.attacks.remedies_compared import QUANTITIES, Span
@@ -118,31 +120,35 @@ def _prepare(device: str) -> None:
     _data = FaceData.of(sp.data.load_lfw(), device)
 
 
-def _work(run: dict[str, Any], amounts: dict[str, Any]) -> dict[str, Any]:
-    """Return a repetition with the remedies that it lacked."""
+def _work(number: int, tried: list[str], amounts: dict[str, Any]) -> dict[str, Any]:
+    """Return a run of some remedies, as plain numbers."""
     assert _data is not None  # set by the initialiser
     begin = time.monotonic()
-    tried = _missing(run)
-    found = written(repetition(_data, run["repetition"], amounts, tried))
-    if "outcomes" in run:
-        found["protect"] = run["protect"]
-        found["outcomes"] = run["outcomes"] + found["outcomes"][1:]
-    order = [remedy.name for remedy in remedies()]
-    found["outcomes"][1:] = sorted(found["outcomes"][1:], key=lambda one: order.index(one["name"]))
-    took = run.get("seconds", 0) + round(time.monotonic() - begin)
-    return {"repetition": run["repetition"], "seconds": took} | found
+    chosen = [remedy for remedy in remedies() if remedy.name in tried]
+    found = written(repetition(_data, number, amounts, chosen))
+    return {"repetition": number, "seconds": round(time.monotonic() - begin)} | found
 
 
-def _missing(run: dict[str, Any]) -> list[sp.layers.UpdateRemedy]:
-    done = {one["name"] for one in run.get("outcomes", ())}
-    return [remedy for remedy in remedies() if remedy.name not in done]
+def missing(runs: list[dict[str, Any]], repetitions: int) -> dict[int, list[str]]:
+    """Return by repetition the remedies that no run of it has."""
+    numbers = sorted({*range(repetitions), *(run["repetition"] for run in runs)})
+    lacking = {
+        number: [one.name for one in remedies() if one.name not in known_outcomes(runs, number)]
+        for number in numbers
+    }
+    return {number: names for number, names in lacking.items() if names}
+
+
+def known_outcomes(runs: list[dict[str, Any]], number: int) -> set[str]:
+    """Return of what a repetition has outcomes."""
+    own = [run for run in runs if run["repetition"] == number]
+    return {one["name"] for run in own for one in run["outcomes"]}
 
 
 def _write(record: dict[str, Any], path: Path) -> None:
-    """Write the file, one repetition per line."""
-    runs = sorted(record["runs"], key=lambda run: run["repetition"])
-    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
-    head = json.dumps({k: v for k, v in record.items() if k != "runs"}, ensure_ascii=False)
+    """Write the file, one run per line."""
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in record["runs"])
+    head = json.dumps({"amounts": record["amounts"]})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -168,6 +174,17 @@ def read(run: dict[str, Any]) -> sp.attacks.RemedyComparison:
         for one in run["outcomes"]
     ]
     return sp.attacks.RemedyComparison(tuple(outcomes), tuple(run["protect"]))
+
+
+def by_repetition(runs: list[dict[str, Any]]) -> list[sp.attacks.RemedyComparison]:
+    """Return a comparison per repetition, of all its runs together."""
+    found: dict[int, sp.attacks.RemedyComparison] = {}
+    for run in runs:
+        one, before = read(run), found.get(run["repetition"])
+        if before is not None:
+            one = replace(before, outcomes=before.outcomes + one.outcomes)
+        found[run["repetition"]] = one
+    return list(found.values())
 
 
 def differences(runs: list[sp.attacks.RemedyComparison]) -> None:
@@ -203,27 +220,27 @@ def main() -> int:
     amounts = AMOUNTS | SMALL if options.small else AMOUNTS
     kind = "-small" if options.small else ""
     path = options.out or Path(__file__).parent / "results" / f"layer_remedies{kind}.json"
-    named = torch.cuda.get_device_name(0) if options.device == "cuda" else platform.machine()
-    record: dict[str, Any] = {"device": named, "amounts": amounts, "runs": []}
+    record: dict[str, Any] = {"amounts": amounts, "runs": []}
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["amounts"] != amounts:
             sys.exit(f"{path} was made with other amounts; name another file.")
-    kept = {run["repetition"]: run for run in record["runs"]}
-    for number in range(1 if options.small else options.repetitions):
-        kept.setdefault(number, {"repetition": number})
-    missing = [] if options.kept else [run for run in kept.values() if _missing(run)]
-    if missing:
+    repetitions = 1 if options.small else options.repetitions
+    wanted = {} if options.kept else missing(record["runs"], repetitions)
+    if wanted:
+        made = made_here(options.device)
         with ProcessPoolExecutor(
             options.workers, get_context("spawn"), initializer=_prepare, initargs=(options.device,)
         ) as workers:
-            jobs = [workers.submit(_work, run, amounts) for run in missing]
+            jobs = [workers.submit(_work, *one, amounts) for one in wanted.items()]
             for job in as_completed(jobs):
-                kept[job.result()["repetition"]] = job.result()
-                record["runs"] = [run for run in kept.values() if "outcomes" in run]
+                run = {"made": made} | job.result()
+                known = known_outcomes(record["runs"], run["repetition"])
+                run["outcomes"] = [one for one in run["outcomes"] if one["name"] not in known]
+                record["runs"].append(run)
                 _write(record, path)
-                print(f"repetition {job.result()['repetition']} done", flush=True)
-    runs = [read(run) for run in record["runs"]]
+                print(f"repetition {run['repetition']} done", flush=True)
+    runs = by_repetition(record["runs"])
     mean = sp.attacks.RemedyComparison.averaged(runs)
     print(f"LFW, {PROPERTY.lower()}, main task {TASK.lower()}, AlexNet at 31×23")
     print(mean)

@@ -8,6 +8,7 @@ import json
 import platform
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 import seepage.nn as snn
 from measuring import show
 
-NETWORKS = ("mnist", "wide", "124M", "1.3B")
+ON_PROCESSORS = ("mnist",)  # what is not too large for them
 WIDTHS = (58, 10, 9, 10)
 Measure = Callable[[torch.device, bool, int], dict[str, Any]]
 
@@ -43,20 +44,22 @@ def table(found: dict[str, dict[str, float]], base: str) -> None:
         show(name, f"{value['seconds']:.4f}", f"{ratio:.2f}", gib, widths=WIDTHS)
 
 
-def machine(device: torch.device, precision: str) -> dict[str, Any]:
+def machine(device: torch.device, precision: str, autocast: str | None = None) -> dict[str, Any]:
     """Return what the figures were measured on."""
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     version = torch.__version__
-    return {"device": name, "torch": version, "threads": threads, "float32 products": precision}
+    found = {"device": name, "torch": version, "threads": threads, "float32 products": precision}
+    return found | ({"autocast": autocast} if autocast else {})
 
 
-def run(benchmark: str, about: str, parts: dict[str, Measure]) -> int:
+def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool = False) -> int:
     """Measure the networks asked for, judge their claims and write the figures down.
 
-    Without ``--only``, a processor takes the small network alone and an accelerator the others;
+    Without ``--only``, a processor takes the small network alone and an accelerator the others,
+    unless all of them are to be measured ``everywhere``;
     ``--small`` takes toy sizes of all of them, on any device, to see that they run.
 
     Parameters
@@ -73,28 +76,33 @@ def run(benchmark: str, about: str, parts: dict[str, Measure]) -> int:
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--small", action="store_true", help="toy sizes")
-    parser.add_argument("--only", nargs="*", choices=NETWORKS)
+    parser.add_argument("--only", nargs="*", choices=list(parts))
     parser.add_argument(
         "--precision", default="highest", choices=["highest", "high"], help="of float32 products"
     )
+    parser.add_argument("--autocast", choices=["bf16"], help="run under torch.autocast")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     device = torch.device(options.device)
     torch.set_float32_matmul_precision(options.precision)
     torch.backends.cudnn.allow_tf32 = options.precision == "high"  # convolutions like products
-    usual = NETWORKS if options.small else NETWORKS[:1] if device.type == "cpu" else NETWORKS[1:]
+    there = [
+        name for name in parts if everywhere or (name in ON_PROCESSORS) == (device.type == "cpu")
+    ]
     options.out.mkdir(parents=True, exist_ok=True)
     kind = "small" if options.small else device.type
-    path = options.out / f"{benchmark}-{kind}{'-tf32' * (options.precision == 'high')}.json"
+    short = f"-{options.autocast}" if options.autocast else "-tf32" * (options.precision == "high")
+    path = options.out / f"{benchmark}-{kind}{short}.json"
     results: dict[str, Any] = {
-        "machine": machine(device, options.precision),
+        "machine": machine(device, options.precision, options.autocast),
         "small": options.small,
     }
     good = True
-    with warnings.catch_warnings():
+    numbers = torch.autocast(device.type, torch.bfloat16) if options.autocast else nullcontext()
+    with warnings.catch_warnings(), numbers:
         warnings.simplefilter("ignore", snn.FallbackWarning)
-        for name in options.only or [name for name in usual if name in parts]:
+        for name in options.only or (parts if options.small else there):
             results[name] = parts[name](device, options.small, options.repeats)
             good &= judged(results[name]["claims"])
             path.write_text(json.dumps(results, indent=2) + "\n")

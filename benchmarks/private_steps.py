@@ -33,6 +33,7 @@ class Stopwatch:
         for _ in range(self.repeats):
             chance.shuffle(order)  # what comes after heavy work is slowed down by it
             for name, work in order:
+                torch.clear_autocast_cache()  # as at the end of a step
                 self._wait()
                 start = self.now()
                 work()
@@ -61,12 +62,22 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
 
 
-def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Return a plain training step: losses, their gradient, and a change of the parameters."""
-    parameters = list(net.parameters())
+def training_step(
+    net: nn.Module, x: Tensor, y: Tensor, compiled: bool = False
+) -> Callable[[], None]:
+    """Return a plain training step: losses, their gradient, and a change of the parameters.
+
+    With ``compiled``, ``torch.compile`` makes the losses and the way back from them.
+    """
+    parameters = [p for p in net.parameters() if p.requires_grad]
+
+    def mean_loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(net(x), y).mean()
+
+    run = torch.compile(mean_loss) if compiled else mean_loss
 
     def step() -> None:
-        loss = cross_entropy(net(x), y).mean()
+        loss = run(x, y)
         for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.data.add_(g, alpha=-1e-6)
 
@@ -120,8 +131,9 @@ def coordinate_products(net: nn.Module, clip: Any, x: Tensor, y: Tensor, count: 
 def update(net: nn.Module, gradient: dict[str, Tensor], batch: int) -> None:
     """Take a small private step: noise, then a change of the parameters."""
     for name, p in net.named_parameters():
-        noisy = gradient[name] + torch.randn_like(p)
-        p.data.add_(noisy, alpha=-1e-6 / batch)
+        if p.requires_grad:
+            noisy = gradient[name] + torch.randn_like(p)
+            p.data.add_(noisy, alpha=-1e-6 / batch)
 
 
 def accounted_step(

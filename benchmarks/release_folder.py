@@ -1,25 +1,37 @@
-"""What the folder of a release tells about the 50 most exposed records of the demo and of IWPC.
+"""What the folder of a release tells about the records of the demo and of IWPC.
 
-Claims: the Fisher information of the unrounded numbers about a record, by finite differences
-through the whole procedure from the raw table, stays within the target; a small change moves no
-published figure; and of records that are left out or replaced, every figure that would be another
-is listed as disclosed. Run with ``python benchmarks/release_folder.py [demo] [iwpc]``.
+Claims: a small change of any record moves no published figure, so that the Fisher information of
+the folder is that of its unrounded numbers; by finite differences (refits with every number of
+every record moved a little, its label and levels included) it stays within the target; and of the
+50 most exposed records, left out or replaced within their domain, every figure that would be
+another is listed as disclosed. Run with ``python benchmarks/release_folder.py [demo] [iwpc]``; what
+it finds is kept in ``benchmarks/results/release_folder.json``.
 """
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.procedure import Procedure, rows_of
-from seepage.auditing.trained_model import TrainedModel
+from seepage.auditing.release.procedure import Prepared, Procedure, rows_of
+from seepage.core.noise import Gaussian
 from seepage.data import load_bundled, load_iwpc
+from seepage.glm.fitting.batched_refits import Change
+from seepage.glm.jacobian.changed_records import ChangedRecords
+from seepage.glm.leakage import describe_on
 
-MOST = 50
 STEP = 1e-4  # of a column's unit
+RECORDS = 100  # whose refits are made at a time
+KEPT = Path(__file__).parent / "results" / "release_folder.json"
 
 
 def demo() -> tuple[pa.Table, Procedure]:
@@ -38,55 +50,87 @@ def iwpc() -> tuple[pa.Table, Procedure]:
     return pa.table(columns), procedure
 
 
-def numbers(trained: TrainedModel) -> np.ndarray:
-    """Return everything that noise is added to."""
-    model = trained.model
-    return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
+def leakage_by_differences(prepared: Prepared) -> np.ndarray:
+    """Return every record's η, from refits with each of its unknowns moved a step up and down."""
+    trained, source = prepared.trained, prepared.trained.source
+    fit, _ = describe_on(trained.model, source)
+    X: np.ndarray = source.X  # type: ignore[attr-defined]
+    refits = ChangedRecords(fit, X, (Gaussian(1.0),)).refits
+    basis = trained.basis()
+    steps = np.eye(X.shape[1]) if basis is None else basis.T
+    label = trained.table.labels.step
+    found = np.empty(len(X))
+    for begin in range(0, len(X), RECORDS):
+        rows = np.arange(len(X))[begin : begin + RECORDS]
+        changes = []
+        for row in rows:
+            one, y = np.array([row]), float(fit.target[row])
+            for sign in (STEP, -STEP):
+                changes += [Change(one, X[row] + sign * step, y) for step in steps]
+                changes.append(Change(one, X[row], y + sign * label))
+        moves = refits.moves(changes).reshape(len(rows), 2, len(steps) + 1, -1)
+        J = (moves[:, 0] - moves[:, 1]) / (2 * STEP)
+        found[rows] = np.linalg.norm(J, 2, axis=(1, 2)) / prepared.sigma
+    return found
 
 
-def moved(raw: pa.Table, row: int, steps: dict[str, float]) -> pa.Table:
-    """Return the table with some numbers of a record moved."""
-    for name, by in steps.items():
-        values = np.array(raw.column(name).to_pylist(), dtype=float)
-        values[row] += by
+def nudged(raw: pa.Table, row: int, units: dict[str, float]) -> pa.Table:
+    """Return the table with all numbers of a record moved by a little."""
+    for name, unit in units.items():
+        values = np.asarray(raw.column(name)).astype(float)
+        values[row] += 1e-7 * unit
         raw = raw.set_column(raw.column_names.index(name), name, pa.array(values))
     return raw
 
 
-def report(name: str, raw: pa.Table, procedure: Procedure) -> None:
-    """Print what the folder tells."""
+def report(name: str, raw: pa.Table, procedure: Procedure) -> dict[str, Any]:
+    """Print and return what the folder tells."""
     prepared = procedure.prepare(raw)
     trained = prepared.trained
     units = {a.name: a.scale for a in trained.table.attributes if a.kind == "numeric"}
     if trained.table.labels.counts is None:
         units[procedure.target] = trained.table.labels.step
-    most = rows_of(trained)[np.argsort(-prepared.eta, kind="stable")[:MOST]].tolist()
-    found, followed = [], 0
-    for row in most:
-        columns = []
-        for column, unit in units.items():
-            ahead, behind = (
-                numbers(procedure.fit(moved(raw, row, {column: s * STEP * unit}))) for s in (1, -1)
-            )
-            columns.append((ahead - behind) / (2 * STEP))
-        found.append(np.linalg.norm(np.stack(columns, axis=1), 2) / prepared.sigma)
-        nudged = moved(raw, row, {column: 1e-7 * unit for column, unit in units.items()})
-        followed += procedure.prepare(nudged).figures != prepared.figures
-    disclosures = find_disclosures(procedure, raw, prepared)
-    figures = sorted({figure for d in disclosures for figure in d.figures})
-    print(f"{name}: {len(prepared.eta):,} records, σ = {prepared.sigma:g}")
-    print(f"  largest η by differences, {len(units)} numbers of a record: {max(found):.3f}")
-    print(
-        f"  target {procedure.target_eta:g}; closed form, all of a record and all records: "
-        f"{prepared.eta.max() / prepared.sigma:.3f}"
+    rows = rows_of(trained)
+    followed = sum(
+        procedure.figures(nudged(raw, row, units), prepared) != prepared.figures
+        for row in rows.tolist()
     )
-    print(f"  records of {MOST} whose small change moved a published figure: {followed}")
-    for change in dict.fromkeys(d.change for d in disclosures):
-        rows = {d.row for d in disclosures if d.change == change}
-        print(f"  disclosed, {change}: {len(rows)} of {MOST} records")
-    print(f"  figures disclosed: {', '.join(figures) or 'none'}")
+    by_differences, in_closed_form = leakage_by_differences(prepared), prepared.eta / prepared.sigma
+    disclosures = find_disclosures(procedure, raw, prepared)
+    changes = {
+        change: len({d.row for d in disclosures if d.change == change})
+        for change in dict.fromkeys(d.change for d in disclosures)
+    }
+    figures = sorted({figure for d in disclosures for figure in d.figures})
+    found = {
+        "records": len(rows),
+        "numbers released with noise": int(np.size(trained.model.coef_) + 1),
+        "sigma": prepared.sigma,
+        "target eta": procedure.target_eta,
+        "largest eta by differences": float(by_differences.max()),
+        "largest eta in closed form": float(in_closed_form.max()),
+        "largest difference of the two": float(np.max(np.abs(by_differences - in_closed_form))),
+        "records whose small change moves a published figure": followed,
+        "most exposed records tried": len(most_exposed(prepared.eta)),
+        "records with a disclosed change": len({d.row for d in disclosures}),
+        "disclosed by change": changes,
+        "figures disclosed": figures,
+    }
+    print(f"{name}:")
+    for what, value in found.items():
+        print(f"  {what}: {value}")
+    return found
 
 
 if __name__ == "__main__":
-    for which in sys.argv[1:] or ["demo", "iwpc"]:
-        report(which, *{"demo": demo, "iwpc": iwpc}[which]())
+    names = sys.argv[1:] or ["demo", "iwpc"]
+    git = ["git", "-C", str(KEPT.parent), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True)  # noqa: S603 - nothing foreign
+    kept: dict[str, Any] = {
+        "command": " ".join(["python", "benchmarks/release_folder.py", *names]),
+        "commit": commit.stdout.strip(),
+        "machine": {"processor": platform.machine(), "python": platform.python_version()},
+    }
+    for which in names:
+        kept[which] = report(which, *{"demo": demo, "iwpc": iwpc}[which]())
+    KEPT.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.leakage import leakage as leakage
+    from seepage.glm.refining import refine as refine
     from seepage.streams.dask.source import dask_rows as dask_rows
     from seepage.streams.disk.source import parquet as parquet
     from seepage.support.version import __version__ as __version__

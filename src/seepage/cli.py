@@ -22,9 +22,19 @@ Folder = Annotated[
 
 
 Table = Annotated[
-    Path, typer.Argument(help="CSV, Parquet (or a folder of it), Arrow/Feather or JSON lines.")
+    Path,
+    typer.Argument(
+        help="CSV (or .csv.gz, .zst), Parquet (or a folder of it), Arrow/Feather, ORC, JSON lines, "
+        "Excel, SQLite, DuckDB."
+    ),
 ]
 Target = Annotated[str, typer.Option(help="The column the model predicts.")]
+TargetOrList = Annotated[
+    str, typer.Option(help="The column the model predicts; without it the columns are listed.")
+]
+Plan = Annotated[
+    Path | None, typer.Option(help="What the columns are: what `seepage columns` printed, edited.")
+]
 ModelKind = Annotated[
     str | None,
     typer.Option(help="linear, logistic, poisson or softmax (default: by the target)."),
@@ -57,9 +67,33 @@ Missing = Annotated[
 NoScale = Annotated[bool, typer.Option("--no-scale", help="Do not standardise the columns.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The CSV file has no header line.")]
 Names = Annotated[str | None, typer.Option(help="The columns' names, separated by commas.")]
+Separator = Annotated[
+    str | None, typer.Option(help="Between a text file's columns: one character, or tab.")
+]
+Decimal = Annotated[
+    str | None, typer.Option(help="Before a text file's decimals: a point or a comma.")
+]
+Thousands = Annotated[
+    str | None, typer.Option(help="Between groups of three digits: point, comma, space, '.")
+]
+Encoding = Annotated[str | None, typer.Option(help="A text file's, such as cp1252.")]
+Sheet = Annotated[
+    str | None, typer.Option(help="The sheet of a workbook, or the table of a database.")
+]
+Fsspec = Annotated[bool, typer.Option("--fsspec", help="Fetch a URL, through fsspec.")]
 ModelFile = Annotated[
     Path | None,
     typer.Option(help="A fitted model (JSON or safetensors) to audit instead of fitting one."),
+]
+Remedies = Annotated[
+    str | None,
+    typer.Option(
+        help="Which to try, however long they take: noise, penalty, weights, shape; none for none "
+        "(default: all that keep within their budgets)."
+    ),
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Fit once: no remedies and no repeated splits.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
@@ -163,7 +197,7 @@ def demo(
 @app.command()
 def audit(
     table: Table,
-    target: Target,
+    target: TargetOrList = "",
     model: ModelKind = None,
     model_kind: Annotated[
         str | None,
@@ -187,10 +221,17 @@ def audit(
     drop: Drop = None,
     categorical: Codes = None,
     quantity: Quantities = None,
+    plan: Plan = None,
     missing: Missing = "refuse",
     no_scale: NoScale = False,
     no_header: NoHeader = False,
     names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
     model_file: ModelFile = None,
     out: Annotated[
         Path | None,
@@ -227,6 +268,8 @@ def audit(
     workers: Annotated[
         int | None, typer.Option(help="As many processes here that audit a folder of Parquet.")
     ] = None,
+    remedies: Remedies = None,
+    quick: Quick = False,
     as_json: Json = False,
 ) -> None:
     """Tell what releasing a linear model of a table leaks about its records; write a report.
@@ -234,10 +277,14 @@ def audit(
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
     where seepage itself failed.
     """
-    from seepage.auditing.command import Limits, Question, run_audit
+    from seepage.auditing.command import Limits, Question, read_effort, run_audit
+    from seepage.auditing.intake.files import Dialect, FileOptions
+    from seepage.auditing.intake.plan_file import PlanFile
 
     if sigma is not None and target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
     question = Question(
         table=table,
         target=target,
@@ -253,8 +300,8 @@ def audit(
         quantities=quantity or (),
         missing=missing,
         scale=not no_scale,
-        header=not no_header,
-        names=names,
+        options=options,
+        plan=None if plan is None else PlanFile.read(plan),
         model_file=model_file,
         show_values=show_values,
         public=public,
@@ -278,19 +325,24 @@ def audit(
 
         run_attack_audit(question, model_kind, out=folder, as_json=as_json)
         return
-    passed = run_audit(question, limits, out=folder, as_json=as_json)
+    effort = read_effort(remedies, quick, question)
+    passed = run_audit(question, limits, out=folder, as_json=as_json, effort=effort)
     if not passed:
         raise typer.Exit(1)
 
 
 @app.command()
 def release(
-    table: Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow/Feather or JSON lines.")],
-    target: Target,
+    table: Annotated[Path, typer.Argument(help="A table in a file, as for an audit.")],
+    target: Annotated[str, typer.Option(help="The column the model predicts.")] = "",
     model: ModelKind = None,
     l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
     sigma: Annotated[
         float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+    ] = None,
+    sigma_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Draw the noise by a vote of blocks of records that is ε-private."),
     ] = None,
     target_eta: Annotated[
         float, typer.Option(help="The most a record may leak over all releases of the ledger.")
@@ -298,11 +350,18 @@ def release(
     drop: Drop = None,
     categorical: Codes = None,
     quantity: Quantities = None,
+    plan: Plan = None,
     missing: Annotated[
         str, typer.Option(help="Rows with missing values: refuse or drop.")
     ] = "refuse",
     no_header: NoHeader = False,
     names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
     rare: Annotated[
         str,
         typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
@@ -333,6 +392,8 @@ def release(
     replaced to see which published figures would change. The exit status is 0 when the release was
     written, 2 for bad input, and 3 where seepage itself failed.
     """
+    from seepage.auditing.intake.files import Dialect, FileOptions
+    from seepage.auditing.intake.plan_file import PlanFile
     from seepage.auditing.release.command import read_domain, run_release
     from seepage.auditing.release.procedure import Procedure
 
@@ -341,6 +402,7 @@ def release(
         model=model,
         l2=l2,
         sigma=sigma,
+        sigma_epsilon=sigma_epsilon,
         target_eta=target_eta,
         drop=drop or (),
         categorical=categorical or (),
@@ -351,15 +413,31 @@ def release(
         identity=identity,
         domain=read_domain(domain or ()),
     )
-    run_release(
-        table,
-        procedure,
-        out=out,
-        report=report,
-        ledger=ledger,
-        header=not no_header,
-        names=names,
-    )
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
+    said = None if plan is None else PlanFile.read(plan)
+    run_release(table, procedure, out=out, report=report, ledger=ledger, options=options, plan=said)
+
+
+@app.command()
+def columns(
+    table: Table,
+    no_header: NoHeader = False,
+    names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
+) -> None:
+    """Print what an audit would make of every column, as a plan to edit and hand back by --plan."""
+    from seepage.auditing.command import Question, run_columns
+    from seepage.auditing.intake.files import Dialect, FileOptions
+
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
+    run_columns(Question(table=table, options=options))
 
 
 @app.command()
@@ -372,16 +450,27 @@ def calibrate(
     drop: Drop = None,
     categorical: Codes = None,
     quantity: Quantities = None,
+    plan: Plan = None,
     missing: Missing = "refuse",
     no_scale: NoScale = False,
     no_header: NoHeader = False,
     names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
     model_file: ModelFile = None,
     as_json: Json = False,
 ) -> None:
     """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
     from seepage.auditing.command import Question, run_calibration
+    from seepage.auditing.intake.files import Dialect, FileOptions
+    from seepage.auditing.intake.plan_file import PlanFile
 
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
     question = Question(
         table=table,
         target=target,
@@ -393,8 +482,8 @@ def calibrate(
         quantities=quantity or (),
         missing=missing,
         scale=not no_scale,
-        header=not no_header,
-        names=names,
+        options=options,
+        plan=None if plan is None else PlanFile.read(plan),
         model_file=model_file,
     )
     run_calibration(question, as_json=as_json)
@@ -426,6 +515,10 @@ def layers(
     max_bits: Annotated[
         float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
     ] = None,
+    max_auc: Annotated[
+        float | None,
+        typer.Option(help="Gate: the highest AUC of an attack by any layer (0.5: a coin)."),
+    ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show each client's property in the report.")
     ] = False,
@@ -445,6 +538,7 @@ def layers(
         column=column,
         family=family,
         max_bits=max_bits,
+        max_auc=max_auc,
         show_values=show_values,
         seed=seed,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from torch import nn
 
 import seepage as sp
@@ -161,3 +164,39 @@ def test_layers_need_names_to_be_attacked_one_by_one():
         sp.attacks.attack_layers(seen["a"], p, seen["a"], p)
     with pytest.raises(InputError, match="one row per gradient"):
         sp.attacks.PropertyInference("a").fit(seen["a"][0], p)
+
+
+def test_a_recording_is_attacked_across_clients_with_their_property_known():
+    draw = np.random.default_rng(3)
+    client = np.tile(np.arange(12), 5)
+    p = client % 2
+    marks = 3 * draw.standard_normal((12, 4))[client]  # by which every client is known again
+    blocks = {"a": marks + draw.standard_normal((60, 4)), "b": draw.standard_normal((60, 4))}
+    blocks["b"] += p[:, None]
+    seen = replace(LayerGradients.of(blocks), nodes=client)
+    model = LogisticRegression(C=0.1)
+    found = sp.attacks.attack_recording(
+        seen, {k: k % 2 for k in range(12)}, classifier=model, folds=12
+    )
+    # One client out at a time, by scikit-learn.
+    for name in blocks:
+        x = blocks[name].astype(np.float32)
+        held = cross_val_predict(
+            model, x, p, groups=client, cv=LeaveOneGroupOut(), method="predict_proba"
+        )[:, 1]
+        assert found[name] == pytest.approx(roc_auc_score(p, held), abs=1e-9)
+    assert found["b"] > 0.85
+    assert found["a"] < 0.6  # within clients it would be 1
+    assert found.layers == ("a", "b", "all layers")
+
+
+def test_a_client_that_is_alone_with_its_value_is_told_from_the_others_by_updates():
+    draw = np.random.default_rng(4)
+    client = np.tile(np.arange(6), 6)
+    seen = {"a": draw.standard_normal((36, 3)) + 8 * (client == 2)[:, None]}
+    seen = replace(LayerGradients.of(seen), nodes=client)
+    known = {k: "yes" if k == 2 else "no" for k in range(6)}
+    found = sp.attacks.attack_recording(seen, known, classifier="logistic")
+    assert found["a"] == 1.0
+    with pytest.raises(InputError, match="does not know which client"):
+        sp.attacks.attack_recording(replace(seen, nodes=None), client % 2)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from people import encoded_people, positions, units
 
-from seepage.auditing.audit import audit_table
+from seepage.auditing.audit import ONLY_NOISE, audit_table
 from seepage.glm import LogisticRegression
 
 RELEASES = 4000
@@ -61,11 +61,11 @@ def _in_years(encoded, values, row):
 @pytest.mark.parametrize("rank", [0, 20, 40])
 def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
     encoded = encoded_people("linear", n=60, sensitive=["age"])
-    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, effort=ONLY_NOISE)
     row = int(np.argsort(audit.cell_errors["age"])[rank])
     # The bound grows with the noise: have it at half a year.
     sigma = 0.5 / audit.cell_errors["age"][row]
-    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, effort=ONLY_NOISE)
     bound = audit.cell_errors["age"][row]
     assert bound == pytest.approx(0.5)
     column, truth, mean, _ = _in_years(encoded, 0.0, row)
@@ -82,10 +82,10 @@ def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
 
 def test_the_best_attack_on_a_logistic_model_meets_the_bound():
     encoded = encoded_people("logistic", n=60, sensitive=["age"])
-    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, effort=ONLY_NOISE)
     row = int(np.argmin(audit.cell_errors["age"]))
     sigma = 0.25 / audit.cell_errors["age"][row]
-    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, remedies=False)
+    audit = audit_table(encoded, name="people", l2=L2, sigma=sigma, effort=ONLY_NOISE)
     bound = audit.cell_errors["age"][row]
     column, truth, _, _ = _in_years(encoded, 0.0, row)
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 import seepage as sp
 from coarse import point_above, point_below
-from seepage.auditing.audit import DEFAULT_L2, SEPARABLE_L2, audit_table
+from seepage.auditing.audit import DEFAULT_L2, QUICK, SEPARABLE_L2, Effort, audit_table
 from seepage.auditing.tradeoff import split
 from seepage.errors import InputError
 from seepage.glm import LinearRegression
@@ -260,10 +260,15 @@ def test_a_handful_of_rows_is_refused():
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
     monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
+    monkeypatch.setattr("seepage.auditing.tradeoff._MANY_PENALTIES", 0.0)
+    monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 1e9, "weights": 0.0})
     assert "not tried" in audit_table(encoded, name="people").remedies[2].text
     linear = audit_table(encoded_people("linear", n=100), name="people")
     assert "so many refits" in linear.remedies[2].text
-    monkeypatch.setattr("seepage.auditing.tradeoff._TOO_HEAVY", 0.0)
+    named = Effort(remedies=("weights",))
+    (asked,) = audit_table(encoded_people("linear", n=100), name="people", effort=named).remedies
+    assert "even out the leakage (" in asked.text
+    monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 0.0, "weights": 0.0})
     monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
     audit = audit_table(encoded, name="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
@@ -298,10 +303,31 @@ def test_stages_are_told_as_they_begin():
         "fitting",
         "leakage of every record",
         "privacy and utility",
-        "remedies",
+        "repeated splits",
         "bounds on the most exposed record",
         "who was in the data, and guesses",
+        "remedy: more regularisation",
+        "remedy: reweighting",
     ]
+
+
+def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
+    told = []
+    encoded = encoded_people("logistic")
+    quick = audit_table(encoded, name="people", effort=QUICK, tell=told.append)
+    assert told == [
+        "fitting",
+        "leakage of every record",
+        "privacy and utility",
+        "who was in the data, and guesses",
+    ]
+    whole = audit_table(encoded, name="people")
+    assert quick.remedies == ()
+    assert quick.usefulness is quick.guarantees is None
+    assert quick.sigma == whole.sigma
+    assert quick.risks == whole.risks
+    np.testing.assert_array_equal(quick.eta, whole.eta)
+    assert any("A quick audit" in step for step in quick.steps)
 
 
 @pytest.mark.parametrize("kind", ["linear", "logistic"])

@@ -18,6 +18,7 @@ import seepage.auditing.measures as measures
 import seepage.core.order_statistics as order_statistics
 import seepage.streams.disk.source as reading
 from coarse import point_above
+from seepage.auditing.audit import ONLY_NOISE
 from seepage.auditing.command import Question, answer
 from seepage.auditing.findings import NUMBERS, SHARES
 from seepage.auditing.report import summarise, write_report
@@ -143,7 +144,7 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
     target = TARGETS[model]
     _, folder = written(people(ROWS), tmp_path)
     others = [t for t in TARGETS.values() if t != target]
-    found = answer(Question(table=folder, target=target, drop=others), remedies=False)
+    found = answer(Question(table=folder, target=target, drop=others), effort=ONLY_NOISE)
     encoded = encoded_people(model, n=ROWS)
     out = held_out_rows(ROWS, 0)
     assert len(np.unique(out)) == ROWS / 5
@@ -297,7 +298,7 @@ def test_the_command_writes_the_report(tmp_path):
 def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     _, folder = written(people(ROWS), tmp_path)
     found = answer(
-        Question(table=folder, target="ill", drop=("dose", "visits", "stage")), remedies=False
+        Question(table=folder, target="ill", drop=("dose", "visits", "stage")), effort=ONLY_NOISE
     )
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

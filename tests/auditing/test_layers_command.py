@@ -47,6 +47,29 @@ def test_gates_and_json(folder):
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
 
 
+def test_the_gate_of_the_attack(folder):
+    result = run(folder, "--json", "--max-auc", "0.7", "--max-bits", "1")
+    assert result.exit_code == 1
+    bits, area = json.loads(result.stdout)["gates"]
+    assert bits["passed"]
+    assert not area["passed"]
+    assert (area["name"], area["limit"], area["measured"]) == ("--max-auc", 0.7, 1.0)
+    assert result.stderr.startswith("over the limit --max-auc: Clients are best told apart by the ")
+    assert "layer 'bn1.buffers': an AUC of 1.000 (0.5" in result.stderr  # Wilson's, of 5 clients
+    nothing = "node,glasses\n" + "".join(f"{n},{'yny'[k % 3]}\n" for k, n in enumerate(NODES))
+    (folder / "nothing.csv").write_text(nothing)
+    result = run(folder, "--json", "--max-auc", "0.98", known="nothing.csv")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["gates"][0]["measured"] < 0.95
+
+
+@pytest.mark.parametrize("limit", ["0.5", "1", "nan"])
+def test_an_area_that_means_nothing_is_no_limit(folder, limit):
+    result = run(folder, "--json", "--max-auc", limit)
+    assert result.exit_code == 2
+    assert f"--max-auc is an area above 0.5, a coin, and below 1, not {limit}" in result.stderr
+
+
 def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
     result = run(folder, "--show-values", "--out", str(tmp_path / "out"))
     assert "warning: the report shows what is known of each client" in result.stderr

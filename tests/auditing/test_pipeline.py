@@ -19,6 +19,7 @@ from sklearn.preprocessing import (
 )
 
 import seepage as sp
+from doors import PIPELINES, door
 from seepage.auditing.pipeline import audit
 from seepage.errors import InputError
 
@@ -100,10 +101,10 @@ def test_a_mixed_table_agrees_with_the_encoded_one(table):
     """Dropping the first level by scikit-learn or by the audit's own encoding is the same."""
     from people import encoded_people
 
-    from seepage.auditing.audit import audit_table
+    from seepage.auditing.audit import ONLY_NOISE, audit_table
 
     encoded = encoded_people("logistic", n=80, sensitive=["town", "smoker", "age"])
-    direct = audit_table(encoded, name="people", l2=0.05, sigma=0.2, remedies=False)
+    direct = audit_table(encoded, name="people", l2=0.05, sigma=0.2, effort=ONLY_NOISE)
     X, y = table[["age", "weight", "town", "smoker"]], table["ill"]
     final = LogisticRegression(C=1 / (80 * 0.05), tol=1e-10, solver="newton-cholesky")
     pipeline = make_pipeline(_mixed(), final).fit(X, y)
@@ -201,11 +202,49 @@ def test_a_dropped_column_is_no_attribute(table):
     assert [a.name for a in found.attributes] == ["age", "dose"]
 
 
-def test_maps_that_are_not_affine_are_refused(table):
+def test_maps_that_are_not_affine_agree_with_refits(table):
     X, y = table[NUMBERS], table["dose"]
-    squares = make_pipeline(StandardScaler(), PolynomialFeatures(2), Ridge(1.0)).fit(X, y)
-    with pytest.raises(InputError, match="not affine"):
-        audit(squares, X, y)
+    squares = make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False), Ridge(1.0))
+    squares.fit(X, y)
+    found = audit(squares, X, y, noise=0.5, sensitive=["age"])
+    for row in (3, 50):
+        J = _refit_jacobian(squares, X, y, row, NUMBERS, y.std(ddof=0)) / 0.5
+        assert found.eta[row] == pytest.approx(np.linalg.norm(J, 2), rel=1e-5)
+        assert found.eta_features[row] == pytest.approx(np.linalg.norm(J[:, :-1], 2), rel=1e-5)
+        years = X["age"].std(ddof=0) / np.linalg.norm(J[:, 0])
+        assert found.cell_errors["age"][row] == pytest.approx(years, rel=1e-5)
+
+
+AUDITED = [
+    "Lasso",
+    "RidgeClassifier",
+    "GammaRegressor",
+    "LinearSVC",
+    "GLM",
+    "glm formula",
+    "GridSearchCV",
+    "SimpleImputer",
+    "SplineTransformer",
+]
+
+
+@pytest.mark.parametrize("preprocessing", ["frozen", "refitted"])
+@pytest.mark.parametrize("name", AUDITED)
+def test_audits_have_the_numbers_of_the_leakage(name, preprocessing):
+    if preprocessing == "refitted" and name not in PIPELINES:
+        return  # nothing is fitted before the model
+    opened = door(name)
+    options = dict(opened.options) | {"preprocessing": preprocessing}
+    leak = sp.leakage(opened.model, opened.X, opened.y, noise=sp.Gaussian(0.5), **options)
+    columns = [c for c in leak.source.names if c in opened.X.columns]
+    found = audit(opened.model, opened.X, opened.y, noise=0.5, sensitive=columns, **options)
+    for column in columns:
+        cells = np.asarray(leak.cells([column]))[:, 0]
+        with np.errstate(divide="ignore"):
+            assert np.allclose(found.cell_errors[column], 1 / cells, rtol=1e-9)
+    assert all(note in found.steps for note in leak.notes)
+    assert found.released == leak.release.template.size
+    assert found.curve.error.shape == found.curve.sigma.shape
 
 
 def test_an_ordinal_code_is_one_direction_with_many_levels(table):

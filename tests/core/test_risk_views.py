@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -165,6 +169,22 @@ def test_the_models_own_prior_is_its_prediction_without_the_record() -> None:
         assert float(np.asarray(found)[k]) == pytest.approx(two(mu, 1 - p), abs=1e-8)
 
 
+def test_a_prior_from_the_expansion_says_how_far_off_it_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem("bernoulli", everything=True)
+    exact = problem.leak.guess(prior="model")
+    assert exact.right.kind == "exact"
+    monkeypatch.setattr("seepage.glm.jacobian.changed_records._REFITTED", 10 * 40.0 * 4 * N)
+    found = problem.leak.guess(prior="model")
+    assert found.right.kind == "bound"
+    assert np.all(found.lower <= np.asarray(exact) + 1e-9)
+    assert np.all(np.asarray(found) >= np.asarray(exact) - 1e-9)
+    sure = np.asarray(found) - found.lower <= 1e-6
+    assert 10 <= sure.sum() < N
+    assert found.baseline[sure] == pytest.approx(exact.baseline[sure], abs=1e-6)
+
+
 def test_within_lies_in_the_interval_of_a_simulation() -> None:
     problem = Problem("bernoulli", everything=True)
     values = np.linspace(-2, 2, 9)
@@ -250,6 +270,84 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["sp.glm", "scikit-learn"])
+def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(0)
+    raw = rng.gamma(1.0, size=(30, 2))
+    y = (raw[:, 0] + 0.3 * rng.standard_normal(30) > 0.8).astype(int)
+    model = sp.glm.LogisticRegression(l2=0.01, fit_intercept=True)
+    last = model if own else LogisticRegression(C=1 / 0.3, tol=1e-8)
+    pipeline = make_pipeline(StandardScaler(), last).fit(raw, y)
+    leak = sp.leakage(pipeline, raw, y, noise=sp.Gaussian(0.1))
+    found = leak.membership(refit="pipeline")
+
+    def released(kept: np.ndarray) -> np.ndarray:
+        X = (raw[kept] - raw[kept].mean(axis=0)) / raw[kept].std(axis=0)
+        return refit("bernoulli", X, y[kept].astype(float), np.ones(len(kept)), 0.3, True)
+
+    every = np.arange(30)
+    truth = [np.linalg.norm(released(np.delete(every, i)) - released(every)) for i in range(30)]
+    assert np.asarray(found) == pytest.approx(np.array(truth) / 0.1, rel=1e-6)
+    assert "anew" in found.mu.assumptions[1]
+    held = np.median(np.asarray(leak.membership()))
+    assert np.median(np.asarray(found)) > held
+    with pytest.raises(sp.InputError, match="refit is 'pipeline' or a function, not 'all'"):
+        leak.membership(refit="all")
+
+
+def test_only_a_pipeline_is_fitted_anew_by_name() -> None:
+    problem = Problem("bernoulli", everything=False)
+    with pytest.raises(sp.InputError, match="this release is of a model alone"):
+        problem.leak.membership(refit="pipeline")
+
+
+def test_a_category_that_leaves_with_its_only_record_tells_for_certain() -> None:
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"kind": ["a", "b"] * 15 + ["c"], "age": rng.standard_normal(31)})
+    y = rng.standard_normal(31)
+    encode = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+    pipeline = make_pipeline(encode, sp.glm.LinearRegression(l2=0.1)).fit(frame, y)
+    leak = sp.leakage(pipeline, frame, y, noise=sp.Gaussian(0.1))
+    found = np.asarray(leak.membership(rows=[3, 30], refit="pipeline"))
+    assert np.isfinite(found[0])
+    assert np.isinf(found[1])
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_labels_that_flip_stay_inside_their_intervals(l2: float, intercept: bool) -> None:
+    from seepage.core.jacobian import Alternatives
+
+    rng = np.random.default_rng(4)
+    n, d = 150, 12
+    X = rng.standard_normal((n, d)) * np.geomspace(0.1, 10, d)
+    X[:5] *= 4.0
+    y = (X @ (rng.standard_normal(d) / 10) + rng.logistic(size=n) > 0).astype(float)
+    model = sp.glm.LogisticRegression(l2=l2, fit_intercept=intercept).fit(X, y)
+    changes = sp.leakage(model, X, y, noise=sp.Gaussian(0.1)).release.finite_changes()
+    moves = changes.replaced(np.arange(n), Alternatives(labels=changes.class_labels()))
+    least, most = (ends.max(axis=1) for ends in moves.distances())
+    here = refit("bernoulli", X, y, np.ones(n), n * l2, intercept)
+    for i in range(0, n, 3):
+        flipped = y.copy()
+        flipped[i] = 1 - y[i]
+        theta = refit("bernoulli", X, flipped, np.ones(n), n * l2, intercept)
+        truth = np.linalg.norm(theta - here) / 0.1
+        assert least[i] <= truth * (1 + 1e-8)
+        assert truth <= most[i] * (1 + 1e-8)
+    assert np.all(least > 0)  # even where there is no certificate
+    if l2 == 100.0 and not intercept:
+        assert np.all(most - least <= 0.05 * (most + least))
+
+
 def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     from seepage.core.jacobian import Alternatives
 
@@ -296,23 +394,97 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         problem.leak.guess("x3")
 
 
-@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
-def test_records_that_are_read_in_chunks_get_upper_ends(family: str, tmp_path: Path) -> None:
-    problem = Problem(family, everything=True)
-    truth = np.asarray(problem.leak.membership())
+def in_parquet(problem: Problem, folder: Path) -> Any:
     columns = {f"x{j}": problem.X[:, j] for j in range(4)}
     table = pa.table({**columns, "y": problem.y, "weight": problem.weight})
-    pq.write_table(table, tmp_path / "people.parquet", row_group_size=7)
-    rows = sp.parquet(tmp_path / "people.parquet", target="y", weight="weight")
-    model = FAMILIES[family](l2=L2, fit_intercept=True).fit(rows)
-    leak = sp.leakage(model, rows, noise=problem.noise)
-    stream = leak.membership()
+    pq.write_table(table, folder / "people.parquet", row_group_size=7)
+    return sp.parquet(folder / "people.parquet", target="y", weight="weight")
+
+
+def in_dask(problem: Problem, folder: Path) -> Any:
+    X, y, weight = (
+        da.from_array(array, chunks=(7, 4)[: array.ndim])
+        for array in (problem.X, problem.y, problem.weight)
+    )
+    return sp.dask_rows(X, y, weight=weight)
+
+
+@pytest.fixture(params=[in_parquet, in_dask], ids=["parquet", "dask"])
+def door(request: pytest.FixtureRequest) -> Any:
+    with dask.config.set(scheduler="synchronous"):
+        yield request.param
+
+
+def numbers(stream: Any) -> np.ndarray:
+    """Return all numbers of a stream, of Dask data from the workers."""
+    on_workers = type(stream.source).__name__ == "DaskRows"
+    return np.asarray(stream.to_dask() if on_workers else stream.result())
+
+
+def streamed(problem: Problem, door: Any, folder: Path) -> Any:
+    rows = door(problem, folder)
+    model = FAMILIES[problem.family](l2=L2, fit_intercept=True).fit(rows)
+    return sp.leakage(model, rows, noise=problem.noise)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+def test_records_that_are_read_in_chunks_get_upper_ends(
+    family: str, tmp_path: Path, door: Any
+) -> None:
+    problem = Problem(family, everything=True)
+    truth = np.asarray(problem.leak.membership())
+    stream = streamed(problem, door, tmp_path).membership()
     assert stream.kind == "bound"
-    found = np.asarray(stream.result())
+    found = numbers(stream)
     assert np.all(found >= truth * (1 - 1e-7))
     if family == "gaussian":
         assert found == pytest.approx(truth, rel=1e-7)
         assert np.asarray(stream.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+@pytest.mark.parametrize("prior", ["frequencies", "equal", (0.2, 0.5, 0.3)])
+def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
+    family: str, prior: Any, tmp_path: Path, door: Any
+) -> None:
+    problem = Problem(family, everything=True)
+    shares = np.bincount(problem.X[:, 3].astype(int)) / N
+    believed = {"frequencies": shares, "equal": np.full(3, 1 / 3)}.get(prior, prior)
+    stream = streamed(problem, door, tmp_path).guess("x3", prior=prior)
+    found = numbers(stream)
+    assert stream.names == ("right", "right_lower", "baseline", "gain")
+    assert found[:, 2] == pytest.approx(np.full(N, max(believed)))
+    assert found[:, 3] == pytest.approx(found[:, 0] - found[:, 2])
+    for i in (0, 7, 30):
+        points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])
+        truth = bayes(points, np.asarray(believed))
+        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+        if family == "gaussian":
+            assert found[i, :2] == pytest.approx([truth, truth], abs=1e-6)
+
+
+@pytest.mark.parametrize("prior", ["frequencies", "model"])
+def test_labels_and_numbers_of_records_that_are_read_in_chunks(
+    prior: str, tmp_path: Path, door: Any
+) -> None:
+    problem = Problem("bernoulli", everything=True)
+    leak = streamed(problem, door, tmp_path)
+    found = numbers(leak.guess(prior=prior))
+    for i in (1, 9, 33):
+        p = 1 - problem.y.mean()
+        if prior == "model":
+            theta = problem.without([i])
+            p = 1 - 1 / (1 + np.exp(-(problem.X[i] @ theta[:4] + theta[4])))
+        truth = two(problem.distance(problem.changed(i, 1 - problem.y[i], None)), p)
+        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+    values = np.linspace(-1, 1, 5)
+    stream = leak.within("x0", 0.5, "equal", values=values)
+    near = numbers(stream)[[4, 20]]
+    known = problem.leak.within("x0", 0.5, "equal", values=values, rows=[4, 20])
+    assert stream.kind == "estimate"
+    assert near[:, 2] == pytest.approx(known.baseline)
+    assert np.all(near[:, 1] <= np.asarray(known) + 1e-12)
+    assert np.all(near[:, 0] >= known.lower - 1e-12)
 
 
 def test_softmax_in_chunks_is_refused(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         PropertyInferenceResult as PropertyInferenceResult,
     )
     from seepage.attacks.property_inference import attack_layers as attack_layers
+    from seepage.attacks.property_inference import attack_recording as attack_recording
     from seepage.attacks.record.informed import InformedAdversary as InformedAdversary
     from seepage.attacks.record.informed import Reconstruction as Reconstruction
     from seepage.attacks.record.linearised import LinearisedAdversary as LinearisedAdversary

@@ -2,12 +2,14 @@
 
 The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
 and without the property at each of them, and trains a classifier to tell these apart, from one
-layer's gradient or from all. It then scores the updates it sees of the client.
+layer's gradient or from all. It then scores the updates it sees of the client. In a recording of
+many clients, the updates of those whose property is known take the place of auxiliary data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,6 +21,8 @@ from seepage.layers.federated.gradients import JOINED, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
+from seepage.layers.measures.v_information import PropertyTask
+from seepage.layers.recording_audit import KnownUpdates
 from seepage.support.chunks import progress
 from seepage.tables.source import as_numpy
 
@@ -222,20 +226,74 @@ def attack_layers(
             )
     known, victim = LayerGradients.of(auxiliary), LayerGradients.of(seen)
     known.check_same_projection(victim)
-    names = (*known.layers, JOINED)
     found = []
-    for layer in progress(names, "property inference"):
+    for layer in progress((*known.layers, JOINED), "property inference"):
         adversary = PropertyInference(layer, classifier, seed=seed).fit(known, auxiliary_property)
         found.append(adversary.attack(victim, seen_property, groups=groups))
+    return _by_layer(found, known)
+
+
+def attack_recording(
+    recording: LayerGradients | str | os.PathLike[str],
+    property: Any,
+    *,
+    classifier: Any = "random_forest",
+    folds: int = 5,
+    seed: int = 0,
+) -> PerLayer:
+    """Return the AUC of an adversary who knows other clients' property, by layer and for all.
+
+    The clients are dealt out to folds, and every update is scored by a classifier that has learnt
+    from those of the other folds' clients: by one layer alone, metrics among them, or by all that
+    was sent. Where a client is alone with its value, updates take the place of clients.
+
+    Parameters
+    ----------
+    recording, property
+        What was recorded with its nodes, or the file of it; and the property of the clients, as for
+        :func:`seepage.layers.audit_recording`.
+    classifier, seed
+        As for :class:`PropertyInference`.
+    folds
+        How many, fewer where a value of the property is rare.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> import seepage as sp
+    >>> draw = np.random.default_rng(0)
+    >>> client = np.tile(np.arange(20), 4)
+    >>> seen = {"fc1": draw.standard_normal((80, 5)) + 9 * (client % 2)[:, None]}
+    >>> seen = replace(sp.layers.LayerGradients.of(seen), nodes=client)
+    >>> glasses = {node: node % 2 == 1 for node in range(20)}
+    >>> sp.attacks.attack_recording(seen, glasses, classifier="logistic")["all layers"]
+    1.0
+    """
+    known = KnownUpdates.read(recording, property, folds)
+    seen = known.seen.with_metrics()
+    groups = None if known.alone else known.who.client
+    task = PropertyTask.read(known.property, groups, len(seen), known.folds, seed)
+    used = find_classifier(classifier, seed)
+    found = []
+    for layer in progress((*seen.layers, JOINED), "property inference"):
+        scores = task.held_out(used, seen[layer])
+        classes = tuple(known.shares)
+        found.append(PropertyInferenceResult(layer, scores, task.labels, classes, groups=groups))
+    return _by_layer(found, seen)
+
+
+def _by_layer(found: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
+    """Return what was found by each layer alone, and by all of them."""
     intervals = np.array([result.interval for result in found])
     return PerLayer(
         "property inference, AUC",
-        names,
+        (*seen.layers, JOINED),
         np.array([result.auc for result in found]),
         intervals[:, 0],
         intervals[:, 1],
-        (*known.sizes.values(), sum(known.sizes.values())),
+        (*seen.sizes.values(), sum(seen.sizes.values())),
         "attack",
         columns={"accuracy": np.array([result.accuracy for result in found])},
-        notes=known.projection_notes(),
+        notes=seen.projection_notes(),
     )

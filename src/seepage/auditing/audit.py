@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import Advice, AttributeFinding, Audit, GuessFinding, RiskFinding
-from seepage.auditing.measures import measure, record_leakage, worst_record
+from seepage.auditing.findings import AttributeFinding, Audit, GuessFinding, RiskFinding
+from seepage.auditing.measures import measure
+from seepage.auditing.neighbours import tell_other_noise
 from seepage.auditing.tradeoff import (
+    REMEDIES,
     draw_curve,
     find_remedies,
     judge_usefulness,
@@ -39,7 +41,7 @@ from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
-from seepage.core.risk_views import Guess
+from seepage.core.risk_views import Guess, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
 from seepage.support.number_check import check_positive
@@ -52,15 +54,52 @@ FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
-_MANY_REFITS = 2e7  # multiplications in a pass, up to which records are left out one at a time
-_LEFT_OUT = 10  # records that are
+_HEAVY = 1e8  # and from which on its averages are over fewer draws
 _DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
-_MOST_LEVELS = 6  # of a category whose guesses are integrated
+_MOST_LEVELS = 12  # of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
+_EXACT_WORK = 3e9  # multiplications for refits of records whose risks are known to an interval
+_FEWEST_EXACT = 4  # such records that are refitted all the same: the most exposed
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an audit does beyond measuring every record and drawing one curve, in this order."""
+
+    # Whether models are fitted again, several times, without some records: over repeated splits, to
+    # see what the noisy model is worth, and without each of the most exposed records, for its σ
+    refits: bool = True
+    risks: bool = True  # whether it tells who was in the data, and how often guesses are right
+    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` are tried; ``None`` for all, each as long
+    # as it keeps within its budget
+    remedies: tuple[str, ...] | None = None
+
+    @property
+    def stages(self) -> int:
+        """How many stages it tells of: three that there always are, and these."""
+        remedies = REMEDIES if self.remedies is None else self.remedies
+        return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
+
+    def words(self) -> tuple[str, ...]:
+        """Return what is left out of a quick audit, in a sentence."""
+        if self.refits or not self.risks:
+            return ()
+        return (
+            "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
+            "over other records"
+            + (" and remedies" if self.remedies == () else "")
+            + " are left out.",
+        )
+
+
+EVERYTHING = Effort()
+QUICK = Effort(refits=False, remedies=())
+ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
 def audit_table(
@@ -75,7 +114,7 @@ def audit_table(
     sensitive: Sequence[str] | None = None,
     fitted: Any = None,
     show_values: bool = False,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -87,9 +126,8 @@ def audit_table(
     ``sensitive`` are columns (the target may be one) for which the error on every record is
     reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
     fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
-    memory has; ``remedies`` tries out what would help, which takes several more fits, and tells
-    risks; ``seed`` is that of the held-out rows and of the noise in the privacy–utility curve;
-    ``tell`` is called with what is being done.
+    memory has; ``effort`` says what else is done, and ``seed`` is that of the held-out rows and of
+    the noise in the privacy–utility curve; ``tell`` is called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -107,7 +145,7 @@ def audit_table(
         sigma=sigma,
         target_eta=target_eta,
         values=table.values() if show_values else None,
-        remedies=remedies,
+        effort=effort,
         seed=seed,
         tell=tell,
     )
@@ -120,7 +158,7 @@ def audit_model(
     sigma: float | None,
     target_eta: float | None,
     values: dict[str, list[str]] | None = None,
-    remedies: bool = True,
+    effort: Effort = EVERYTHING,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Audit:
@@ -145,16 +183,15 @@ def audit_model(
         )
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
-    advice: tuple[Advice, ...] = ()
+    steps.extend(effort.words())
     bounds = useful = None
-    if remedies:
+    if effort.refits:
+        say("repeated splits")
+        useful = judge_usefulness(trained, trial, noise, seed)
         if sigma is None:
-            steps.extend(_sigma_without(trained, noise, target))
-        say("remedies")
-        advice = find_remedies(trained, trial, sigma=noise, target=target, worst=worst, seed=seed)
+            steps.extend(tell_other_noise(trained, noise, target))
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
-        useful = judge_usefulness(trained, trial, noise, seed)
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -163,9 +200,21 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if remedies and isinstance(trained.source, RecordsInMemory):
+    known = settings.refits and not (table.through is not None and table.through.refitted)
+    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
+    # Last: they take longest, and nothing else waits for them.
+    advice = find_remedies(
+        trained,
+        trial,
+        sigma=noise,
+        target=target,
+        worst=worst,
+        seed=seed,
+        wanted=effort.remedies,
+        say=say,
+    )
     return Audit(
         source=name,
         target=table.target,
@@ -284,29 +333,6 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
     )
 
 
-def _sigma_without(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
-    """Say for how many of the most exposed records the coarse σ would be another without them."""
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
-        return ()
-    order = np.argsort(-record_leakage(trained), kind="stable")[:_LEFT_OUT].tolist()
-    others = 0
-    for row in order:
-        rest = source.at(np.delete(np.arange(len(source)), row))
-        without = replace(trained, table=replace(trained.table, source=rest))
-        try:
-            others += round_up(worst_record(without.refitted(trained.settings)) / target) != sigma
-        except InputError:  # without the record there is no such model
-            others += 1
-    if not others:
-        return ()
-    return (
-        f"Disclosed: without {others} of the {len(order)} most exposed records, one at a time, σ "
-        "would be another point of the grid, so who knows all other records learns that one is "
-        "there. Declare σ beforehand with --sigma.",
-    )
-
-
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
@@ -322,7 +348,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     records = MemorySource(named, source.y, source.sample_weight)
     leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
     try:
-        found = guarantees(leak, draws=_DRAWS)
+        found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
     except InputError:
         return None
     return replace(found, label=str(source.row_index[found.row]))
@@ -381,14 +407,17 @@ def find_risks(
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
     worst_first = np.argsort(-eta, kind="stable")
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
-    told = leak.membership(rows)
+    refits = int(_EXACT_WORK / changes.work)
+    told = leak.membership(rows, exact=max(_FEWEST_EXACT, refits) if certified else False)
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []
     if trained.settings.classifies:
         asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
-        for prior in ("frequencies", "model"):
-            found = leak.guess(prior=prior, rows=asked)
+        exact = max(_FEWEST_EXACT, refits // 2) if certified else False
+        priors = ("frequencies", "model")
+        both = guess(leak, None, priors, asked, exact, precision=1e-5)
+        for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None:
         by_name = {a.name: a for a in attributes}
@@ -396,13 +425,16 @@ def find_risks(
             known = by_name.get(attribute.name)
             if known is None or attribute.kind == "numeric":
                 continue
-            levels = len(np.unique(source.X[:, list(attribute.columns)], axis=0))
+            levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
             if not 1 < levels <= _MOST_LEVELS:
                 continue
+            # The one whose category is estimated best need not be the one that is guessed best.
             easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
+            asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
-            found = leak.guess(column, rows=easiest, precision=1e-4)
-            guesses.append(_finding(attribute.name, "frequencies", found, [known.easiest_row]))
+            found = leak.guess(column, rows=asked, precision=1e-3)
+            index = source.row_index[asked]
+            guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(
         membership=float(right[worst]),
         row=int(source.row_index[rows[worst]]),

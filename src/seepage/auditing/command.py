@@ -7,29 +7,31 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from scipy.special import ndtri
 
-from seepage.auditing.audit import Tell, audit_table
+from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
 from seepage.auditing.findings import Audit, Gate, RiskFinding
-from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.auditing.telling import all_passed, tell_gates, tell_table
+from seepage.auditing.tradeoff import REMEDIES
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError
 from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
-from seepage.tables.names import escaped, shown
+from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
+    from seepage.auditing.intake.plan_file import PlanFile
     from seepage.streams.disk.files import Batches
 
-_STAGES = 7
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
 _SHOWN = 8  # columns that are printed
 _NAMED = 10  # records over a limit that are named
@@ -44,7 +46,7 @@ class Question:
     """
 
     table: Path  # a file, or a folder of Parquet
-    target: str
+    target: str = ""  # where it is empty, the columns are listed
     model: str | None = None
     l2: float | None = None
     intercept: bool = True  # whether the model has one, which no penalty holds
@@ -57,8 +59,8 @@ class Question:
     quantities: Sequence[str] = ()
     missing: str = "refuse"
     scale: bool = True  # whether columns are standardised
-    header: bool = True  # whether a CSV file has one
-    names: str | None = None  # of the columns of a CSV file, separated by commas
+    options: FileOptions = field(default_factory=FileOptions)  # what is said of the file
+    plan: PlanFile | None = None  # what its columns are, where that was said in a file
     model_file: Path | None = None  # of a model that was fitted elsewhere
     show_values: bool = False  # whether the report shows the records' own values
     public: Path | None = None  # a table of public records, which may give noise its shape
@@ -130,15 +132,17 @@ class Limits:
         return tuple(gates)
 
 
-def answer(question: Question, *, remedies: bool = True, client: Any = None) -> Audit:
+def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = None) -> Audit:
     """Read, encode, fit and measure; on the cluster of a client, where one is given.
 
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
     computed when a report asks for them.
     """
-    with progress() as tell:
+    with progress(1 + effort.stages) as tell:
         tell("reading")
-        table = _open(question, client)
+        table = open_table(question, client)
+        if question.plan is not None:
+            question.plan.check(table, question.target)
         plan = plan_columns(
             table,
             question.target,
@@ -172,7 +176,7 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
             target_eta=question.target_eta,
             fitted=fitted,
             show_values=question.show_values,
-            remedies=remedies,
+            effort=effort,
             tell=tell,
         )
 
@@ -180,24 +184,39 @@ def answer(question: Question, *, remedies: bool = True, client: Any = None) -> 
 def _public(question: Question) -> TableInMemory | None:
     if question.public is None:
         return None
-    return TableInMemory(read_file(question.public, header=question.header))
+    return TableInMemory(replace(question.options, names=None).read(question.public))
 
 
-def _open(question: Question, client: Any) -> TableToAudit:
+def planned(question: Question) -> Question:
+    """Return a question with what its plan says about the columns put where options would be."""
+    plan = question.plan
+    if plan is None:
+        return question
+    target = question.target or plan.target or ""
+    drop = tuple(dict.fromkeys([*question.drop, *plan.of_kind("drop", but=[target])]))
+    but = (target, *drop)
+    return replace(
+        question,
+        target=target,
+        drop=drop,
+        sensitive=(*question.sensitive, *plan.sensitive),
+        group=(*question.group, *plan.group),
+        categorical=(*question.categorical, *plan.of_kind("categorical", but=drop)),
+        quantities=(*question.quantities, *plan.of_kind("numeric", but=but)),
+        missing=plan.missing if question.missing == "refuse" else question.missing,
+    )
+
+
+def open_table(question: Question, client: Any = None) -> TableToAudit:
     """Return the table: in memory, or where it is a folder or too large Parquet in chunks."""
     batches = _batches(question.table, client)
     if batches is None:
-        names = None if question.names is None else [n.strip() for n in question.names.split(",")]
-        return TableInMemory(read_file(question.table, header=question.header, names=names))
+        return TableInMemory(question.options.read(question.table))
     from seepage.auditing.intake.parquet import TableInChunks
 
-    for given, option in (
-        (question.show_values, "--show-values"),
-        (not question.header, "--no-header"),
-        (question.names, "--names"),
-    ):
-        if given:
-            raise InputError(f"{option} cannot be used with data that are read in chunks.")
+    if question.show_values:
+        raise InputError("--show-values cannot be used with data that are read in chunks.")
+    question.options.refuse_in_chunks()
     return TableInChunks.of(batches)
 
 
@@ -220,30 +239,74 @@ def _batches(path: Path, client: Any) -> Batches | None:
     return batches if path.is_dir() or size > STREAMED_FROM else None
 
 
-def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
+def read_effort(remedies: str | None, quick: bool, question: Question) -> Effort:
+    """Return what is done beyond measuring, from the remedies that are named and ``--quick``."""
+    effort = QUICK if quick else EVERYTHING
+    if remedies is None:
+        return effort
+    named = tuple(name.strip() for name in remedies.split(",") if name.strip() != "none")
+    for name in named:
+        if name not in REMEDIES:
+            raise InputError(
+                f"There is no remedy {shown(name)}; choose from {', '.join(REMEDIES)}, or none."
+            )
+    if "shape" in named and question.public is None:
+        raise InputError("Noise takes its shape from public records: name their table by --public.")
+    return replace(effort, remedies=named)
+
+
+def run_columns(question: Question) -> None:
+    """Print the plan of a table's columns."""
+    from seepage.auditing.intake.plan_file import column_facts, plan_text
+
+    table = open_table(question)
+    facts = column_facts(table)
+    typer.echo(plan_text(question.table.name, table.rows, facts, table.steps), nl=False)
+
+
+def list_columns(question: Question) -> None:
+    """Print what an audit would make of every column, for want of a target."""
+    from seepage.auditing.intake.plan_file import column_facts
+
+    table = open_table(question)
+    facts = column_facts(table)
+    typer.echo(f"{shown(question.table.name)} has {counted(table.rows, 'row')}.")
+    for step in table.steps:
+        typer.echo(f"  - {step}")
+    widths = [max(len(shown(f.name)) for f in facts), max(len(f.kind) for f in facts)]
+    for f in facts:
+        typer.echo(f"  {shown(f.name).ljust(widths[0])}  {f.kind.ljust(widths[1])}  {f.words}")
+    raise InputError("Which column does the model predict? Name it with --target.")
+
+
+def run_audit(
+    question: Question,
+    limits: Limits,
+    *,
+    out: Path | None,
+    as_json: bool,
+    effort: Effort = EVERYTHING,
+) -> bool:
     """Audit, write the report, tell; return whether every gate was passed."""
+    question = planned(question)
     wanted = limits.check(bool(question.group))
+    if not question.target:
+        list_columns(question)
     if out is not None:
         check_folder(out, "report", question.inputs)  # before minutes of work
     if question.sigma is not None:
         # The noise is fixed, so what to aim for is the limit.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
-        audit = answer(question, client=client)
+        audit = answer(question, effort=effort, client=client)
         audit = replace(audit, gates=limits.gates(audit))
         page = None if out is None else write_report(audit, out, keep=question.inputs)
         if as_json:
             typer.echo(to_json(audit), nl=False)
         else:
             tell_people(audit, page)
-    if question.show_values:
-        typer.echo(
-            "warning: the report shows values of the table itself; do not pass it on.", err=True
-        )
-    failed = [gate for gate in audit.gates if not gate.passed]
-    for gate in failed if as_json else ():
-        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
-    return not failed
+    values = "values of the table itself" if question.show_values else None
+    return all_passed(audit.gates, as_json=as_json, values=values)
 
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
@@ -334,8 +397,9 @@ def _records(audit: Audit, count: int) -> str:
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
     """Print the noise that meets the target, and what it costs."""
+    question = planned(question)
     with _cluster(question) as client:
-        audit = answer(question, remedies=False, client=client)
+        audit = answer(question, effort=ONLY_NOISE, client=client)
     curve, error = audit.curve, error_at(audit, audit.sigma)
     if as_json:
         found = {
@@ -387,15 +451,12 @@ def tell_people(audit: Audit, page: Path | None) -> None:
                 str(found.easiest_row),
             )
         )
-    widths = [max(len(line[k]) for line in lines) for k in range(4)]
-    for line in lines:
-        say("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+    tell_table(lines)
     if audit.remedies:
         say("\nWhat would help:")
     for remedy in audit.remedies:
         say(f"  - {remedy.name}: {remedy.text}")
-    for gate in audit.gates:
-        say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+    tell_gates(audit.gates)
     if page is not None:
         say(f"\nReport: {escaped(str(page))}")
     say(NOTICE)
@@ -425,14 +486,14 @@ def _given_model(question: Question) -> Any:
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
-    """Show a bar on a terminal, and nothing in a pipe."""
+def progress(stages: int) -> Iterator[Tell]:
+    """Show a bar of so many stages that names what runs; on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=_STAGES, leave=False, bar_format="{desc:<32}{bar}| {elapsed}") as bar:
+    with tqdm(total=stages, leave=False, bar_format="{desc:<32}{bar}| {elapsed}") as bar:
 
         def tell(words: str) -> None:
             bar.update(1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import typer
 
+from seepage.attacks.property_inference import attack_recording
 from seepage.auditing.audit import find_versions
 from seepage.auditing.findings import Gate
 from seepage.auditing.intake.property_file import ClientProperty, read_client_property
@@ -17,10 +18,13 @@ from seepage.auditing.report.rounds import RecordingReport, write_recording_repo
 from seepage.auditing.report.rounds.figures import ranked_clients
 from seepage.auditing.report.rounds.words import advise, interval, judge_recording
 from seepage.auditing.report.rounds.writing import recording_to_json
+from seepage.auditing.telling import all_passed, tell_gates, tell_table
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording
+from seepage.layers.federated.gradients import JOINED
 from seepage.support.files import check_folder
+from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
 
 _SHOWN = 12  # layers that are printed
@@ -39,8 +43,9 @@ class RecordingQuestion:
         The file that says what is known of the clients, and the column of it.
     family
         Of the adversary's predictors.
-    max_bits
-        The most that any layer, or a whole update, may tell.
+    max_bits, max_auc
+        The most that any layer, or a whole update, may tell, and the highest AUC at which it may
+        let clients with the property be told from the others.
     show_values
         Whether the report shows the property of each client.
     seed
@@ -52,15 +57,18 @@ class RecordingQuestion:
     column: str | None = None
     family: str = "random_forest"
     max_bits: float | None = None
+    max_auc: float | None = None
     show_values: bool = False
     seed: int = 0
 
 
 def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) -> bool:
     """Audit a recording, write the report, tell; return whether every gate was passed."""
-    limit = question.max_bits
-    if limit is not None and not (math.isfinite(limit) and limit > 0):
-        raise InputError(f"--max-bits must be a finite number above zero, not {limit:g}.")
+    bits, area = question.max_bits, question.max_auc
+    if bits is not None:
+        check_positive(bits, "--max-bits")
+    if area is not None and not 0.5 < area < 1:
+        raise InputError(f"--max-auc is an area above 0.5, a coin, and below 1, not {area:g}.")
     inputs = (question.recording, question.property)
     if out is not None:
         check_folder(out, "report", inputs)
@@ -71,14 +79,8 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
         typer.echo(recording_to_json(report), nl=False)
     else:
         tell_layers(report, page)
-    if question.show_values:
-        typer.echo(
-            "warning: the report shows what is known of each client; do not pass it on.", err=True
-        )
-    failed = [gate for gate in report.gates if not gate.passed]
-    for gate in failed if as_json else ():
-        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
-    return not failed
+    values = "what is known of each client" if question.show_values else None
+    return all_passed(report.gates, as_json=as_json, values=values)
 
 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
@@ -101,10 +103,34 @@ def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingRepo
         audit=audit,
         source=question.recording.name,
         property=known.name,
-        gates=() if question.max_bits is None else (_max_bits(audit, question.max_bits),),
+        gates=tuple(_gates(question, known, audit)),
         values=values,
         versions=find_versions(),
     )
+
+
+def _gates(
+    question: RecordingQuestion, known: ClientProperty, audit: RecordingAudit
+) -> Iterator[Gate]:
+    if question.max_bits is not None:
+        yield _max_bits(audit, question.max_bits)
+    if question.max_auc is not None:
+        yield _max_auc(question, known, question.max_auc)
+
+
+def _max_auc(question: RecordingQuestion, known: ClientProperty, limit: float) -> Gate:
+    found = attack_recording(
+        question.recording, known.values, classifier=question.family, seed=question.seed
+    )
+    k = int(np.argmax(found.values))
+    layer, measured = found.layers[k], float(found.values[k])
+    where = "whole updates" if layer == JOINED else f"the layer {shown(layer)}"
+    passed = measured <= limit
+    text = (
+        f"Clients are best told apart by {where}: an AUC of {measured:.3f} ({found.low[k]:.3f} to "
+        f"{found.high[k]:.3f}), {'within' if passed else 'over'} the limit of {limit:g}."
+    )
+    return Gate("--max-auc", limit, measured, passed, text)
 
 
 def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
@@ -142,7 +168,7 @@ def tell_layers(report: RecordingReport, page: Path | None) -> None:
                 "tells it" if name in told else "",
             )
         )
-    _say_table(lines)
+    tell_table(lines)
     who = audit.clients
     named = who.named()
     say("\nClients, those who stand out most first:")
@@ -152,21 +178,13 @@ def tell_layers(report: RecordingReport, page: Path | None) -> None:
         p_value = f"{who.p_value[k]:.3g}"
         where = shown(who.layer[k])[1:-1]
         lines.append((str(who.clients[k]), f"{who.times[k]:.3g}", where, p_value, mark))
-    _say_table(lines)
+    tell_table(lines)
     advice = advise(report)
     if advice:
         say("\nWhat would help:")
     for each in advice:
         say(f"  - {each.name}: {each.text}")
-    for gate in report.gates:
-        say(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+    tell_gates(report.gates)
     if page is not None:
         say(f"\nReport: {page}")
     say(NOTICE)
-
-
-def _say_table(lines: list[tuple[str, ...]]) -> None:
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  " + "  ".join(cells).rstrip())

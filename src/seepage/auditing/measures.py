@@ -33,13 +33,13 @@ from seepage.auditing.findings import (
     between,
     count_into,
 )
-from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
+from seepage.auditing.trained_model import ROW, Attribute, RecordsInMemory, TrainedModel
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.leakage import release_of
+from seepage.glm.leakage import largest_leakage, release_of
 from seepage.support.files import Writer
 from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk, RowSource
@@ -403,6 +403,19 @@ def worst_record(trained: TrainedModel, noise: Gaussian | None = None) -> float:
     return max(float(eta.max()) for eta in trained.source.each(ask, "records"))
 
 
+def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
+    """Return the largest leakage of a record at σ = 1, over what each is ``allowed`` (1).
+
+    Of a table in memory that its model was just fitted to, in ordinary arithmetic: for the many
+    tables that differ from the audited one by a record.
+    """
+    source = trained.source
+    assert isinstance(source, RecordsInMemory)  # noqa: S101 - neighbours are made in memory
+    whole = Unknowns(None, True, trained.basis())
+    ones = np.ones(len(source)) if allowed is None else allowed
+    return largest_leakage(trained.model, source, whole, trained.table.labels.step, ones)
+
+
 def record_leakage(trained: TrainedModel) -> np.ndarray:
     """Return the leakage of every record with its label at σ = 1."""
     ask = partial(_eta, questions=_questions(trained, Gaussian(1.0)), sigma=1.0)
@@ -410,8 +423,11 @@ def record_leakage(trained: TrainedModel) -> np.ndarray:
 
 
 def _questions(trained: TrainedModel, noise: Gaussian) -> RecordQuestions:
+    through = trained.table.through
+    found = release_of(trained.model, trained.source, noise, "raise")
+    release: MeasuredRelease = found if through is None else through.release(found)
     return RecordQuestions(
-        release=release_of(trained.model, trained.source, noise, "raise"),
+        release=release,
         attributes=trained.table.attributes,
         basis=trained.basis(),
         label_step=trained.table.labels.step,

@@ -38,9 +38,19 @@ _WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where ro
 _LARGEST_PENALTY = 1e3
 _ROUNDS = 60  # of reweighting, at most: it mostly settles in ten or twenty
 _WIDEST = 60  # features up to which the leakage of reweighting as a whole is quickly computed
-_HEAVY = 2e9  # multiplications in one pass, beyond which the searches stop earlier
-_TOO_HEAVY = 5e9  # beyond which they are not begun: so many fits would take minutes
+_HEAVY = 2e9  # multiplications in one pass, beyond which no split is repeated
+# Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
+# penalties, and penalties and weights are tried only where they are asked for by name.
+_MANY_PENALTIES = 2e8
+_BUDGETS = {"penalty": 5e9, "weights": 2e7}
 _CLOSE = 1.02  # a search ends when it is within this factor
+
+REMEDIES = {
+    "noise": "more noise",
+    "penalty": "more regularisation",
+    "weights": "reweighting",
+    "shape": "shaped noise",
+}
 
 Answer = TypeVar("Answer")
 
@@ -136,14 +146,14 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     penalty, so a weak one takes its place; where no model exists even then (all records of a class
     are held out), that of all records is tried instead.
     """
-    rest, held_out = _split(trained.source, settings, seed)
+    rest, held_out, share = _split(trained.source, settings, seed)
     stronger = [settings]
     if settings.l2 < _WEAKEST_PENALTY:
         stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
     model, used = None, settings
     for used in stronger:
         with suppress(InputError):
-            model = used.fit(rest, start=trained.model)
+            model = used.with_penalty(used.l2 * share).fit(rest, start=trained.model)
             break
     saw_them = model is None
     if model is None:
@@ -187,7 +197,7 @@ def losses(
     settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
 ) -> np.ndarray:
     """Return the loss of every record: whether it is told wrongly, or the squared error."""
-    if settings.model == "logistic":
+    if settings.classifies and settings.model != "softmax":
         return np.asarray((margins[:, 0] > 0) != truth)
     if settings.model == "softmax":
         return np.asarray(np.argmax(margins, axis=1) != truth)
@@ -195,6 +205,9 @@ def losses(
     if settings.model == "poisson":
         # Nobody would believe a count far beyond all that were ever seen.
         predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
+    elif settings.family is not None:
+        with np.errstate(over="ignore"):
+            predicted = np.minimum(settings.family.mean(predicted), ceiling)
     return np.asarray((predicted - truth) ** 2)
 
 
@@ -292,28 +305,41 @@ def find_remedies(
     target: float,
     worst: float,
     seed: int,
+    wanted: Sequence[str] | None = None,
+    say: Callable[[str], object] = lambda words: None,
 ) -> tuple[Advice, ...]:
     """Return what more noise, more regularisation, reweighting and shaped noise would do.
 
-    Fitting the model again, several times, is tried with tables in memory only. ``worst`` is the
-    largest leakage of a record at σ = 1; ``target`` the one that is wanted.
+    Fitting the model again, several times, is tried with tables in memory only, and unless a remedy
+    is ``wanted`` by its name in :data:`REMEDIES`, within a budget. ``worst`` is the largest leakage
+    of a record at σ = 1; ``target`` the one that is wanted; ``say`` is told what runs.
     """
     met = worst / target <= sigma * (1 + 1e-9)
     enough = round_up(worst / target)
-    noise = _noise(trial, sigma, enough, target, met)
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
+    source, public = trained.source, trained.table.public
+    asked = REMEDIES if wanted is None else wanted
+    remedies = []
+    if "noise" in asked:
+        remedies.append(_noise(trial, sigma, enough, target, met))
+    within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
+    refits = [name for name in asked if name != "noise"]
+    if not isinstance(source, RecordsInMemory) or not any(within.values()):
         words = "Other penalties and weights were not tried: fitting a table this large is slow."
-        return noise, Advice("refitting", words)
-    remedies = [noise]
+        return (*remedies, Advice("refitting", words)) if refits else tuple(remedies)
     try:
-        if met:
-            remedies.append(_lighter_noise(trained, trial, enough, target, seed))
-        else:
-            remedies.append(_penalty(trained, trial, sigma, target, seed))
-        remedies.append(_reweighting(trained, source, enough, target, seed))
-        if trained.table.public is not None:
-            remedies.append(_shaped(trained, trial, trained.table.public, enough, target))
+        if "penalty" in refits:
+            say(f"remedy: {REMEDIES['penalty']}")
+            if met:
+                remedies.append(_lighter_noise(trained, trial, enough, target, seed))
+            else:
+                remedies.append(_penalty(trained, trial, sigma, target, seed))
+        if "weights" in refits:
+            say(f"remedy: {REMEDIES['weights']}")
+            weigh = _reweighting if within["weights"] else _not_reweighted
+            remedies.append(weigh(trained, source, enough, target, seed))
+        if "shape" in refits and public is not None:
+            say(f"remedy: {REMEDIES['shape']}")
+            remedies.append(_shaped(trained, trial, public, enough, target))
     except InputError as problem:
         remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
     return tuple(remedies)
@@ -346,7 +372,7 @@ def _lighter_noise(
 ) -> Advice:
     """Say which stronger penalty leaves the least error once the noise is what it then takes."""
     tried = []
-    for factor in (10, 100, 1000) if trained.work <= _HEAVY else (10,):
+    for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
         stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
         needed = round_up(worst_record(trained.refitted(stronger)) / target)
         after = try_out(trained, stronger, seed)
@@ -381,7 +407,7 @@ def _penalty(
             f"No penalty is enough at σ = {sigma:.3g}: even with λ = {high:g} the most leaked "
             f"record has η = {at_most / sigma:.3g}.",
         )
-    steps = 5 if trained.work > _HEAVY else 12
+    steps = 5 if trained.work > _MANY_PENALTIES else 12
     for _ in range(steps):
         middle = math.sqrt(low * high)
         if leak_at(middle) > wanted:
@@ -410,17 +436,8 @@ def _reweighting(
     What counts is the leakage of the whole procedure: the choice of the weights depends on the data
     and can give away more than it saves.
     """
-    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
-    if not known or len(source.names) > _WIDEST:
-        return Advice(
-            "reweighting",
-            "Weights that even out the leakage were not tried: what choosing them would itself "
-            "give away is computed for linear and logistic models of up to "
-            f"{_WIDEST} standardised features only.",
-        )
-    if trained.work > _HEAVY:
-        words = "Weights that even out the leakage were not tried: so many refits would be slow."
-        return Advice("reweighting", words)
+    if not _can_reweight(trained):
+        return _not_reweighted(trained, source, enough, target, seed)
     # A label in units of its spread and noise to match are the same release, with the label's
     # step one.
     step = trained.table.labels.step
@@ -456,6 +473,23 @@ def _reweighting(
         f"fit with weights that even out the leakage, with σ = {needed:.3g}",
         after.error(needed),
     )
+
+
+def _can_reweight(trained: TrainedModel) -> bool:
+    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
+    return known and len(trained.source.names) <= _WIDEST
+
+
+def _not_reweighted(trained: TrainedModel, *_: Any) -> Advice:
+    """Say why no weights were tried, and how to have them tried where that is possible."""
+    if _can_reweight(trained):
+        why = "so many refits would be slow; ask for them with --remedies weights"
+    else:
+        why = (
+            "what choosing them would itself give away is computed for linear and logistic models "
+            f"of up to {_WIDEST} standardised features only"
+        )
+    return Advice("reweighting", f"Weights that even out the leakage were not tried: {why}.")
 
 
 def _shaped(
@@ -497,13 +531,22 @@ def _said(trial: HeldOutTrial, error: float) -> str:
     return f"{error:.1%}" if trial.settings.classifies else f"{error:.3g}"
 
 
-def _split(source: RowSource, settings: FitSettings, seed: int) -> tuple[RowSource, RowSource]:
-    """Return the records to fit on and those that are held out."""
+def _split(
+    source: RowSource, settings: FitSettings, seed: int
+) -> tuple[RowSource, RowSource, float]:
+    """Return the records to fit on and those that are held out.
+
+    In memory the first are all, those that are held out without any weight: most of a large table
+    is not copied. λ then has to be the last number's share of itself, for it counts per record.
+    """
     if isinstance(source, RecordsInMemory):
         train, test = split(source.y, settings.classifies, seed)
-        return source.at(train), source.at(test)
+        weight = np.ones(len(source)) if source.sample_weight is None else source.sample_weight
+        weight = np.where(np.isin(np.arange(len(source)), test), 0.0, weight)
+        return source.weighted_by(weight), source.at(test), len(train) / len(source)
     chosen = held_out_rows(len(source), seed)
-    return _PartOfSource(source, chosen, held_out=False), _PartOfSource(source, chosen, True)
+    rest, held_out = (_PartOfSource(source, chosen, part) for part in (False, True))
+    return rest, held_out, 1.0
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:

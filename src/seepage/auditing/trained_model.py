@@ -12,16 +12,20 @@ import pyarrow as pa
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
+    GeneralizedLinearRegression,
     LinearRegression,
     LogisticRegression,
     PoissonRegression,
     SoftmaxRegression,
 )
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.losses import Categorical
+from seepage.glm.losses import Categorical, Family, squared_hinge
+from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table
 
 if TYPE_CHECKING:
+    from seepage.glm.leakage import GLMRelease
+    from seepage.glm.preprocessing.raw_columns import FollowedColumns
     from seepage.tables.columns import TableEncoding
     from seepage.tables.source import RowSource
 
@@ -35,7 +39,12 @@ ROW = "row\x00"  # the number of a record in the data; no column that is read ca
 
 _BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
 # What each kind of model is made for, and what else it can predict
-TARGET_OF = {"linear": "numeric", "poisson": "count", "logistic": "binary", "softmax": "multiclass"}
+TARGET_OF = {
+    "linear": "numeric",
+    "poisson": "count",
+    "logistic": "binary",
+    "softmax": "multiclass",
+}
 _ALSO = {"linear": "count", "softmax": "binary"}
 _BY_TARGET = {target: model for model, target in TARGET_OF.items()}
 _WORDS = {
@@ -53,6 +62,9 @@ class FitSettings:
     model: str
     l2: float
     intercept: bool = True
+    # The loss, where the model is none of those in MODELS; whether it can be fitted again here
+    family: Family | None = None
+    refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
         """Fit it on the records of a source; ``start`` is a model that is not far from it."""
@@ -64,6 +76,12 @@ class FitSettings:
 
     def estimator(self) -> Any:
         """Return the model that is to be fitted."""
+        if not self.refits:
+            raise InputError(
+                "This model can be fitted by its own library only, and was taken as it was given."
+            )
+        if self.family is not None:
+            return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
 
     def with_penalty(self, l2: float) -> FitSettings:
@@ -73,7 +91,7 @@ class FitSettings:
     @property
     def classifies(self) -> bool:
         """Whether it predicts classes."""
-        return self.model in ("logistic", "softmax")
+        return self.model in ("logistic", "softmax", squared_hinge.name)
 
 
 def choose_model(model: str | None, target_kind: str, target: str) -> str:
@@ -92,16 +110,14 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
     """Return how a described model of so many rows would be fitted by us."""
+    penalty, intercept = fit.ridge / rows, fit.intercept is not None
+    # A penalty of L1, or labels that stand for others, are not known to our own estimators.
+    refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
     if isinstance(fit.family, Categorical):
-        kind = "softmax"
-    elif fit.family.name in _BY_FAMILY:
-        kind = _BY_FAMILY[fit.family.name]
-    else:
-        raise InputError(
-            f"The {fit.family.name} family cannot be audited; audit a linear, logistic, Poisson "
-            "or softmax model."
-        )
-    return FitSettings(kind, fit.ridge / rows, fit.intercept is not None)
+        return FitSettings("softmax", penalty, intercept)
+    if fit.family.name in _BY_FAMILY:
+        return FitSettings(_BY_FAMILY[fit.family.name], penalty, intercept, refits=refits)
+    return FitSettings(fit.family.name, penalty, intercept, fit.family, refits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +173,11 @@ def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | Non
             steps[list(a.columns)] = np.diag(a.directions) * a.scale
         if np.allclose(steps, 1.0, rtol=1e-9, atol=0):
             return None
+    return steps_of(attributes, features)
+
+
+def steps_of(attributes: Sequence[Attribute], features: int) -> np.ndarray:
+    """Return how so many features move with the columns, each in its own step, ``(D, t)``."""
     blocks = []
     for a in attributes:
         block = np.zeros((features, a.directions.shape[1]))
@@ -233,6 +254,26 @@ class RecordsInMemory(MemorySource):
 
 
 @dataclass(frozen=True, eq=False)
+class ThroughPreprocessing:
+    """Raw columns followed to the features; whether what the steps learnt moves with them."""
+
+    followed: FollowedColumns
+    refitted: bool
+
+    @property
+    def directions(self) -> int:
+        """How many directions a record has in its raw columns."""
+        return int(self.followed.moves.shape[2])
+
+    def release(self, inner: GLMRelease) -> RawRelease:
+        """Return the release as raw columns see it."""
+        raw = self.followed.table().values
+        return RawRelease(
+            inner, RawJacobian(inner.template, self.followed, raw, self.refitted), self.refitted
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class EncodedTable:
     """A table as numbers, and what its columns mean."""
 
@@ -256,6 +297,9 @@ class EncodedTable:
     coding: TableEncoding | None = None  # how its columns became features
     # Records that are declared public, encoded in the same way: they may give noise its shape
     public: RecordsInMemory | None = None
+    # The raw columns, where features are no affine map of them, or are made anew: attributes are
+    # then directions of these, and not of the features
+    through: ThroughPreprocessing | None = None
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""
@@ -282,6 +326,8 @@ class TrainedModel:
 
     def basis(self) -> np.ndarray | None:
         """Return how the features move with the columns; see :func:`basis_of`."""
+        if self.table.through is not None:
+            return steps_of(self.table.attributes, self.table.through.directions)
         return basis_of(self.table.attributes, len(self.source.names))
 
     @property
@@ -291,4 +337,9 @@ class TrainedModel:
 
     def refitted(self, settings: FitSettings) -> TrainedModel:
         """Return the same with a model fitted in another way."""
-        return replace(self, model=settings.fit(self.source), settings=settings)
+        return replace(self, model=settings.fit(self.source, self.model), settings=settings)
+
+    def refitted_on(self, source: RowSource) -> TrainedModel:
+        """Return the same fitted on nearly the same records, from where the model is now."""
+        model = self.settings.fit(source, start=self.model)
+        return replace(self, model=model, table=replace(self.table, source=source))

@@ -366,6 +366,16 @@ class MeasuredRelease(ABC):
             "read in chunks; take them into memory."
         )
 
+    def without_records(self, kept: np.ndarray) -> np.ndarray:
+        """Return the numbers that the whole procedure releases on the records that stay.
+
+        NaN where there would be none, or others.
+        """
+        raise InputError(
+            "refit='pipeline' fits a pipeline anew; this release is of a model alone. Pass the "
+            "fitted pipeline and its raw table to sp.leakage, or a function for refit."
+        )
+
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None
@@ -548,26 +558,61 @@ class Moves:
     radius
         How far from there each may truly be, ``(m, K)``: zero but for rounding where exact, and
         infinite where nothing is known.
+    least, most
+        Between which each move's length lies, ``(m, K)``, where that is known better than by the
+        radius.
     """
 
     gram: np.ndarray
     radius: np.ndarray
+    least: np.ndarray = None  # type: ignore[assignment]
+    most: np.ndarray = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.least is not None:
+            return
+        centre = self.expected()
+        with np.errstate(invalid="ignore"):
+            least = np.where(np.isinf(self.radius), 0.0, np.maximum(centre - self.radius, 0.0))
+        least = np.where(np.isinf(centre) & np.isfinite(self.radius), np.inf, least)
+        object.__setattr__(self, "least", least)
+        object.__setattr__(self, "most", centre + self.radius)
 
     def __add__(self, other: Moves) -> Moves:
         """Return the moves of two independent releases together: squared distances add."""
-        return Moves(self.gram + other.gram, np.hypot(self.radius, other.radius))
+        return Moves(
+            self.gram + other.gram,
+            np.hypot(self.radius, other.radius),
+            np.hypot(self.least, other.least),
+            np.hypot(self.most, other.most),
+        )
 
     def put(self, where: np.ndarray, other: Moves) -> None:
         """Replace the moves of some records."""
         self.gram[where], self.radius[where] = other.gram, other.radius
+        self.least[where], self.most[where] = other.least, other.most
+
+    def expected(self) -> np.ndarray:
+        """Return how far each change moves the release, as far as is known, ``(m, K)``."""
+        return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the least and the most that each change moves the release, ``(m, K)`` each."""
-        centre = np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0))
+        return self.least, self.most
+
+    def apart(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the most that two changes put the release apart, ``(m,)`` each."""
         with np.errstate(invalid="ignore"):
-            least = np.where(np.isinf(self.radius), 0.0, np.maximum(centre - self.radius, 0.0))
-        least = np.where(np.isinf(centre) & np.isfinite(self.radius), np.inf, least)
-        return least, centre + self.radius
+            square = self.gram[:, 0, 0] + self.gram[:, 1, 1] - 2 * self.gram[:, 0, 1]
+            between = np.sqrt(np.maximum(square, 0.0))
+            radius = self.radius.sum(axis=1)
+            least, most = np.maximum(between - radius, 0.0), between + radius
+        lost = np.isinf(self.expected()).any(axis=1)
+        least, most = np.where(lost, np.inf, least), np.where(lost, np.inf, most)
+        for still, moved in ((0, 1), (1, 0)):  # one of them is how the record is
+            here = self.most[:, still] == 0
+            least[here], most[here] = self.least[here, moved], self.most[here, moved]
+        return least, most
 
 
 @dataclass(frozen=True)
@@ -626,10 +671,14 @@ class FiniteChanges(ABC):
         """Return the same by refits."""
 
     @abstractmethod
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
-        Logarithms, up to a constant for each record, ``(m, K)``.
+        Logarithms, up to a constant for each record, ``(m, K)``, and how far off those of a record
+        may be, ``(m,)``. ``refits`` is how many records may be refitted for that, where a release
+        knows another way.
         """
 
     def class_labels(self) -> np.ndarray:
@@ -663,7 +712,9 @@ class ComposedChanges(FiniteChanges):
         self._check(others)
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Refuse: several models predict differently."""
         raise InputError("What the model predicts is asked of one release; give another prior.")
 

@@ -28,12 +28,13 @@ from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
 from seepage.core.result import Result, warned
 from seepage.core.risk_views import (
-    Guess,
     Prior,
     guess,
+    guess_in_chunks,
     membership,
     membership_in_chunks,
     within,
+    within_in_chunks,
 )
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
@@ -84,6 +85,8 @@ class Leakage(Generic[PerRecord]):
         The noise of the release, or of each where there are several.
     attributes
         The columns, and which of them belong together.
+    notes
+        What the numbers leave out, in sentences; results carry them as their assumptions.
     """
 
     def __init__(
@@ -92,9 +95,10 @@ class Leakage(Generic[PerRecord]):
         source: RowSource,
         noise: tuple[Noise, ...],
         attributes: Attributes,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
-        self.attributes = attributes
+        self.attributes, self.notes = attributes, notes
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
@@ -280,8 +284,8 @@ class Leakage(Generic[PerRecord]):
         rows: Any = None,
         *,
         groups: Any = None,
-        exact: bool = False,
-        refit: Callable[[np.ndarray], Any] | None = None,
+        exact: bool | int = False,
+        refit: Callable[[np.ndarray], Any] | str | None = None,
     ) -> Any:
         """Return how well anybody can tell that a record was in the data: for every record μ.
 
@@ -301,10 +305,12 @@ class Leakage(Generic[PerRecord]):
         groups
             The group of every record: all records of a group leave together.
         exact
-            Refit for every record, however many there are.
+            Refit for every record, however many there are; a number refits as many, the most
+            exposed and the least certain first.
         refit
-            Makes the whole release anew: called with the positions of the records that stay, it
-            returns the numbers that would be released, scaling and all. Without it, what
+            ``"pipeline"`` fits the whole pipeline anew on the records that stay, scaling and all,
+            with nλ as it is. A function does the same for any procedure: given the positions of
+            these records, it returns the numbers that would be released. Without either, what
             ``mu.assumptions`` of the result names is held fixed.
 
         Examples
@@ -335,13 +341,17 @@ class Leakage(Generic[PerRecord]):
         prior: Prior = "frequencies",
         *,
         rows: Any = None,
-        exact: bool = False,
+        exact: bool | int = False,
         precision: float = 1e-5,
-    ) -> Guess:
+    ) -> Any:
         """Return how often the best guess of a category or class is right, for every record.
 
         The adversary knows everything else, all other records and the rest of this one; the guess
         is Bayes-optimal, and what it would be worth without the release stands beside it.
+
+        Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks a
+        :class:`~seepage.core.record_stream.RecordStream` with the columns ``right`` (the upper
+        end), ``right_lower``, ``baseline`` and ``gain``, without refits.
 
         Parameters
         ----------
@@ -356,7 +366,9 @@ class Leakage(Generic[PerRecord]):
         precision
             The error to aim for with more than three levels, where the integral has no closed form.
         """
-        return guess(self, column, prior, self._asked(rows), exact, precision)
+        if not self.source.in_memory and rows is None and not exact:
+            return guess_in_chunks(self, column, prior, precision)
+        return guess(self, column, [prior], self._asked(rows), exact, precision)[0]
 
     def within(
         self,
@@ -366,9 +378,11 @@ class Leakage(Generic[PerRecord]):
         *,
         values: Any = None,
         rows: Any = None,
-        exact: bool = False,
-    ) -> Guess:
+        exact: bool | int = False,
+    ) -> Any:
         """Return how often the best guess of a number is right to within a tolerance.
+
+        Returns what :meth:`guess` does.
 
         Parameters
         ----------
@@ -385,6 +399,8 @@ class Leakage(Generic[PerRecord]):
         rows, exact
             As for :meth:`membership`.
         """
+        if not self.source.in_memory and rows is None and not exact:
+            return within_in_chunks(self, column, tolerance, prior, values)
         return within(self, column, tolerance, prior, values, self._asked(rows), exact)
 
     def _asked(self, rows: Any) -> np.ndarray:
@@ -470,7 +486,7 @@ class Leakage(Generic[PerRecord]):
             "kind": kind,
             "about": about,
             "names": names,
-            "assumptions": assumptions,
+            "assumptions": (*self.notes, *assumptions),
             "noise": self.noise,
         }
         if not self.source.in_memory:
@@ -619,6 +635,7 @@ class Leakage(Generic[PerRecord]):
             library=self.source.library,
             noise=self.noise,
             accuracy=accuracy,
+            assumptions=self.notes,
         )
         return warned(result)
 

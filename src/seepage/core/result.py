@@ -271,6 +271,8 @@ def _singular(view: str) -> str:
 # points.
 
 GRID = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # points of a decade
+COARSER = (1.0, 2.0, 5.0)  # for what is published: fewer records take a figure across a point
+_OFF_ROUND = 0.13
 _ROUNDING = 1e-9  # a number this close above a point is taken for the point
 
 
@@ -298,12 +300,14 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 
 
 def round_to_multiple(value: float, step: float) -> float:
-    """Return the multiple of a step that is nearest to a number.
+    """Return a multiple of a step that is near a number, at most 0.63 of a step away.
 
-    >>> round_to_multiple(28.4, 5.0)
-    30.0
+    Halves of a step would be round numbers, at which means like to lie and would follow a record.
+
+    >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
+    (30.0, 20.0)
     """
-    return round(value / step) * step
+    return round(value / step - _OFF_ROUND) * step
 
 
 def warned(result: Result) -> Result:

@@ -21,8 +21,9 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.risks import guessing
-from seepage.risks.guessing import best_guess, checked_prior
-from seepage.risks.tolerance import best_within, windows
+from seepage.risks.guessing import Success, best_guess, checked_prior
+from seepage.risks.tolerance import Within, best_within, windows
+from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, as_numpy, build_frame
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _MOST_LEVELS = 64
 _GRID = 65
 _HELD = 1 << 27  # inner products held at a time
 _MOST_VALUES = 129
+_MOST_DISTINCT = 1 << 20  # different values of a column that are counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,17 +188,21 @@ def membership(
     leak: Leakage[Any],
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
-    exact: bool,
-    refit: Callable[[np.ndarray], Any] | None,
+    exact: bool | int,
+    refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     if groups is None:
-        sets, view = [np.array([i]) for i in rows], "rows"
+        sets, view = list(rows[:, None]), "rows"
         index = _index(leak, rows)
     else:
         (index, sets), view = groups, "groups"
+    if isinstance(refit, str):
+        if refit != "pipeline":
+            raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
+        refit = leak.release.without_records
     if refit is not None:
         moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
     else:
@@ -245,22 +251,17 @@ def _most_of_chunk(
 
 
 def guess(
-    leak: Leakage[Any], column: Any, prior: Prior, rows: np.ndarray, exact: bool, precision: float
-) -> Guess:
-    """Return how often the best guess of a category or a class is right, for some records."""
+    leak: Leakage[Any],
+    column: Any,
+    priors: Sequence[Prior],
+    rows: np.ndarray,
+    exact: bool | int,
+    precision: float,
+) -> list[Guess]:
+    """Return how often the best guess of a category or a class is right, under each prior."""
     changes = leak.release.finite_changes()
-    others, levels, shares, about = _candidates(leak, changes, column)
-    K = len(others)
-    _check_room(rows, K)
-    believed = _prior(prior, changes, rows, others, shares)
-    moves = _refined(
-        changes.replaced(rows, others),
-        lambda some: changes.replaced_exactly(rows[some], others),
-        _budget(changes, K, exact),
-    )
-    low, high, error = _guess_interval(moves, believed, precision)
-    right = _probability(leak, rows, low, high, error, f"a guess of {about}")
-    return Guess(right, low, believed.max(axis=1), levels)
+    question = _among_levels(leak, partial(_itself, changes=changes), column, precision)
+    return _guessed(leak, changes, question, priors, rows, exact)
 
 
 def within(
@@ -270,28 +271,157 @@ def within(
     prior: Prior,
     values: Any,
     rows: np.ndarray,
-    exact: bool,
+    exact: bool | int,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
-    if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
-        raise InputError("The tolerance is a number above zero, in the unit of the column.")
     changes = leak.release.finite_changes()
-    others, grid, shares, about = _grid(leak, changes, column, values, prior)
+    ask = partial(_itself, changes=changes)
+    question = _to_within(leak, ask, column, tolerance, values, prior)
+    return _guessed(leak, changes, question, [prior], rows, exact)[0]
+
+
+def guess_in_chunks(
+    leak: Leakage[Any], column: Any, prior: Prior, precision: float
+) -> RecordStream:
+    """Return the same for records that are read in chunks, certified without refits."""
+    changes = leak.release.changes_in_chunks(leak.source)
+    return _stream(leak, changes, _among_levels(leak, changes, column, precision), prior)
+
+
+def within_in_chunks(
+    leak: Leakage[Any], column: Any, tolerance: float, prior: Prior, values: Any
+) -> RecordStream:
+    """Return the same for records that are read in chunks, certified without refits."""
+    changes = leak.release.changes_in_chunks(leak.source)
+    question = _to_within(leak, changes, column, tolerance, values, prior)
+    return _stream(leak, changes, question, prior)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What is guessed about a record, and what is common to all of them."""
+
+    others: Alternatives
+    levels: tuple[Any, ...]
+    shares: np.ndarray  # of the levels in the table
+    about: str
+    precision: float
+    covered: np.ndarray | None = None  # by each guess, of a number to within a tolerance
+
+    def baseline(self, believed: np.ndarray) -> np.ndarray:
+        """Return how often the best guess is right without the release, (m,)."""
+        if self.covered is None:
+            return np.asarray(believed.max(axis=1))
+        return np.asarray((believed @ self.covered.T.astype(float)).max(axis=1))
+
+    def answer(
+        self, moves: Moves, believed: np.ndarray, doubt: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the least and the most that the best guess is right, and the integral's error.
+
+        ``doubt`` is how far, in all, the probabilities believed beforehand may be off.
+        """
+        baseline = self.baseline(believed)
+        if self.covered is None and believed.shape[1] == 2:
+            least, most = moves.apart()
+            p, none = believed[:, 0], np.zeros(len(believed))
+            low, high = guessing.accuracy(least, p), guessing.accuracy(most, p)
+            return np.maximum(low - doubt, 0.0), np.minimum(high + doubt, 1.0), none
+        found: Success | Within
+        if self.covered is None:
+            found = best_guess(moves.gram, believed, self.precision)
+        else:
+            rng = np.random.default_rng(seed)
+            found = best_within(moves.gram, believed, self.covered, rng=rng)
+        off = found.error + _total_variation(moves, believed)
+        low = np.maximum(found.right - off, baseline) - doubt
+        high = np.maximum(found.right + off, baseline) + doubt
+        return np.maximum(low, 0.0), np.minimum(high, 1.0), found.error
+
+
+def _guessed(
+    leak: Leakage[Any],
+    changes: FiniteChanges,
+    question: Candidates,
+    priors: Sequence[Prior],
+    rows: np.ndarray,
+    exact: bool | int,
+) -> list[Guess]:
+    others = question.others
     _check_room(rows, len(others))
-    believed = _prior(prior, changes, rows, others, shares)
-    covered = windows(grid, float(tolerance))
-    baseline = (believed @ covered.T.astype(float)).max(axis=1)
+    refits = None if isinstance(exact, bool) else exact
+    beliefs = [_prior(prior, changes, rows, others, question.shares, refits) for prior in priors]
     moves = _refined(
         changes.replaced(rows, others),
         lambda some: changes.replaced_exactly(rows[some], others),
         _budget(changes, len(others), exact),
     )
-    found = best_within(moves.gram, believed, covered, rng=np.random.default_rng(0))
-    off = found.error + _total_variation(moves, believed)
-    low, high = np.maximum(found.right - off, baseline), np.clip(found.right + off, baseline, 1.0)
-    about = f"a guess of {about} to within {tolerance:g}"
-    right = replace(_probability(leak, rows, low, high, None, about), kind="estimate")
-    return Guess(right, low, baseline, tuple(grid.tolist()))
+    found = []
+    for believed, doubt in beliefs:
+        low, high, error = question.answer(moves, believed, doubt, 0)
+        kind = _kind(low, high)
+        if question.covered is not None or np.any(error > _EXACT):
+            kind = "estimate"
+        right = Result(
+            high,
+            "rows",
+            "right",
+            kind,
+            question.about,
+            _index(leak, rows),
+            assumptions=HELD,
+            library=leak.source.library,
+            noise=leak.noise,
+            accuracy=_relative(low, high),
+        )
+        found.append(Guess(right, low, question.baseline(believed), question.levels))
+    return found
+
+
+_GUESSED = ("right", "right_lower", "baseline", "gain")
+
+
+def _stream(
+    leak: Leakage[Any],
+    changes: Callable[[Chunk], FiniteChanges],
+    question: Candidates,
+    prior: Prior,
+) -> RecordStream:
+    given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
+    return RecordStream(
+        leak.source,
+        partial(_guess_of_chunk, changes=changes, question=question, prior=given),
+        "cells",
+        "right",
+        question.about,
+        "bound" if question.covered is None else "estimate",
+        names=_GUESSED,
+        assumptions=HELD,
+        noise=leak.noise,
+    )
+
+
+def _guess_of_chunk(
+    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
+) -> np.ndarray:
+    here, K = changes(chunk), len(question.others)
+    found = []
+    for piece in row_slices(len(chunk), K * K, chunk=_HELD):
+        rows = np.arange(len(chunk))[piece]
+        given = prior
+        if not isinstance(prior, str) and prior.ndim == 2:
+            given = prior[chunk.start + rows]
+        believed, doubt = _prior(given, here, rows, question.others, question.shares)
+        moves = here.replaced(rows, question.others)
+        low, high, _ = question.answer(moves, believed, doubt, chunk.start + int(rows[0]))
+        baseline = question.baseline(believed)
+        found.append(np.stack([high, low, baseline, high - baseline], axis=1))
+    return np.concatenate(found)
+
+
+def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
+    """Return the changes of a table in memory, which is one chunk."""
+    return changes
 
 
 # What they are made of ----------------------------------------------------------------------------
@@ -306,7 +436,8 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     open_ = np.flatnonzero(width > _EXACT)
     if len(open_) > budget:
         count = int(budget)
-        exposed = open_[np.argsort(-most[open_], kind="stable")]
+        expected = moves.expected().max(axis=1)
+        exposed = open_[np.argsort(-expected[open_], kind="stable")]
         first = exposed[: (count + 1) // 2]
         rest = exposed[(count + 1) // 2 :]
         wide = rest[width[rest] > _NARROW]
@@ -317,8 +448,11 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     return moves
 
 
-def _budget(changes: FiniteChanges, alternatives: int, exact: bool) -> float:
-    return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
+    """Return how many records may be refitted."""
+    if exact is True:
+        return np.inf
+    return float(exact) if exact else _FREE_WORK / (changes.work * alternatives)
 
 
 def _by_given_refit(
@@ -330,12 +464,11 @@ def _by_given_refit(
     size = leak.release.template.size
     if len(here) != size:
         raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
-    moves = np.stack(
-        [
-            np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1) - here
-            for rows in sets
-        ]
-    )
+    moves = np.full((len(sets), size), np.inf)
+    for k, rows in enumerate(progress(sets, "refits")):
+        there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
+        if len(there) == size:  # a release of another length is told for certain
+            moves[k] = there - here
     lost = ~np.isfinite(moves).all(axis=1)
     moves[lost] = 0.0
     squares = np.zeros(len(moves))
@@ -356,24 +489,84 @@ def _check_room(rows: np.ndarray, alternatives: int) -> None:
         )
 
 
-def _candidates(
-    leak: Leakage[Any], changes: FiniteChanges, column: Any
-) -> tuple[Alternatives, tuple[Any, ...], np.ndarray, str]:
-    """Return what is guessed among, its names, the shares in the table, and what it is in words."""
+@dataclass(frozen=True)
+class Levels:
+    """The values that some columns (or the labels) have, and how often each."""
+
+    counts: dict[tuple[float, ...], int]
+    classes: np.ndarray | None
+
+    def __add__(self, other: Levels) -> Levels:
+        counts = dict(self.counts)
+        for level, count in other.counts.items():
+            counts[level] = counts.get(level, 0) + count
+        if len(counts) > _MOST_DISTINCT:
+            raise InputError(
+                f"There are more than {_MOST_DISTINCT:,} different values, too many to count in "
+                "one pass; give those that the number may have by values=."
+            )
+        return Levels(counts, self.classes)
+
+    def sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values in ascending order, (K, c), and their counts."""
+        levels = sorted(self.counts)
+        return np.array(levels, dtype=float), np.array([self.counts[level] for level in levels])
+
+
+def _levels_of_chunk(
+    chunk: Chunk,
+    changes: Callable[[Chunk], FiniteChanges],
+    columns: tuple[int, ...] | None,
+    classes: bool,
+) -> Levels:
+    """Return the values of some columns of a chunk, or of its labels as the model takes them."""
+    if columns is None:
+        here = changes(chunk)
+        found = here.target.reshape(len(chunk), -1)
+        known = here.class_labels() if classes else None
+    else:
+        found, known = as_numpy(chunk.X)[:, list(columns)], None
+    values, counts = distinct_rows(np.asarray(found, dtype=float))
+    return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
+
+
+def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different rows of a table in order, and how often each occurs.
+
+    Rows are told apart by their products with one random vector, so that numbers are sorted, not
+    rows; should two different rows have the same product, the rows are sorted after all.
+    """
+    keys = table @ np.random.default_rng(0).standard_normal(table.shape[1])
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    if not np.array_equal(table[first][inverse], table):
+        values, counts = np.unique(table, axis=0, return_counts=True)
+        return values, counts
+    values, which = np.unique(table[first], axis=0, return_inverse=True)
+    return values, np.bincount(which.reshape(-1)[inverse], minlength=len(values))
+
+
+def _among_levels(
+    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
+) -> Candidates:
+    """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
-        labels = changes.class_labels()
-        found = changes.target[:, None] if changes.target.ndim == 1 else changes.target
-        codes = labels[:, None] if labels.ndim == 1 else labels
-        counts = np.array([np.sum(np.all(found == code, axis=1)) for code in codes])
-        if counts.sum() != changes.records:
+        ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
+        found = leak.source.total(ask, "levels")
+        labels = np.asarray(found.classes)
+        codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
+        counts = np.array([found.counts.get(code, 0) for code in codes])
+        if counts.sum() != len(leak.source):
             raise InputError("Some labels are no whole class; a guess is among classes.")
-        names = leak.source.classes.tolist()
+        names = leak.source.classes.tolist() if leak.source.in_memory else []
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
-        return Alternatives(labels=labels), levels, counts / changes.records, "the label"
+        shares = counts / counts.sum()
+        return Candidates(
+            Alternatives(labels=labels), levels, shares, "a guess of the label", precision
+        )
     unknowns, about = leak.unknowns(column, False)
     columns = unknowns.columns or ()
-    table = as_numpy(leak.table.values)[:, list(columns)]
-    values, counts = np.unique(table, axis=0, return_counts=True)
+    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
+    values, counts = leak.source.total(ask, "levels").sorted()
     if not 1 < len(values) <= _MOST_LEVELS:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
@@ -381,42 +574,52 @@ def _candidates(
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
-    return Alternatives(columns, values.astype(float)), levels, counts / len(table), about
+    others = Alternatives(columns, values)
+    return Candidates(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
 
 
-def _grid(
-    leak: Leakage[Any], changes: FiniteChanges, column: Any, values: Any, prior: Prior
-) -> tuple[Alternatives, np.ndarray, np.ndarray, str]:
-    """Return the values that a number may have, with their shares in the table."""
-    is_label = _is_label(leak, column)
-    columns: tuple[int, ...] = ()
-    if is_label:
-        if changes.target.ndim != 1:
-            raise InputError("This label is a class; use leak.guess().")
-        about, found = "the label", changes.target
-    else:
+def _to_within(
+    leak: Leakage[Any],
+    changes: Callable[[Chunk], FiniteChanges],
+    column: Any,
+    tolerance: float,
+    values: Any,
+    prior: Prior,
+) -> Candidates:
+    """Return the question what number a record has, to within a tolerance."""
+    if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
+        raise InputError("The tolerance is a number above zero, in the unit of the column.")
+    columns: tuple[int, ...] | None = None
+    about = "the label"
+    if not _is_label(leak, column):
         unknowns, about = leak.unknowns(column, False)
         columns = unknowns.columns or ()
         if len(columns) != 1:
             raise InputError(f"{about} is more than one number; of a category, use leak.guess().")
-        found = as_numpy(leak.table.values)[:, columns[0]].astype(float)
+    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
+    found, counts = leak.source.total(ask, "values").sorted()
+    if found.shape[1] != 1:
+        raise InputError("This label is a class; use leak.guess().")
+    found = found[:, 0]
     if values is not None:
         grid = np.unique(np.asarray(values, dtype=float))
         if len(grid) != np.size(values):
             raise InputError("The values must be different numbers, in ascending order.")
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(found.min(), found.max(), _GRID)
+    elif len(found) > _MOST_VALUES:
+        grid = np.unique(np.quantile(np.repeat(found, counts), np.linspace(0, 1, _MOST_VALUES)))
     else:
-        grid = np.unique(found)
-        if len(grid) > _MOST_VALUES:
-            grid = np.unique(np.quantile(found, np.linspace(0, 1, _MOST_VALUES)))
+        grid = found
     if len(grid) < 2 or not np.isfinite(grid).all():
         raise InputError(f"{about} has fewer than two values to choose from.")
     nearest = np.abs(found[:, None] - grid[None, :]).argmin(axis=1)
-    shares = np.bincount(nearest, minlength=len(grid)) / len(found)
-    if is_label:
-        return Alternatives(labels=grid), grid, shares, about
-    return Alternatives(columns, grid[:, None]), grid, shares, about
+    shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
+    others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
+    about = f"a guess of {about} to within {tolerance:g}"
+    return Candidates(
+        others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
+    )
 
 
 def _is_label(leak: Leakage[Any], column: Any) -> bool:
@@ -434,76 +637,38 @@ def _prior(
     rows: np.ndarray,
     others: Alternatives,
     shares: np.ndarray,
-) -> np.ndarray:
-    """Return what the adversary believes of each record before the release, (m, K)."""
+    refits: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the adversary believes of each record before the release, (m, K).
+
+    And how far these probabilities, all of a record's together, may be off, (m,).
+    """
     shape = (len(rows), len(others))
+    sure = np.zeros(len(rows))
     if not isinstance(prior, str):
-        return checked_prior(np.asarray(prior, dtype=float), shape)
+        return checked_prior(np.asarray(prior, dtype=float), shape), sure
     if prior == "equal":
-        return np.full(shape, 1 / shape[1])
+        return np.full(shape, 1 / shape[1]), sure
     if prior == "frequencies":
-        return np.asarray(np.broadcast_to(shares, shape))
+        return np.asarray(np.broadcast_to(shares, shape)), sure
     if prior != "model":
         raise InputError(
             f"There is no prior {prior!r}; choose 'equal', 'frequencies', 'model' or give "
             "probabilities."
         )
-    scores = changes.log_likelihoods(rows, others)
+    scores, off = changes.log_likelihoods(rows, others, refits)
     if others.values is not None:  # by Bayes' rule, from how common the levels are
         with np.errstate(divide="ignore"):
             scores = scores + np.log(shares)
     found = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
-
-
-def _guess_interval(
-    moves: Moves, prior: np.ndarray, precision: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the least and the most that the best guess may be right, and the integral's error."""
-    baseline = prior.max(axis=1)
-    if prior.shape[1] == 2:
-        gram, lost = moves.gram, np.isinf(np.einsum("mkk->mk", moves.gram)).any(axis=1)
-        with np.errstate(invalid="ignore"):
-            squared = gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1]
-        apart = np.sqrt(np.maximum(np.where(lost, 0.0, squared), 0.0))
-        radius = moves.radius.sum(axis=1)
-        least = np.where(lost, np.inf, np.maximum(apart - np.where(lost, 0.0, radius), 0.0))
-        most = np.where(lost, np.inf, apart + radius)
-        none = np.zeros(len(prior))
-        return guessing.accuracy(least, prior[:, 0]), guessing.accuracy(most, prior[:, 0]), none
-    found = best_guess(moves.gram, prior, precision)
-    off = found.error + _total_variation(moves, prior)
-    low = np.maximum(found.right - off, baseline)
-    return low, np.clip(found.right + off, baseline, 1.0), found.error
+    believed = found / found.sum(axis=1, keepdims=True)
+    # Each odds are off by a factor of exp(±2 off): so are the probabilities, or less.
+    return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
 
 
 def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
     """Return how much any guess may gain where moves are only known to within their radius."""
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
-
-
-def _probability(
-    leak: Leakage[Any],
-    rows: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    error: np.ndarray | None,
-    about: str,
-) -> Result:
-    certain = np.zeros_like(low) if error is None else error
-    kind = "estimate" if np.any(certain > _EXACT) else _kind(low, high)
-    return Result(
-        high,
-        "rows",
-        "right",
-        kind,
-        about,
-        _index(leak, rows),
-        assumptions=HELD,
-        library=leak.source.library,
-        noise=leak.noise,
-        accuracy=_relative(low, high),
-    )
 
 
 def _index(leak: Leakage[Any], rows: np.ndarray) -> np.ndarray | None:

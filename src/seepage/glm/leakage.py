@@ -7,9 +7,10 @@ over the rows is summed in float64, whatever the table's type; the Jacobian is o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -17,15 +18,15 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Noise
+from seepage.core.noise import Gaussian, Noise
 from seepage.core.record_stream import RecordStream
-from seepage.core.unknowns import Attributes
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
-from seepage.glm.estimators import LinearModel
+from seepage.glm.adapters.registry import describe, kind_of
+from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
-from seepage.glm.inputs import as_source, read_penalty
+from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
@@ -38,11 +39,17 @@ from seepage.glm.jacobian.optimum import (
     whitener_of,
 )
 from seepage.glm.losses import Categorical
+from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
+from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
+from seepage.glm.preprocessing.steps import dense
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
+_SAME_PENALTY = 1e-9
+_FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
 @overload
@@ -56,6 +63,8 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage[RecordStream]: ...
 
 
@@ -70,6 +79,8 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage: ...
 
 
@@ -83,16 +94,19 @@ def leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
     dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
 ) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
     Parameters
     ----------
     model
-        A fitted model of :mod:`seepage.glm`; scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``; or the results of a statsmodels ``GLM``.
+        A fitted linear model of :mod:`seepage.glm`, scikit-learn, statsmodels, glum or skglm: see
+        :doc:`the list </how-to/models>`; a ``Pipeline`` that ends in one, or a search for one.
     X, y
-        The data it was fitted on: a NumPy array, a pandas, polars or Arrow table, or a torch
+        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
+        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
         tensor (the work is then done where the tensor lives). For data larger than memory,
         :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
         ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
@@ -109,6 +123,11 @@ def leakage(
         wrong) or ``"warn"``.
     dtype
         ``"float64"`` (the default) or ``"float32"``.
+    preprocessing
+        Of a pipeline: whether what its steps learnt from the data counts as public
+        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
+    categorical
+        Of a pipeline: columns whose numbers are codes of categories.
 
     Examples
     --------
@@ -123,9 +142,91 @@ def leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    if preprocessing not in PREPROCESSING:
+        raise InputError(
+            f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
+        )
+    opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+    if opened.steps:
+        followed = FollowedColumns(X, Chain(opened.steps), categorical)
+        refitted = preprocessing == "refitted"
+        pipeline = model if type(model).__name__ == "Pipeline" else None
+        found = _through_steps(
+            opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
+        )
+        found.attributes = Attributes(found.source, attributes)
+        return found
     source = as_source(X, y, sample_weight, dtype)
-    release = release_of(model, source, noise, on_mismatch)
-    return Leakage(release, source, (noise,), Attributes(source, attributes))
+    release = release_of(opened.model, source, noise, on_mismatch)
+    return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
+
+
+def _through_steps(
+    opened: Unwrapped,
+    followed: FollowedColumns,
+    y: Any,
+    noise: Noise,
+    sample_weight: Any,
+    on_mismatch: str,
+    refitted: bool,
+    pipeline: Any,
+) -> Leakage[Any]:
+    """Return the leakage about raw columns through the steps before the model."""
+    if y is None and getattr(opened.model, "model", None) is not None:
+        y = opened.model.model.endog  # which a formula has taken from the data frame
+    inner = MemorySource(read_table(followed.features), y, sample_weight)
+    release = release_of(opened.model, inner, noise, on_mismatch)
+    raw = followed.table()
+    jacobian = RawJacobian(release.template, followed, raw.values, refitted)
+    source = MemorySource(raw, y, sample_weight)
+    source.attributes = followed.attributes(raw.names)
+    notes = opened.notes
+    if followed.steps.learns:
+        notes = (*notes, REFITTED if refitted else FROZEN)
+    whole = RawRelease(release, jacobian, refitted)
+    if pipeline is not None:
+        whole = replace(whole, anew=_PipelineAnew(pipeline, followed.X, source, whole, noise))
+    return Leakage(whole, source, (noise,), Attributes(source), notes)
+
+
+@dataclass(frozen=True)
+class _PipelineAnew:
+    """A pipeline fitted anew on some of its records, nλ as it was on all of them."""
+
+    pipeline: Any
+    X: Any
+    source: MemorySource
+    release: RawRelease
+    noise: Noise
+
+    def __call__(self, kept: np.ndarray) -> np.ndarray:
+        """Return its parameters at the minimiser; NaN where there is none on these records."""
+        from sklearn.base import clone
+
+        inner = self.release.inner
+        ridge = inner.model.ridge
+        pipeline = clone(self.pipeline)
+        try:
+            found = self._fitted(pipeline, kept)
+            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # a penalty for each record
+                stated = pipeline[-1].get_params()
+                name = next(name for name in ("l2", "alpha", "alphas") if name in stated)
+                pipeline[-1].set_params(**{name: stated[name] * ridge / found.ridge})
+                found = self._fitted(pipeline, kept)
+        except (InputError, ValueError, StopIteration):  # no minimiser, or a class that is gone
+            return np.full(inner.template.size, np.nan)
+        return np.asarray(as_numpy(found.parameters)).reshape(-1)
+
+    def _fitted(self, pipeline: Any, kept: np.ndarray) -> FittedGLM:
+        X = self.X.iloc[kept] if hasattr(self.X, "iloc") else self.X[kept]
+        y, given = as_numpy(self.source.y)[kept], self.source.sample_weight
+        weight = None if given is None else as_numpy(given)[kept]
+        last = pipeline.steps[-1][0]
+        told = {} if weight is None else {f"{last}__sample_weight": weight}
+        opened = unwrap(pipeline.fit(X, y, **told), X)
+        table = read_table(dense(Chain(opened.steps).transform(X)))
+        release = release_of(opened.model, MemorySource(table, y, weight), self.noise, "warn")
+        return release.fit
 
 
 @dataclass(frozen=True)
@@ -174,6 +275,15 @@ class GLMRelease(MeasuredRelease):
                 "What the model would be without a record needs all records in memory; these are "
                 "read in chunks. Take the rows it was fitted on into memory first."
             )
+        if self.fit.tilt is not None:
+            raise InputError(
+                "What an L1 penalty would keep without a record, or with another, is not known; "
+                "pass refit= to membership(), or fit with an L2 penalty alone."
+            )
+        return self._changes
+
+    @cached_property
+    def _changes(self) -> ChangedRecords:
         found = self.optimum
         return ChangedRecords(
             found.near, found.shifted(self.template.X), self.noise, centre=found.centre
@@ -193,10 +303,11 @@ class GLMRelease(MeasuredRelease):
                 "memory; these are read in chunks."
             )
         inverse = self.optimum.inverse
-        facts = SharedFacts(inverse.high if isinstance(inverse, Double) else inverse, 0.0)
+        inverse = inverse.high if isinstance(inverse, Double) else inverse
+        facts = SharedFacts(inverse, 0.0, np.zeros_like(inverse))
         ask = partial(_changes_of_chunk, release=self, problem=problem)
-        found = source.total(partial(_largest_of_chunk, ask=partial(ask, shared=facts)), "norms")
-        return partial(ask, shared=replace(facts, largest=max(found)))
+        found = source.total(partial(_sizes_of_chunk, ask=partial(ask, shared=facts)), "norms")
+        return partial(ask, shared=replace(facts, largest=found.largest, quartic=found.quartic))
 
 
 def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
@@ -253,12 +364,15 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     table = Table(zero, source.names, None, "pyarrow")
     weights = np.full(len(labels), 2.0) if source.weighted else None
     fit = describe(model, table, labels, weights)
-    if isinstance(model, LinearModel):
-        fit = replace(fit, ridge=read_penalty(model.l2, len(source)))
-    if type(model).__name__ == "PoissonRegressor":
-        # Its penalty is per unit of weight, which the made-up rows of the description do not know.
+    if fit.label_unit is not None or fit.tilt is not None:
+        raise InputError(
+            f"A {type(model).__name__} is not supported on data that are read in chunks; take the "
+            "rows it was fitted on into memory."
+        )
+    penalty = kind_of(model).penalty
+    if penalty is not None:  # per record or weight, of which the description has made-up rows
         weight = source.total(_weight, "weights") if source.weighted else float(len(source))
-        fit = replace(fit, ridge=float(model.alpha) * weight)
+        fit = replace(fit, ridge=penalty(model, len(source), weight))
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
@@ -269,17 +383,56 @@ def _weight(chunk: Chunk) -> float:
     return float(np.sum(np.asarray(chunk.weight)))
 
 
-def one_row_jacobian(fit: FittedGLM, X: Array, row: int, noise: Noise) -> GLMJacobian:
-    """Return the Jacobian about a single row, of a model known to be the minimiser on ``X``.
+def jacobian_of_some_rows(
+    fit: FittedGLM, X: Array, rows: slice | Array, noise: Noise
+) -> GLMJacobian:
+    """Return the Jacobian about some rows, of a model known to be the minimiser on ``X``.
 
-    It is a Jacobian over a table of that one row, however many rows the model was fitted on.
+    It is a Jacobian over a table of those rows, however many the model was fitted on, and takes
+    ordinary arithmetic.
     """
+    return _plain_jacobians(fit, X, noise)(rows)
+
+
+def largest_leakage(
+    model: Any, source: MemorySource, unknowns: Unknowns, label_step: float, allowed: Array
+) -> float:
+    """Return the largest ``η/allowed`` of a record at σ = 1, of a model that was just fitted.
+
+    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are taken of
+    those with the largest traces only, until no other record can exceed them. All of it takes
+    ordinary arithmetic: for tables that are looked at by the hundred.
+    """
+    fit, _ = describe_on(model, source)
+    about = _plain_jacobians(fit, source.table.values, Gaussian(1.0))
+    traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
+    traces = traces / allowed**2
+    order = np.argsort(-traces, kind="stable")
+    largest, begin, count = 0.0, 0, _FIRST
+    while begin < len(order) and traces[order[begin]] > largest:
+        some = order[begin : begin + count]
+        norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
+        largest = max(largest, float(np.max(norms / allowed[some] ** 2)))
+        begin, count = begin + count, 4 * count
+    return math.sqrt(largest)
+
+
+def _plain_jacobians(
+    fit: FittedGLM, X: Array, noise: Noise
+) -> Callable[[slice | Array], GLMJacobian]:
+    """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
     found = plain_optimum(fit, Records.in_memory(X))
-    one = slice(row, row + 1)
-    weight = None if fit.sample_weight is None else fit.sample_weight[one]
-    alone = replace(found.fit, sample_weight=weight, target=fit.target[one, ...])
-    x = X[one, :]
-    return _jacobian_at(found, alone, x, found.shifted(x), whitener_of(found, noise))
+    whitener = whitener_of(found, noise)
+
+    def about_rows(rows: slice | Array) -> GLMJacobian:
+        weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
+        some = replace(
+            found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
+        )
+        x = X[rows, :]
+        return _jacobian_at(found, some, x, found.shifted(x), whitener)
+
+    return about_rows
 
 
 def _changes_of_chunk(
@@ -296,9 +449,19 @@ def _changes_of_chunk(
     )
 
 
-def _largest_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> tuple[float, ...]:
-    """Return the largest norm of a record, alone in a tuple: those of chunks are joined."""
-    return (ask(chunk).largest_here(),)
+@dataclass(frozen=True)
+class _Sizes:
+    """What moves of single records need of all: the sizes of chunks are joined."""
+
+    largest: float
+    quartic: np.ndarray
+
+    def __add__(self, other: _Sizes) -> _Sizes:
+        return _Sizes(max(self.largest, other.largest), self.quartic + other.quartic)
+
+
+def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Sizes:
+    return _Sizes(*ask(chunk).sizes_here())
 
 
 def _jacobian_at(

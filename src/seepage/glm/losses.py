@@ -123,6 +123,67 @@ def _negative_counts(y: Array) -> str | None:
     return None
 
 
+def _not_positive(y: Array) -> str | None:
+    xp = array_namespace(y)
+    if bool(xp.any(y <= 0)):
+        return f"{int(xp.sum(xp.astype(y <= 0, xp.int64)))} of the labels are not positive"
+    return None
+
+
+def _inside(m: Array, y: Array) -> Array:
+    """Return by how much a record lies inside the margin of its class, 0 where it does not."""
+    xp = array_namespace(m)
+    left = 1 - (2 * y - 1) * m
+    return xp.where(left > 0, left, xp.zeros_like(left))
+
+
+def _is_inside(m: Array, y: Array) -> Array:
+    xp = array_namespace(m)
+    return xp.astype((2 * y - 1) * m < 1, m.dtype)
+
+
+def tweedie(power: float) -> Family:
+    """Return the Tweedie family with a logarithmic link, for a power from 1 to 2.
+
+    Half the unit deviance, without what does not depend on the margin::
+
+        ℓ(m, y) = e^{(2−p)m}/(2−p) − y e^{(1−p)m}/(1−p),     m + y e^{−m} for p = 2
+
+    It is the Poisson loss at ``p = 1``, the gamma loss at ``p = 2``, and convex between them.
+    """
+    p = float(power)
+    if not 1 <= p <= 2:
+        raise InputError(
+            f"The Tweedie family has a convex loss for powers from 1 to 2, not for {p:g}; choose "
+            "one of those."
+        )
+    if p == 1:
+        return poisson
+
+    def rising(m: Array, order: int) -> Array:
+        return (2 - p) ** (order - 1) * array_namespace(m).exp((2 - p) * m)
+
+    def falling(m: Array, y: Array, order: int) -> Array:
+        return y * (1 - p) ** (order - 1) * array_namespace(m).exp((1 - p) * m)
+
+    def first(m: Array) -> Array:
+        return m if p == 2 else rising(m, 0)
+
+    return Family(
+        name="gamma" if p == 2 else f"tweedie {p:g}",
+        loss=lambda m, y: first(m) - falling(m, y, 0),
+        slope=lambda m, y: rising(m, 1) - falling(m, y, 1),
+        curvature=lambda m, y: rising(m, 2) - falling(m, y, 2),
+        label_slope=lambda m, y: -falling(m, array_namespace(m).ones_like(m), 1),
+        mean=lambda m: array_namespace(m).exp(m),
+        problem_with=_not_positive if p == 2 else _negative_counts,
+        probe=((-2.0, -0.3, 0.4, 1.7), (0.5, 1.0, 0.3, 2.0)),
+        curvature_slope=lambda m, y: rising(m, 3) - falling(m, y, 3),
+        curvature_label_slope=lambda m, y: -falling(m, array_namespace(m).ones_like(m), 2),
+        label_curvature=_zero,
+    )
+
+
 gaussian = Family(
     name="gaussian",
     loss=lambda m, y: 0.5 * (m - y) ** 2,
@@ -167,7 +228,22 @@ poisson = Family(
     self_concordance=1.0,
 )
 
-_registry = {family.name: family for family in (gaussian, bernoulli, poisson)}
+gamma = tweedie(2.0)
+
+squared_hinge = Family(
+    name="squared hinge",
+    # max(0, 1 − s m)² with the sign s = 2y − 1 of the class. The curvature jumps where a record
+    # enters the margin; no record lies on that edge itself, so there it need not be defined.
+    loss=lambda m, y: _inside(m, y) ** 2,
+    slope=lambda m, y: -2 * (2 * y - 1) * _inside(m, y),
+    curvature=lambda m, y: 2 * (2 * y - 1) ** 2 * _is_inside(m, y),
+    label_slope=lambda m, y: 4 * _is_inside(m, y) * (2 * (2 * y - 1) * m - 1),
+    mean=lambda m: m,
+    problem_with=_outside_unit_interval,
+    probe=((-2.0, -0.3, 0.4, 1.7), (0.0, 1.0, 0.3, 1.0)),
+)
+
+_registry = {family.name: family for family in (gaussian, bernoulli, poisson, gamma)}
 
 
 def get_family(name: str | Family) -> Family:

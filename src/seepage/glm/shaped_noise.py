@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import Objective
 from seepage.tables.source import as_numpy, read_table
 

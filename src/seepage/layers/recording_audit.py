@@ -153,61 +153,106 @@ def audit_recording(
     >>> found.telling(), found.over_rounds.first("fc1")
     (('fc1',), 3)
     """
-    seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
-    who = ClientRounds.of(seen)
-    values = property_of_updates(property, seen)
-    levels, labels = read_property(values, len(seen), "updates")
-    of_client = np.zeros((len(who.clients), len(levels)), dtype=int)
-    np.add.at(of_client, (who.client, labels), 1)
-    whole = bool(((of_client > 0).sum(axis=1) == 1).all())
-    counts = (of_client > 0).sum(axis=0) if whole else of_client.sum(axis=0)
-    if len(levels) < 2:
-        raise InputError("All clients have the same property: there is nothing to tell apart.")
-    if whole and 2 * len(levels) > len(who.clients):
-        raise InputError(
-            f"The property takes {len(levels)} values among {len(who.clients)} clients; put them "
-            "into classes first, such as below and above the median."
-        )
-    # Updates of a client that is alone with its value cannot be held out by clients.
-    alone = whole and int(counts.min()) < 2
+    known = KnownUpdates.read(recording, property, folds)
     found = audit_updates(
-        seen,
-        values,
-        groups=False if alone else None,
+        known.seen,
+        known.property,
+        groups=False if known.alone else None,
         family=family,
         noise=noise,
-        folds=max(2, min(folds, len(who.clients), int(of_client.sum(axis=0).min()))),
+        folds=known.folds,
         unit=unit,
         seed=seed,
     )
-    sent = seen.with_metrics()
+    rounds = known.seen.rounds
+    sent = known.seen.with_metrics()
     over_rounds = None
     notes = list(found.v_information.notes)
-    if alone:
+    if known.alone:
         notes.append(
             "A value of the property belongs to a single client: the information in the layers is "
             "about telling that client from the others, by this property or by anything else."
         )
-    if not whole:
+    if not known.by_client:
         notes.append(
             "Clients have several values of the property, so that since when it shows cannot be "
             "asked by exchanging clients."
         )
-    elif seen.rounds is None:
+    elif rounds is None:
         notes.append("The recording does not know its rounds, so nothing is said about when.")
-    if whole and seen.rounds is not None:
-        over_rounds = since_when(sent, values, permutations=permutations, seed=seed)
+    if known.by_client and rounds is not None:
+        over_rounds = since_when(sent, known.property, permutations=permutations, seed=seed)
     return RecordingAudit(
         found,
         over_rounds,
         standing_out(sent),
-        whole,
-        {str(level): int(n) for level, n in zip(levels, counts, strict=True)},
-        len(seen),
-        None if seen.rounds is None else (who.rounds[0], who.rounds[-1]),
-        tuple(seen.metrics),
+        known.by_client,
+        known.shares,
+        len(known.seen),
+        None if rounds is None else (known.who.rounds[0], known.who.rounds[-1]),
+        tuple(known.seen.metrics),
         tuple(notes),
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownUpdates:
+    """Recorded updates, and what is known of the clients who sent them.
+
+    Parameters
+    ----------
+    seen
+        The updates.
+    who
+        Which client sent each.
+    property
+        The property of every update, ``(n,)``.
+    by_client, shares
+        As in :class:`RecordingAudit`.
+    folds
+        As many as asked for, or fewer where a value of the property is rare.
+    """
+
+    seen: LayerGradients
+    who: ClientRounds
+    property: Any
+    by_client: bool
+    shares: Mapping[str, int]
+    folds: int
+
+    @staticmethod
+    def read(
+        recording: LayerGradients | str | os.PathLike[str], property: Any, folds: int
+    ) -> KnownUpdates:
+        """Read a recording and a property as :func:`audit_recording` takes them."""
+        seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
+        who = ClientRounds.of(seen)
+        values = property_of_updates(property, seen)
+        levels, labels = read_property(values, len(seen), "updates")
+        of_client = np.zeros((len(who.clients), len(levels)), dtype=int)
+        np.add.at(of_client, (who.client, labels), 1)
+        whole = bool(((of_client > 0).sum(axis=1) == 1).all())
+        counts = (of_client > 0).sum(axis=0) if whole else of_client.sum(axis=0)
+        if len(levels) < 2:
+            raise InputError("All clients have the same property: there is nothing to tell apart.")
+        if whole and 2 * len(levels) > len(who.clients):
+            raise InputError(
+                f"The property takes {len(levels)} values among {len(who.clients)} clients; put "
+                "them into classes first, such as below and above the median."
+            )
+        return KnownUpdates(
+            seen,
+            who,
+            values,
+            whole,
+            {str(level): int(n) for level, n in zip(levels, counts, strict=True)},
+            max(2, min(folds, len(who.clients), int(of_client.sum(axis=0).min()))),
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether a client is alone with its value, so that nothing can be held out by clients."""
+        return self.by_client and min(self.shares.values()) < 2
 
 
 def property_of_updates(property: Any, recording: LayerGradients) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import seepage as sp
+from layers.torch_clients import sent
 from seepage.attacks.gradient.simulation import SimulatedUpdates
 from seepage.errors import InputError
 
@@ -41,18 +40,6 @@ TRAININGS = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "adam": {"lr": 0.1, "optimiser": "adam", "eps": 0.01},
 }
-
-
-def sent(net, optimiser, x, y, steps):
-    """Return what a client moves by that trains with one of torch's own optimisers."""
-    local = copy.deepcopy(net)
-    chosen = optimiser(local.parameters())
-    for rows in steps:
-        chosen.zero_grad()
-        nn.functional.cross_entropy(local(x[rows]), y[rows]).backward()
-        chosen.step()
-    pairs = zip(net.parameters(), local.parameters(), strict=True)
-    return torch.cat([(a - b).detach().flatten() for a, b in pairs])
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

@@ -120,35 +120,53 @@ def test_metadata_of_a_file_is_not_taken_for_ours(tmp_path):
 @pytest.mark.parametrize(
     ("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")]
 )
-def test_wrong_delimiter_is_recognised(tmp_path, mark, name):
+def test_another_separator_is_recognised_and_said(tmp_path, mark, name):
     path = tmp_path / "t.csv"
     path.write_text("".join(mark.join(row) + "\n" for row in ["abc", "123"]))
-    with pytest.raises(InputError) as caught:
-        read_file(path)
-    message = one_sentence(caught)
-    assert f"separated by {name}, not commas" in message
-    assert (".tsv" in message) == (mark == "\t")
+    table = read_file(path)
+    assert table.to_pydict() == {"a": [1], "b": [2], "c": [3]}
+    assert steps_of(table) == (f"The columns are separated by {name}.",)
 
 
 def test_commas_in_a_tab_separated_file_are_recognised(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="separated by commas, not tabs"):
-        read_file(path)
+    table = read_file(path)
+    assert table.to_pydict() == {"a": [1], "b": [2]}
+    assert steps_of(table) == ("The columns are separated by commas.",)
 
 
 @pytest.mark.parametrize(
     ("text", "encoding", "said"),
     [
-        ("name,x\nJosé,1\n", "latin-1", "not UTF-8 text (near byte 10)"),
-        ("naïve,x\nJ,1\n", "cp1252", "not UTF-8 text (near byte 2)"),
-        ("name,x\nJosé,1\n", "utf-16", "it is UTF-16"),
-        ("name,x\nJ,1\n", "utf-16-le", "zero bytes"),
+        ("name,x\nJosé,1\n", "latin-1", "read as Windows-1252"),
+        ("naïve,x\nJ,1\n", "cp1252", "read as Windows-1252"),
+        ("name,x\nJosé,1\n", "utf-16", "The text is UTF-16."),
     ],
 )
-def test_wrong_encoding_is_recognised(tmp_path, text, encoding, said):
+def test_another_encoding_is_recognised_and_said(tmp_path, text, encoding, said):
     path = tmp_path / "t.csv"
     path.write_bytes(text.encode(encoding))
+    table = read_file(path)
+    (step,) = steps_of(table)
+    assert said in step
+    lines = text.splitlines()
+    names, cells = lines[0].split(","), lines[1].split(",")
+    assert table.to_pydict() == {names[0]: [cells[0]], names[1]: [int(cells[1])]}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("name,x\nJ,1\n".encode("utf-16-le"), "zero bytes"),
+        ("é,x\n".encode() + b"Jos\xe9,1\n", "not UTF-8 text (near byte 8)"),
+        (b"name,x\nJos\xe9\x81,1\n", "not UTF-8 text (near byte 10)"),
+        (b"name,x\nJos\xe9\x07,1\n", "not UTF-8 text (near byte 10)"),
+    ],
+)
+def test_what_is_neither_utf8_nor_windows_text_is_refused(tmp_path, content, said):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         read_file(path)
     assert said in one_sentence(caught)
@@ -156,7 +174,7 @@ def test_wrong_encoding_is_recognised(tmp_path, text, encoding, said):
 
 def test_wrong_encoding_far_into_a_file_is_found(tmp_path):
     path = tmp_path / "t.csv"
-    start = b"name,x\n" + b"Jose,1\n" * 200_000
+    start = "é,x\n".encode() + b"Jose,1\n" * 200_000
     path.write_bytes(start + b"Jos\xe9,1\n")
     with pytest.raises(InputError, match=f"near byte {len(start) + 3:,}"):
         read_file(path)

@@ -60,7 +60,8 @@ def test_a_release_is_a_folder_of_its_own(run, tmp_path):
 
 
 def test_a_release_is_loaded_with_one_call(run, tmp_path):
-    assert run(*PEOPLE, "--rare", "merge", "--sigma", "0.001").exit_code == 0
+    options = ("--rare", "merge", "--sigma", "0.001", "--target-eta", "1000")
+    assert run(*PEOPLE, *options).exit_code == 0
     model = sp.load_release(tmp_path / "seepage-release")
     frame = people().to_pandas()
     assert model.predict(frame).tolist() == model.predict(people()).tolist()
@@ -119,6 +120,9 @@ def test_nothing_private_goes_where_the_release_goes(run):
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "beyond its declared domain"),
         ((*PEOPLE, "--rare", "drop", "--least-holders", "80"), "A class of the target"),
+        ((*PEOPLE, "--rare", "merge", "--sigma", "0.001"), "some record would leak more than"),
+        ((*PEOPLE, "--rare", "merge", "--sigma", "1", "--sigma-epsilon", "1"), "and --sigma-eps"),
+        ((*PEOPLE, "--rare", "merge", "--sigma-epsilon", "-1"), "sigma_epsilon must be"),
     ],
 )
 def test_what_would_give_people_away_is_named_before_fitting(run, tmp_path, options, complaint):
@@ -136,10 +140,12 @@ def test_rare_columns_are_dropped_when_asked(run, tmp_path):
 
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert run("patients.parquet", "--target", "response", "--sigma", "0.15").exit_code == 0
+    # By itself the grid would have chosen more.
     ledger = ReleaseLedger.read(tmp_path / "seepage-ledger.json")
     assert stat.S_IMODE((tmp_path / "seepage-ledger.json").stat().st_mode) == 0o600
     alone = Procedure(target="response").prepare(patients())
-    assert alone.sigma == 0.15
+    assert alone.sigma == 0.2
+    assert np.max(alone.eta) <= 0.15
     second = Procedure(target="response", ledger=ledger).prepare(patients())
     spent = alone.eta / 0.15
     np.testing.assert_allclose(second.spent, spent**2)
@@ -183,6 +189,21 @@ def test_what_sp_release_returns_becomes_a_release(tmp_path):
     again = sp.load_release(folder)
     np.testing.assert_array_equal(again.coef_, released.coef_)
     assert {p.name for p in folder.iterdir()} == FILES
+
+
+def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
+    # So large an ε finds the median block: an experiment, not a promise.
+    result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
+    assert result.exit_code == 0, result.output
+    assert "noise σ: drawn by a private mechanism. Drawn by a vote of 20 blocks" in result.stdout
+    card = (tmp_path / "seepage-release" / "model-card.md").read_text()
+    assert "ε-differentially private with ε = 100" in card
+    few = run("people.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
+    assert few.exit_code == 0, few.output  # 120 records: ten blocks
+    pq.write_table(people(90), tmp_path / "few.parquet")
+    few = run("few.parquet", "--target", "ill", "--rare", "drop", "--sigma-epsilon", "1")
+    assert few.exit_code == 2
+    assert "takes 100 records or more" in few.stderr
 
 
 def test_a_csv_file_can_be_released(run, tmp_path):

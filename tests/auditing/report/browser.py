@@ -10,11 +10,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 ROOT = Path(__file__).parents[3]
 ARTIFACTS = ROOT / "tests" / "artifacts"
 DESKTOP, PHONE = (1280, 900), (390, 844)
+VIEWS = [(size, dark) for size in (DESKTOP, PHONE) for dark in (False, True)]
+SCRIPT = "<script>window.owned=1</script><img src=x onerror=window.owned=1>'\"`${window.owned=1}"
 
 
 def why_not() -> str:
@@ -30,6 +34,12 @@ def find_axe() -> Path | None:
     """Return axe-core's script, as ``npm install --no-save axe-core`` leaves it, or None."""
     places = [Path(os.environ.get("AXE_CORE", "")), ROOT / "node_modules" / "axe-core"]
     return next((p / "axe.min.js" for p in places if (p / "axe.min.js").is_file()), None)
+
+
+needs_browser = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+needs_axe = pytest.mark.skipif(
+    find_axe() is None, reason="needs axe-core: npm install --no-save axe-core"
+)
 
 
 class Browser:
@@ -84,6 +94,17 @@ class Browser:
     def run_later(self, script: str) -> Any:
         """Run a script that calls its last argument when it is done; return what it is given."""
         return self.driver.execute_async_script(script)
+
+    def violations(self) -> list[dict[str, Any]]:
+        """Return which rules of accessibility the page breaks, having seen that they were asked."""
+        # Through the driver, since the page's policy lets no other script in.
+        self.run(find_axe().read_text("utf-8"))
+        found = self.run_later(
+            "const done = arguments[arguments.length - 1];"
+            "axe.run().then((r) => done({passes: r.passes.length, violations: r.violations}))"
+        )
+        assert found["passes"] > 20  # it did look
+        return found["violations"]
 
     def click(self, selector: str) -> None:
         self.driver.find_element("css selector", selector).click()

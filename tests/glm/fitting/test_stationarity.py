@@ -11,7 +11,7 @@ from sklearn.preprocessing import scale
 
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
 from seepage.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.tables.source import read_table

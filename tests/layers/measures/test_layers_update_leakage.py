@@ -7,14 +7,13 @@ is written out by hand.
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import seepage as sp
+from layers.torch_clients import sent
 from seepage.errors import InputError
 
 CASES = {
@@ -45,18 +44,6 @@ def records(n=5):
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(n, 3, generator=draw, dtype=torch.float64)
     return x, torch.arange(n) % 2
-
-
-def sent(net, optimiser, x, y, steps):
-    """Return what a client moves by that trains with one of torch's own optimisers."""
-    local = copy.deepcopy(net)
-    chosen = optimiser(local.parameters())
-    for rows in steps:
-        chosen.zero_grad()
-        nn.functional.cross_entropy(local(x[rows]), y[rows]).backward()
-        chosen.step()
-    pairs = zip(net.parameters(), local.parameters(), strict=True)
-    return torch.cat([(a - b).detach().flatten() for a, b in pairs])
 
 
 def differences(net, optimiser, x, y, steps, h=1e-5):

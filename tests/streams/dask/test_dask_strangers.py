@@ -1,5 +1,6 @@
 """The processes of --workers take no stranger: who has no certificate of theirs is turned away."""
 
+import os
 import subprocess
 import sys
 
@@ -9,10 +10,21 @@ from distributed import Client, Security
 from seepage.streams.dask.spread_files import on_cluster
 
 STRANGER = """
-import logging, sys
+import logging, os, socket, sys
 logging.disable(logging.CRITICAL)
 from distributed import Client, Security
 kind, address = sys.argv[1], sys.argv[2]
+if kind == "another user":
+    os.setgid(65534)
+    os.setuid(65534)
+    assert os.getuid() == os.geteuid() == 65534
+    kind = "own certificate"
+# The port itself is open to everybody here: nobody is kept out by anything else than TLS.
+host, port = address.removeprefix("tls://").rsplit(":", 1)
+try:
+    socket.create_connection((host, int(port)), timeout=3).close()
+except OSError:
+    sys.exit(8)
 security = Security.temporary() if kind == "own certificate" else None
 if kind == "plain":
     address = address.replace("tls://", "tcp://")
@@ -31,7 +43,12 @@ def ours():
         yield client
 
 
-@pytest.mark.parametrize("kind", ["plain", "no certificate", "own certificate"])
+KINDS = ["plain", "no certificate", "own certificate"]
+if hasattr(os, "geteuid") and os.geteuid() == 0:  # who else may not become another user
+    KINDS.append("another user")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_process_without_the_certificate_cannot_talk_to_the_scheduler(ours, kind):
     known = ours.scheduler_info()
     workers = list(known["workers"])

@@ -12,7 +12,7 @@ from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.attacks.noisy_releases import parameters_of, released_parameters
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise

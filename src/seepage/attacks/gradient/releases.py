@@ -223,17 +223,16 @@ def release_updates(
         How every client trains.
     batch_size
         Records of each client; ``training`` may cut them into smaller batches.
-    noise
-        The standard deviation of the noise on every entry of an update.
-    seed
-        Of the noise: the same seed gives the same noise. Draw a real release with a secret one.
+    noise, seed
+        The standard deviation of the noise on every entry of an update, and the seed of it, as for
+        :func:`release_gradients`.
 
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    >>> x, y = torch.rand(6, 4), torch.tensor([0, 1, 0, 1, 0, 1])
+    >>> net, x = torch.nn.Linear(4, 2), torch.rand(6, 4)
     >>> training = sp.layers.LocalTraining(lr=0.1, epochs=5)
+    >>> y = [0, 1, 0, 1, 0, 1]
     >>> sp.attacks.release_updates(net, "cross_entropy", x, y, training=training, batch_size=2)
     <3 released updates of 2 records each, after 5 local steps>
     """

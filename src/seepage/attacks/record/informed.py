@@ -17,7 +17,7 @@ from seepage.attacks.record.reconstruction_error import ErrorTally, Reconstructi
 from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError, NotConvergedWarning
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical

@@ -14,8 +14,7 @@ from seepage.auditing.any_model.report import (
     summarise_attack,
     write_attack_report,
 )
-from seepage.auditing.command import Question, progress
-from seepage.auditing.intake.files import read_file
+from seepage.auditing.command import Question, list_columns, planned, progress
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.trained_model import RecordsInMemory
 from seepage.core.result import NOTICE
@@ -36,13 +35,17 @@ def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json
             )
     if question.show_values:
         raise InputError("--show-values is for linear models; leave it out with --model-kind.")
+    question = planned(question)
+    if not question.target:
+        list_columns(question)
     make_estimator(kind, True)  # refused before the table is read
     if out is not None:
         check_folder(out, "report", question.inputs)
-    with progress() as tell:
+    with progress(4) as tell:
         tell("reading")
-        names = None if question.names is None else [n.strip() for n in question.names.split(",")]
-        table = TableInMemory(read_file(question.table, header=question.header, names=names))
+        table = TableInMemory(question.options.read(question.table))
+        if question.plan is not None:
+            question.plan.check(table, question.target)
         plan = plan_columns(
             table,
             question.target,

@@ -1,30 +1,37 @@
 """Read the file an audit is about, whatever its format, into one table of typed columns.
 
-What is wrong with a file is said in one sentence, without any cell of it.
+Text files are written in many ways. How one is (what separates its columns, which mark stands
+before decimals, its encoding) is found out and said, unless the caller says it; where it can be
+read in two ways that make different numbers, it is refused with the option that decides. What is
+wrong with a file is said in one sentence, without any cell of it.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.errors import InputError, not_utf8, not_whole
+from seepage.errors import InputError, not_whole
 from seepage.tables.columns import Column, decoded, is_text
-from seepage.tables.names import counted, listed, printable, unique
+from seepage.tables.names import counted, listed, printable, shown, unique
 
 MISSING = ("", "NA", "NaN", "nan", "null", "None", "?")
 
-_FORMATS = {
+FORMATS = {
     ".csv": "CSV",
     ".txt": "CSV",
     ".data": "CSV",
@@ -34,32 +41,140 @@ _FORMATS = {
     ".arrow": "Arrow",
     ".feather": "Arrow",
     ".ipc": "Arrow",
+    ".orc": "ORC",
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
     ".json": "JSON lines",
+    ".xlsx": "Excel",
+    ".xlsm": "Excel",
+    ".sqlite": "SQLite",
+    ".sqlite3": "SQLite",
+    ".db": "SQLite",
+    ".duckdb": "DuckDB",
 }
-_USUAL = {"Parquet": ".parquet", "Arrow": ".feather"}
-_SIGNS = {
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"FEA1": "Feather V1",
-    b"PK\x03\x04": "zip archive (or Excel workbook)",
-    b"\x1f\x8b": "gzip archive",
-    b"BZh": "bzip2 archive",
-    b"\x28\xb5\x2f\xfd": "Zstandard archive",
-    b"\xfd7zXZ": "xz archive",
-    b"%PDF": "PDF document",
-    b"SQLite format 3": "SQLite data base",
-    b"\x89HDF": "HDF5 file",
+PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_USUAL = {
+    "Parquet": ".parquet",
+    "Arrow": ".feather",
+    "ORC": ".orc",
+    "SQLite": ".sqlite",
+    "DuckDB": ".duckdb",
 }
-_JSON_BLOCK = 1 << 24  # bytes; the longest line that can be read
-_DEPTH = 100
-_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_SIGNS = (
+    (0, b"PAR1", "Parquet"),
+    (0, b"ARROW1", "Arrow"),
+    (0, b"FEA1", "Feather V1"),
+    (0, b"ORC", "ORC"),
+    (0, b"PK\x03\x04", "zip archive (or Excel workbook)"),
+    (0, b"\x1f\x8b", "gzip"),
+    (0, b"BZh", "bz2"),
+    (0, b"\x28\xb5\x2f\xfd", "zstd"),
+    (0, b"\xfd7zXZ", "xz archive"),
+    (0, b"%PDF", "PDF document"),
+    (0, b"SQLite format 3", "SQLite"),
+    (8, b"DUCK", "DuckDB"),
+    (0, b"\x89HDF", "HDF5 file"),
+)
+_TEXT = ("CSV", "TSV")
 _STEPS = b"seepage.steps"
-_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 20  # bytes decoded at a time
+_MOST_UNPACKED = 8 * 10**9  # bytes of a file that is compressed
 _FIELD = 1 << 24  # characters: the longest cell of the first line
+_SAMPLE = 1 << 16  # characters that show what separates columns
+_SAMPLE_ROWS = 100
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that no text file has
+_NOT_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
+_DECIMALS = {".": "decimal points", ",": "decimal commas"}
+# Marks between groups of three digits; a point or a comma only where it is not the decimal mark
+_GROUPS = {
+    ".": "points",
+    ",": "commas",
+    " ": "spaces",
+    "\u00a0": "spaces",
+    "\u202f": "spaces",
+    "'": "apostrophes",
+    "\u2019": "apostrophes",
+}
+_LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d([eE][-+]?\d+)?[ \u00a0\u202f]?%?")
+_PER_CENT = r"[ \x{a0}\x{202f}]?%$"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a text file is written; what is ``None`` is found out."""
+
+    separator: str | None = None  # between columns
+    decimal: str | None = None  # before decimals: a point or a comma
+    thousands: str | None = None  # between groups of three digits
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            written = {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
+            if len(written) != 1 or written in '"\r\n':
+                raise InputError("--separator is one character, or tab.")
+            object.__setattr__(self, "separator", written)
+        if self.decimal not in (None, *_DECIMALS):
+            raise InputError("--decimal is a point or a comma.")
+        if self.thousands not in (None, *_GROUPS):
+            raise InputError("--thousands is a point, a comma, a space or an apostrophe.")
+        if self.thousands is not None and self.thousands == self.decimal:
+            raise InputError("--decimal and --thousands must be two different marks.")
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise InputError(f"There is no encoding {shown(self.encoding)}.") from None
+
+    @property
+    def stated(self) -> bool:
+        """Whether anything about it is."""
+        return self != Dialect()
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a caller says about the file of a table."""
+
+    header: bool = True  # whether a text file has one
+    names: str | None = None  # of a text file's columns, separated by commas
+    dialect: Dialect = field(default_factory=Dialect)
+    sheet: str | None = None  # of a workbook, or the table of a database
+    fetch: bool = False  # whether a URL may be fetched
+
+    def read(self, path: Path) -> pa.Table:
+        """Read a table into memory."""
+        called = None if self.names is None else [name.strip() for name in self.names.split(",")]
+        read = partial(
+            read_file, header=self.header, names=called, dialect=self.dialect, sheet=self.sheet
+        )
+        if path.exists():
+            return read(path)
+        from seepage.auditing.intake.formats import fetched, url_of
+
+        url = url_of(path)
+        if url is None:
+            raise InputError(f"There is no file {path}.")
+        if not self.fetch:
+            raise InputError(
+                f"{shown(url)} is a URL, and nothing is fetched unless asked: say --fsspec, or "
+                "download the file."
+            )
+        with fetched(url) as file:
+            return read(file)
+
+    def refuse_in_chunks(self) -> None:
+        """Refuse what cannot be said of Parquet files that are read in chunks."""
+        for given, option in (
+            (not self.header, "--no-header"),
+            (self.names, "--names"),
+            (self.sheet, "--sheet"),
+            (self.dialect.stated, "--separator, --decimal, --thousands or --encoding"),
+        ):
+            if given:
+                raise InputError(f"{option} cannot be used with data that are read in chunks.")
 
 
 def read_file(
@@ -67,53 +182,56 @@ def read_file(
     header: bool = True,
     names: Sequence[str] | None = None,
     missing: Sequence[str] = MISSING,
+    dialect: Dialect | None = None,
+    sheet: str | None = None,
 ) -> pa.Table:
-    """Read a CSV, Parquet, Arrow/Feather or JSON-lines file; its extension says which it is.
+    """Read a file of any of the :data:`FORMATS`; its extension says which it is.
 
     White space around text is stripped, text that stands for a missing value becomes one, and
-    columns get names that are printable, not empty and all different. What had to be changed is
-    told by :func:`steps_of`. ``header`` and ``names`` are for CSV files: whether the first line
-    holds the names of the columns, and what to call them instead. A file that cannot be read is
-    refused in one sentence, without any cell of it.
+    columns get names that are printable, not empty and all different. What was found out, and what
+    had to be changed, is told by :func:`steps_of`. ``header``, ``names`` and ``dialect`` are for
+    text files: whether the first line holds the names of the columns, what to call them instead,
+    and how the file is written; ``sheet`` is the sheet of a workbook or the table of a database. A
+    file that cannot be read is refused in one sentence, without any cell of it.
     """
-    path = Path(path)
-    kind = _kind(path)
-    if kind not in ("CSV", "TSV") and (names is not None or not header):
-        raise InputError(
-            f"{path.name} is a {kind} file, which carries its own column names; --no-header and "
-            "--names are for CSV files."
-        )
+    path, dialect = Path(path), dialect or Dialect()
+    kind, packed = _kind(path)
     steps: list[str] = []
-    if kind in ("CSV", "TSV"):
-        table, steps = _read_delimited(path, "," if kind == "CSV" else "\t", header, names, missing)
+    if kind in _TEXT:
+        table, steps = _TextFile(path, kind, packed, dialect, missing).read(header, names)
     else:
-        reader: Callable[[Path], pa.Table] = {
-            "Parquet": _read_parquet,
-            "Arrow": _read_arrow,
-            "JSON lines": _read_json_lines,
-        }[kind]
-        table = reader(path)
-        _check_whole(path, table, kind)
+        if names is not None or not header or dialect.stated:
+            raise InputError(
+                f"{path.name} is {_a(kind)} file, which carries its own columns and types; "
+                "--no-header, --names, --separator, --decimal, --thousands and --encoding are for "
+                "CSV files."
+            )
+        from seepage.auditing.intake.formats import read_typed
+
+        table = read_typed(path, kind, packed, sheet)
+        table = _with_clean(table, missing, numbers=False)
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
     names_now, changed = good_names(table.column_names)
-    numbers = kind in ("CSV", "TSV")
-    cleaned = [clean_column(column, missing, numbers) for column in table.columns]
-    table = pa.Table.from_arrays(cleaned, names=names_now)
     # What the file's writer put there goes: the next reader takes it for ours.
-    return table.replace_schema_metadata({_STEPS: json.dumps(steps + changed).encode()})
+    known = {_STEPS: json.dumps(steps + changed).encode()}
+    return table.rename_columns(names_now).replace_schema_metadata(known)
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return what :func:`read_file` had to change, one sentence each."""
+    """Return what :func:`read_file` found out and had to change, one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
-def _kind(path: Path) -> str:
-    """Return the format of a file, having looked at its name and its first bytes."""
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEO' else 'a'} {kind}"
+
+
+def _kind(path: Path) -> tuple[str, str | None]:
+    """Return the format of a file and how it is compressed, by its name and its first bytes."""
     if not path.exists():
         raise InputError(f"There is no file {path}.")
     if path.is_dir():
@@ -127,15 +245,29 @@ def _kind(path: Path) -> str:
         raise InputError(f"{path.name} cannot be read: {error.strerror}.") from error
     if not start:
         raise InputError(f"{path.name} is empty: it has no bytes at all.")
-    claimed = _FORMATS.get(path.suffix.lower())
-    found = next((name for sign, name in _SIGNS.items() if start.startswith(sign)), None)
+    inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
+    claimed = FORMATS.get(inner.suffix.lower())
+    found = next((name for at, sign, name in _SIGNS if start[at:].startswith(sign)), None)
+    if found in PACKED.values() and claimed in (*_TEXT, "JSON lines"):
+        return claimed, found
+    if inner != path and found is None:
+        raise not_whole(path.name, PACKED[path.suffix.lower()])
+    if claimed == "Excel" and found is not None and found.startswith("zip"):
+        return claimed, None
+    if claimed in ("SQLite", "DuckDB") and found in ("SQLite", "DuckDB"):
+        return found, None  # both are called .db
     if claimed is not None and found in (None, claimed):
-        return claimed
+        return claimed, None
     ending = f"the extension {path.suffix!r}" if path.suffix else "no extension"
     if found in _USUAL:
         raise InputError(
-            f"{path.name} has {ending}, but its contents are those of a {found} file; rename it to "
-            f"{path.with_suffix(_USUAL[found]).name}."
+            f"{path.name} has {ending}, but its contents are those of {_a(found)} file; rename it "
+            f"to {path.with_suffix(_USUAL[found]).name}."
+        )
+    if found in PACKED.values():
+        raise InputError(
+            f"{path.name} is compressed ({found}), and its name does not say what is in it; rename "
+            "it, to table.csv.gz for instance."
         )
     if found is not None:
         raise InputError(
@@ -144,219 +276,401 @@ def _kind(path: Path) -> str:
         )
     raise InputError(
         f"{path.name} has {ending}, which says nothing about its format; it should be one of "
-        f"{', '.join(_FORMATS)}."
+        f"{', '.join(FORMATS)}."
     )
 
 
-def _read_delimited(
-    path: Path,
-    delimiter: str,
-    header: bool,
-    names: Sequence[str] | None,
-    missing: Sequence[str],
-) -> tuple[pa.Table, list[str]]:
-    """Return the table of a text file, and sentences on what a reader should know about it."""
-    _check_encoding(path)
-    blank, first = _first_line(path, delimiter)
-    if len(first) == 1:
-        _check_delimiter(path, first[0], delimiter)
-    if names is not None and len(names) != len(first):
-        raise InputError(
-            f"{path.name} has {counted(len(first), 'column')}, but {counted(len(names), 'name')} "
-            "were given; name every column once."
-        )
-    titles = first if header else [f"column {j + 1}" for j in range(len(first))]
-    table = _read_text(path, delimiter, missing, blank, skip=1 if header else 0)
-    steps = []
-    odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
-    if header and odd and names is None:
-        steps.append(
-            f"The first line of {path.name} was taken for column names although "
-            f"{counted(odd, 'of them is a number', 'of them are numbers')}: if it is a record, "
-            "read the file with --no-header."
-        )
-    return table.rename_columns([str(n) for n in (titles if names is None else names)]), steps
+class _TextFile:
+    """A text file of separated columns, how it is written as far as that was said or found."""
 
+    def __init__(
+        self, path: Path, kind: str, packed: str | None, dialect: Dialect, missing: Sequence[str]
+    ) -> None:
+        self.path, self.packed, self.missing = path, packed, missing
+        self.usual = "," if kind == "CSV" else "\t"
+        self.given = dialect
+        self.steps: list[str] = []
+        self.encoding = self._find_encoding() if dialect.encoding is None else dialect.encoding
+        if dialect.encoding is not None:
+            self._check_given_encoding()
+        self.separator = dialect.separator or self._find_separator()
+        self.blank, self.first = self._first_line()
 
-def _check_encoding(path: Path) -> None:
-    """Decode the whole file once: a wrong letter in one cell would be a wrong category."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    offset = 0
-    for block in _blocks(path):
-        if offset == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise _not_utf8(path, "it is UTF-16")
-        if b"\x00" in block:
-            raise InputError(f"{path.name} holds zero bytes: it is no text file, or UTF-16 text.")
+    def read(self, header: bool, names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
+        """Return the table, and sentences on what a reader should know about it."""
+        first, path = self.first, self.path
+        if names is not None and len(names) != len(first):
+            raise InputError(
+                f"{path.name} has {counted(len(first), 'column')}, but "
+                f"{counted(len(names), 'name')} were given; name every column once."
+            )
+        if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
+            first = [name[1:-1] for name in first]
+            self.steps.append("The column names stood in apostrophes, which were taken off.")
+        self.skip = 1 if header else 0
+        titles = first if header else [f"column {j + 1}" for j in range(len(first))]
+        titles = [str(n) for n in (titles if names is None else names)]
+        # With decimal commas given, a point is no decimal mark, whatever a cast would make of it.
+        table = _with_clean(self._parse(), self.missing, numbers=self._decimal != ",")
+        table = self._with_numbers(table, titles)
+        odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
+        if header and odd and names is None:
+            self.steps.append(
+                f"The first line of {path.name} was taken for column names although "
+                f"{counted(odd, 'of them is a number', 'of them are numbers')}: if it is a record, "
+                "read the file with --no-header."
+            )
+        return table.rename_columns(titles), self.steps
+
+    # How it is encoded ------------------------------------------------------------------------
+
+    def _open(self) -> pa.NativeFile:
+        return pa.input_stream(str(self.path), compression=self.packed)
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, as they are before compression."""
+        size = 0
         try:
-            decoder.decode(block)
+            with self._open() as file:
+                while block := file.read(_CHUNK):
+                    yield block
+                    size += len(block)
+                    if self.packed and size > _MOST_UNPACKED:
+                        raise InputError(
+                            f"{self.path.name} holds more than {_MOST_UNPACKED / 1e9:g} GB once it "
+                            "is unpacked; unpack it, and write it as Parquet."
+                        )
+        except (OSError, pa.ArrowException) as error:
+            raise not_whole(self.path.name, self.packed or "text") from error
+
+    def _find_encoding(self) -> str:
+        """Decode the whole file once: a wrong letter in one cell would be a wrong category.
+
+        What is not UTF-8 from its first letter beyond ASCII on is taken for Windows-1252, the usual
+        encoding of such files, as long as it holds no byte that no text in it has.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        offset = letters = 0
+        where = ""
+        for block in self._blocks():
+            if offset == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                self.steps.append("The text is UTF-16.")
+                return "utf-16"
+            if b"\x00" in block:
+                raise InputError(
+                    f"{self.path.name} holds zero bytes: it is no text file, or UTF-16 text; if it "
+                    "is, say --encoding utf-16-le (or utf-16-be)."
+                )
+            if not where:
+                try:
+                    letters += len(block) - len(decoder.decode(block))
+                except UnicodeDecodeError as error:
+                    at = error.start
+                    with suppress(UnicodeDecodeError):
+                        letters += at - len(block[:at].decode())
+                    where = f"near byte {offset + at:,}"
+            if where and (letters or _NO_TEXT.search(block) or _NOT_1252.search(block)):
+                raise self._not_utf8(where)
+            offset += len(block)
+        if where:
+            self.steps.append(
+                "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding "
+                "of such files: if letters look wrong, name another with --encoding."
+            )
+            return "cp1252"
+        try:
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, f"near byte {offset + error.start:,}") from error
-        offset += len(block)
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, "at its very end") from error
+            raise self._not_utf8("at its very end") from error
+        return "utf-8"
+
+    def _check_given_encoding(self) -> None:
+        try:
+            decoder = codecs.getincrementaldecoder(self.encoding)()
+            for block in self._blocks():
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except (UnicodeError, LookupError) as error:
+            raise InputError(
+                f"{self.path.name} is not text in the encoding {shown(self.encoding)}; leave "
+                "--encoding out to have it found."
+            ) from error
+
+    def _not_utf8(self, where: str) -> InputError:
+        return InputError(
+            f"{self.path.name} is not UTF-8 text ({where}); name its encoding with --encoding, or "
+            "save it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8."
+        )
+
+    # What separates its columns -----------------------------------------------------------------
+
+    def _stream(self) -> io.TextIOWrapper:
+        encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
+        return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
+
+    def _find_separator(self) -> str:
+        """Return the mark that cuts all of the first lines into as many cells, two or more."""
+        with self._stream() as stream:
+            sample = stream.read(_SAMPLE)
+        cells = {mark: _cells(sample, mark) for mark in _SEPARATORS}
+        fits = [m for m, c in cells.items() if c and c[0] > 1 and len(set(c)) == 1]
+        fits = [m for m in fits if m != " "] or fits  # names and texts hold spaces anyway
+        if len(fits) > 1:
+            ways = " or ".join(_SEPARATORS[mark] for mark in fits)
+            raise InputError(
+                f"{self.path.name} may be separated by {ways}: each makes as many cells of every "
+                "line; say which with --separator."
+            )
+        if not fits:  # some line is odd, which is told when it is read
+            cells.pop(" ")
+            most = max(cells, key=lambda mark: (cells[mark] or [0])[0])
+            usual = (cells[self.usual] or [0])[0] > 1 or (cells[most] or [0])[0] < 2
+            fits = [self.usual if usual else most]
+        if fits[0] != self.usual:
+            self.steps.append(f"The columns are separated by {_SEPARATORS[fits[0]]}.")
+        return fits[0]
+
+    def _first_line(self) -> tuple[int, list[str]]:
+        """Return how many blank lines there are at the top, and the cells of the first other."""
+        before = csv.field_size_limit(_FIELD)
+        try:
+            with self._stream() as stream:
+                for blank, row in enumerate(csv.reader(stream, delimiter=self.separator)):
+                    if row:
+                        return blank, row
+        except csv.Error as error:
+            raise InputError(
+                f"The first line of {self.path.name} cannot be read: {error}."
+            ) from error
+        finally:
+            csv.field_size_limit(before)
+        raise InputError(f"{self.path.name} is empty: it has blank lines only.")
+
+    # Its cells ----------------------------------------------------------------------------------
+
+    def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
+        """Return the columns, named by Arrow; or some of them as text, without looking further."""
+        bad: list[tuple[int | None, int, int]] = []
+        as_text = {f"f{j}": pa.string() for j in texts}
+
+        def note(row: Any) -> str:
+            bad.append((row.number, row.expected_columns, row.actual_columns))
+            return "error"
+
+        def attempt(threads: bool) -> pa.Table:
+            with self._open() as file:
+                return pcsv.read_csv(
+                    file,
+                    # The names are set afterwards: Arrow would not take them twice.
+                    pcsv.ReadOptions(
+                        use_threads=threads,
+                        skip_rows=self.blank,
+                        autogenerate_column_names=True,
+                        skip_rows_after_names=self.skip,
+                        encoding=self.encoding,
+                    ),
+                    pcsv.ParseOptions(
+                        delimiter=self.separator, newlines_in_values=True, invalid_row_handler=note
+                    ),
+                    pcsv.ConvertOptions(
+                        null_values=[a for m in self.missing for a in (m, f" {m}", f"{m} ")],
+                        strings_can_be_null=True,
+                        quoted_strings_can_be_null=True,
+                        decimal_point=self._decimal or ".",
+                        column_types=as_text,
+                        include_columns=list(as_text),
+                    ),
+                )
+
+        try:
+            return attempt(threads=True)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            if not bad:
+                marks = _SEPARATORS.get(self.separator, repr(self.separator))
+                raise InputError(
+                    f"{self.path.name} cannot be read as text separated by {marks}; a quotation "
+                    "mark may be missing or a line be too long."
+                ) from error
+        bad.clear()
+        with suppress(pa.ArrowException, ValueError):
+            attempt(threads=False)  # only one thread can say which row it was
+        number, expected, actual = bad[0]
+        where = "a line" if number is None else f"line {number:,}"
+        raise InputError(
+            f"{self.path.name} has {counted(actual, 'cell')} in {where} where the first line has "
+            f"{expected:,}: a delimiter or a quotation mark is missing or too many."
+        )
+
+    # Its numbers --------------------------------------------------------------------------------
+
+    @property
+    def _decimal(self) -> str | None:
+        """The decimal mark, where it was given or follows from the mark of thousands."""
+        if self.given.decimal is None and self.given.thousands in _DECIMALS:
+            return "," if self.given.thousands == "." else "."
+        return self.given.decimal
+
+    def _with_numbers(self, table: pa.Table, titles: Sequence[str]) -> pa.Table:
+        """Return the table with numbers in the place of text that is nothing else.
+
+        One file has one decimal mark: it is what reads every such column, or refused.
+        """
+        found = {
+            j: written
+            for j, column in enumerate(table.columns)
+            if is_text(column.type) and (written := _Written.of(column, self.given.thousands))
+        }
+        decimal = self._decimal
+        if decimal is None:
+            doubtful = [j for j, c in enumerate(table.columns) if _may_be_thousands(c)]
+            if doubtful:
+                texts = _with_clean(self._parse(doubtful), self.missing, numbers=False)
+                for j, column in zip(doubtful, texts.columns, strict=True):
+                    written = _Written.of(column, None)
+                    if written is not None and len(written.groups) == 2:
+                        found[j] = written
+            decimal = self._find_decimal(table, found, titles)
+        for j, written in found.items():
+            if decimal in written.groups:
+                table = table.set_column(j, table.column_names[j], written.numbers(decimal))
+        self._tell_numbers(decimal, found, titles)
+        return table
+
+    def _find_decimal(
+        self, table: pa.Table, found: Mapping[int, _Written], titles: Sequence[str]
+    ) -> str:
+        """Return the decimal mark that reads every column of numbers."""
+        forced: dict[str, int] = {}
+        for j, column in enumerate(table.columns):
+            if j not in found and pa.types.is_floating(column.type):
+                forced.setdefault(".", j)
+            elif j in found and len(found[j].groups) == 1:
+                forced.setdefault(next(iter(found[j].groups)), j)
+        if len(forced) == 2:
+            raise InputError(
+                f"{self.path.name} has decimal points in column {shown(titles[forced['.']])} and "
+                f"decimal commas in column {shown(titles[forced[',']])}; say --decimal, and the "
+                "other column is not read as numbers."
+            )
+        open_ = [j for j, written in found.items() if written.ambiguous]
+        if forced or not open_:
+            return next(iter(forced), ".")
+        first = shown(titles[open_[0]])
+        if self.separator == "," and not any(found[j].commas for j in open_):
+            return "."
+        mark = "," if found[open_[0]].commas else "."
+        raise InputError(
+            f"Column {first} of {self.path.name} can be read in two ways: every "
+            f"{_GROUPS[mark][:-1]} in it stands before three digits, as a mark of thousands or of "
+            f"decimals; say --thousands '{mark}' or --decimal '{mark}'."
+        )
+
+    def _tell_numbers(
+        self, decimal: str, found: Mapping[int, _Written], titles: Sequence[str]
+    ) -> None:
+        read = {j: written for j, written in found.items() if decimal in written.groups}
+        by = "as asked" if self._decimal is not None else "as every column of numbers can be read"
+        if decimal == "," and read:
+            self.steps.append(f"Numbers were read with decimal commas, {by}.")
+        grouped = [j for j, written in read.items() if written.groups[decimal]]
+        for mark in dict.fromkeys(read[j].groups[decimal] for j in grouped):
+            names = listed([titles[j] for j in grouped if read[j].groups[decimal] == mark])
+            self.steps.append(
+                f"{_GROUPS[str(mark)].capitalize()} were read as marks of thousands: {names}."
+            )
+        cent = [titles[j] for j, written in read.items() if written.per_cent]
+        if cent:
+            self.steps.append(f"Per cent signs were taken off, the numbers kept: {listed(cent)}.")
+        doubt = [titles[j] for j, w in read.items() if w.ambiguous and w.groups[decimal] is None]
+        if doubt and self._decimal is None:
+            why = "commas separate the columns" if self.separator == "," else "other columns do so"
+            self.steps.append(
+                f"A {_DECIMALS[decimal][:-1]} was read where it stands before three digits each "
+                f"time, since {why}; if it marks thousands, say --thousands '{decimal}': "
+                f"{listed(doubt)}."
+            )
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(_CHUNK):
-            yield block
-
-
-def _not_utf8(path: Path, where: str) -> InputError:
-    return InputError(
-        f"{path.name} is not UTF-8 text ({where}); save it as UTF-8, for example with "
-        f"iconv -f WINDOWS-1252 -t UTF-8."
-    )
-
-
-def _first_line(path: Path, delimiter: str) -> tuple[int, list[str]]:
-    """Return how many blank lines there are at the top, and the cells of the first other one."""
+def _cells(sample: str, mark: str) -> list[int]:
+    """Return how many cells a mark makes of each of the first lines."""
+    whole = len(sample) < _SAMPLE
     before = csv.field_size_limit(_FIELD)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for blank, row in enumerate(csv.reader(stream, delimiter=delimiter)):
-                if row:
-                    return blank, row
-    except csv.Error as error:
-        raise InputError(f"The first line of {path.name} cannot be read: {error}.") from error
+        rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
+    except csv.Error:
+        return []
     finally:
         csv.field_size_limit(before)
-    raise InputError(f"{path.name} is empty: it has blank lines only.")
+    return (rows if whole else rows[:-1])[:_SAMPLE_ROWS]  # the last may be cut off
 
 
-def _check_delimiter(path: Path, cell: str, delimiter: str) -> None:
-    """Refuse a file of a single column whose name holds another delimiter."""
-    found = {mark: cell.count(mark) for mark in _DELIMITERS if mark != delimiter and mark in cell}
-    if not found:
-        return
-    mark = max(found, key=lambda m: found[m])
-    advice = (
-        "rename it to .tsv" if mark == "\t" else f"save it with {_DELIMITERS[delimiter]} instead"
-    )
-    raise InputError(
-        f"{path.name} seems to be separated by {_DELIMITERS[mark]}, not {_DELIMITERS[delimiter]}: "
-        f"its first line is a single cell with {found[mark]:,} of them; {advice}."
-    )
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """A column of text that is numbers, and the decimal marks under which it is."""
+
+    text: Column  # without signs of per cent
+    per_cent: bool
+    groups: Mapping[str, str | None]  # for each decimal mark, what stands between groups of digits
+    commas: bool  # whether it has a comma
+
+    @classmethod
+    def of(cls, column: Column, thousands: str | None) -> _Written | None:
+        """Return how a column is written; ``None`` for other text, and for plain whole numbers."""
+        texts = pc.unique(column.drop_null())
+        if not len(texts) or not all(map(_LIKE_A_NUMBER.fullmatch, texts[:100].to_pylist())):
+            return None
+        per_cent = bool(pc.all(pc.match_substring_regex(texts, _PER_CENT)).as_py())
+        if per_cent:
+            texts = pc.replace_substring_regex(texts, _PER_CENT, "")
+            column = pc.replace_substring_regex(column, _PER_CENT, "")
+        marks = [None, *_GROUPS] if thousands is None else [thousands]
+        groups: dict[str, str | None] = {}
+        for decimal in _DECIMALS:
+            for mark in marks:
+                if mark == decimal or decimal in groups:
+                    continue
+                if pc.all(pc.match_substring_regex(texts, _number(decimal, mark))).as_py():
+                    groups[decimal] = mark
+        commas = bool(pc.any(pc.match_substring(texts, ",")).as_py())
+        return cls(column, per_cent, groups, commas) if groups else None
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether two decimal marks make different numbers of it."""
+        return len(self.groups) == 2 and (None in self.groups.values())
+
+    def numbers(self, decimal: str) -> Column:
+        """Return the numbers that it is with a decimal mark."""
+        text, mark = self.text, self.groups[decimal]
+        if mark is not None:
+            text = pc.replace_substring(text, mark, "")
+        text = pc.replace_substring(text, decimal, ".")
+        for kind in (pa.int64(), pa.float64()):
+            with suppress(pa.ArrowInvalid):
+                return text.cast(kind)
+        return self.text
 
 
-def _read_text(
-    path: Path, delimiter: str, missing: Sequence[str], blank: int, skip: int
-) -> pa.Table:
-    bad: list[tuple[int | None, int, int]] = []
-
-    def note(row: Any) -> str:
-        bad.append((row.number, row.expected_columns, row.actual_columns))
-        return "error"
-
-    def attempt(threads: bool) -> pa.Table:
-        return pcsv.read_csv(
-            path,
-            # The names are set afterwards: Arrow would not take them twice.
-            pcsv.ReadOptions(
-                use_threads=threads,
-                skip_rows=blank,
-                autogenerate_column_names=True,
-                skip_rows_after_names=skip,
-            ),
-            pcsv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note
-            ),
-            pcsv.ConvertOptions(
-                null_values=[around for m in missing for around in (m, f" {m}", f"{m} ")],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            ),
-        )
-
-    try:
-        return attempt(threads=True)
-    except (pa.ArrowException, ValueError) as error:
-        if not bad:
-            raise InputError(
-                f"{path.name} cannot be read as text separated by {_DELIMITERS[delimiter]}; a "
-                "quotation mark may be missing or a line be too long."
-            ) from error
-    bad.clear()
-    with suppress(pa.ArrowException, ValueError):
-        attempt(threads=False)  # only one thread can say which row it was
-    number, expected, actual = bad[0]
-    where = "a line" if number is None else f"line {number:,}"
-    raise InputError(
-        f"{path.name} has {counted(actual, 'cell')} in {where} where the first line has "
-        f"{expected:,}: a delimiter or a quotation mark is missing or too many."
-    )
+def _number(decimal: str, mark: str | None) -> str:
+    """Return the pattern of numbers with a decimal mark and perhaps one of thousands."""
+    digits = r"\d+" if mark is None else rf"(\d+|[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+)"
+    point = re.escape(decimal)
+    return rf"^[-+]?({digits}({point}\d+)?|{point}\d+)([eE][-+]?\d+)?$"
 
 
-def _read_parquet(path: Path) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise not_whole(path.name, "Parquet") from error
-
-
-def _read_arrow(path: Path) -> pa.Table:
-    try:
-        with pa.OSFile(str(path), "rb") as source:
-            start = source.read(6)
-            source.seek(0)
-            is_file = start == b"ARROW1"
-            reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-            return reader.read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise not_whole(path.name, "Arrow") from error
+def _may_be_thousands(column: Column) -> bool:
+    """Say whether decimals of a column may be groups of three digits: 23.456 may be 23456."""
+    if not pa.types.is_floating(column.type):
+        return False
+    values = np.abs(np.asarray(column.drop_null()))
+    if not len(values) or not np.all((values >= 1) & (values < 1000)):
+        return False
+    return bool(np.all(np.abs(1000 * values - np.round(1000 * values)) < 1e-6))
 
 
-def _read_json_lines(path: Path) -> pa.Table:
-    import pyarrow.json as pj
-
-    with path.open("rb") as file:
-        start = file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start.startswith(b"["):
-        raise InputError(
-            f"{path.name} is one JSON array; write one object per line instead (JSON lines)."
-        )
-    if not start.startswith(b"{"):
-        raise InputError(f"{path.name} is no JSON-lines file: every line must be a JSON object.")
-    _check_depth(path)
-    try:
-        return pj.read_json(path, read_options=pj.ReadOptions(block_size=_JSON_BLOCK))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        # Arrow's message may quote the data; the row number is all that is taken from it.
-        row = re.search(r"in row (\d+)", str(error))
-        where = f" (first in row {row[1]})" if row else ""
-        raise InputError(
-            f"{path.name} cannot be read as JSON lines{where}: every line must be one JSON object, "
-            "with the same type under the same name throughout."
-        ) from error
-
-
-def _check_depth(path: Path) -> None:
-    """Refuse deep nesting: Arrow's parser recurses, and overruns its stack some 10,000 down."""
-    with path.open("rb") as file:
-        for row, line in enumerate(file):
-            if line.count(b"[") + line.count(b"{") <= _DEPTH:
-                continue
-            depth = deepest = 0
-            for mark in re.findall(rb"[][{}]", _QUOTED.sub(b"", line)):
-                depth += 1 if mark in b"[{" else -1
-                deepest = max(deepest, depth)
-            if deepest > _DEPTH:
-                raise InputError(f"{path.name} is nested too deeply in row {row:,}; flatten it.")
-
-
-def _check_whole(path: Path, table: pa.Table, kind: str) -> None:
-    """Find text that is not UTF-8, and offsets that point outside their buffers, before use."""
-    try:
-        table.validate(full=True)
-    except (pa.ArrowException, UnicodeDecodeError) as error:  # in cells, and in names
-        if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
-            raise not_utf8(path.name) from error
-        raise not_whole(path.name, kind) from error
+def _with_clean(table: pa.Table, missing: Sequence[str], numbers: bool) -> pa.Table:
+    cleaned = [clean_column(column, missing, numbers) for column in table.columns]
+    return pa.Table.from_arrays(cleaned, names=table.column_names)
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:

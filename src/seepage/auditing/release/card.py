@@ -74,8 +74,8 @@ def write_release_card(
         "folder once and whose estimates are unbiased. It does not cover attackers who trade bias "
         "for precision or bring knowledge about similar people, nor membership inference, nor "
         "further releases of the same records. A figure on a coarse grid hides small changes of a "
-        "record, not its absence. Apart from the share above this is not a differential-privacy "
-        "guarantee.",
+        "record, not its absence. Apart from what the list says of single figures this is not a "
+        "differential-privacy guarantee.",
         "",
     ]
     return "\n".join(lines)

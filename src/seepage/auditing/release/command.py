@@ -8,10 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import typer
 
 from seepage.auditing.command import progress
-from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.files import FileOptions
+from seepage.auditing.intake.plan_file import PlanFile
+from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.release.folder import write_release
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
@@ -30,8 +33,8 @@ def run_release(
     out: Path,
     report: Path,
     ledger: Path,
-    header: bool,
-    names: str | None,
+    options: FileOptions,
+    plan: PlanFile | None = None,
 ) -> None:
     """Make a release of a table, write both folders and the ledger, and tell what leaves."""
     if table.is_dir():
@@ -39,13 +42,14 @@ def run_release(
     _keep_apart(out, report, ledger)
     for folder, kind in ((out, "release"), (report, "report")):
         check_folder(folder, kind, (table, ledger))
-    raw = read_file(table, header=header, names=None if names is None else _split(names))
+    raw = options.read(table)
+    procedure = _planned(procedure, plan, raw)
     for name in procedure.domain:
         if name not in raw.column_names:
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with only_writer(ledger):
         before = ReleaseLedger.read(ledger)
-        with progress() as tell:
+        with progress(4) as tell:
             made = make_release(replace(procedure, ledger=before), raw, name=table.name, tell=tell)
         # The ledger first: a release that it does not know must never exist.
         eta = made.prepared.eta / made.prepared.sigma
@@ -82,8 +86,25 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
         raise InputError("The ledger is private: keep it outside of --out and --report.")
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",")]
+def _planned(procedure: Procedure, plan: PlanFile | None, raw: pa.Table) -> Procedure:
+    """Return a procedure with what a plan says about the columns put where options would be."""
+    target = procedure.target or (plan.target if plan is not None else None)
+    if not target:
+        raise InputError("Which column does the model predict? Name it with --target.")
+    if plan is None:
+        return procedure
+    plan.check(TableInMemory(raw), target)
+    if plan.sensitive or plan.group:
+        raise InputError("A release is not told by sensitive columns and groups: audit it first.")
+    drop = tuple(dict.fromkeys([*procedure.drop, *plan.of_kind("drop", but=[target])]))
+    return replace(
+        procedure,
+        target=target,
+        drop=drop,
+        categorical=(*procedure.categorical, *plan.of_kind("categorical", but=drop)),
+        quantities=(*procedure.quantities, *plan.of_kind("numeric", but=(target, *drop))),
+        missing=plan.missing if procedure.missing == "refuse" else procedure.missing,
+    )
 
 
 def _entry(procedure: Procedure, made: MadeRelease) -> dict[str, object]:

@@ -15,6 +15,7 @@ from seepage.tables.names import counted
 
 PROTECTIONS = {
     "noised": "noised and counted",
+    "drawn": "drawn by a private mechanism",
     "coarse": "on a coarse public grid",
     "declared": "declared public",
     "withheld": "withheld",

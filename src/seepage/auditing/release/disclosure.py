@@ -1,10 +1,8 @@
 """Which published figures would change without a record, or with another in its place.
 
-A figure on a coarse grid does not move with small changes, but a finite one may take it to another
-point, and then who knows all other records learns something for certain. So the whole procedure is
-run again for each of the most exposed records: without it, with another label, and with its numbers
-at the ends of their domain. What would change is listed as disclosed. That others would not change
-is no proof for all replacements; declared figures never change.
+The whole procedure is run again, from the raw table on, for each of the most exposed records:
+without it, with another label, and with its numbers at the ends of their domain. What would change
+is listed as disclosed; declared figures never change (see :mod:`seepage.auditing.neighbours`).
 """
 
 from __future__ import annotations
@@ -13,16 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seepage.auditing.neighbours import (
+    AT_THE_ENDS,
+    LEFT_OUT,
+    RELABELLED,
+    most_exposed,
+    other_labels,
+)
 from seepage.auditing.release.procedure import Domain, Prepared, Procedure, rows_of
 from seepage.errors import InputError
 from seepage.tables.names import listed
-
-CHECKED = 50  # of the most exposed records
-_OTHER_CLASSES = 3  # labels that are tried
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,11 @@ def find_disclosures(
     procedure: Procedure,
     raw: pa.Table,
     prepared: Prepared,
-    most: int = CHECKED,
 ) -> tuple[Disclosure, ...]:
     """Run the procedure again on the neighbours of a table, and say what would be published."""
-    order = np.argsort(-prepared.eta, kind="stable")[:most]
     rows = rows_of(prepared.trained)
     found = []
-    for row in rows[order].tolist():
+    for row in rows[most_exposed(prepared.eta)].tolist():
         for change, neighbour in _neighbours(raw, row, prepared, procedure.domain):
             figures = _changed(procedure, neighbour, prepared)
             if figures:
@@ -57,7 +56,7 @@ def find_disclosures(
 
 def _changed(procedure: Procedure, raw: pa.Table, prepared: Prepared) -> tuple[str, ...]:
     try:
-        others = procedure.prepare(raw).figures
+        others = procedure.figures(raw, prepared)
     except InputError:
         return ("whether anything can be released",)
     ours = prepared.figures
@@ -69,22 +68,18 @@ def _neighbours(
     raw: pa.Table, row: int, prepared: Prepared, domain: Domain
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield a table without a record, and tables with another in its place."""
-    yield "left out", pa.concat_tables([raw.slice(0, row), raw.slice(row + 1)])
+    yield LEFT_OUT, pa.concat_tables([raw.slice(0, row), raw.slice(row + 1)])
     encoded = prepared.trained.table
     target = encoded.target
     cells = {name: raw.column(name)[row].as_py() for name in raw.column_names}
     if encoded.labels.counts is not None:
-        every = pc.unique(raw.column(target)).drop_null().to_pylist()
-        labels: list[Any] = [label for label in every if label != cells[target]][:_OTHER_CLASSES]
+        known = pc.unique(raw.column(target)).drop_null().to_pylist()
     else:
-        labels = list(_ends(raw, target, domain))
-    for label in labels:
-        yield "with another label", _replaced(raw, row, cells | {target: label})
+        known = list(_ends(raw, target, domain))
+    for label in other_labels(cells[target], known):
+        yield RELABELLED, _replaced(raw, row, cells | {target: label})
     numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
-    for end, words in (
-        (0, "with its numbers at their least"),
-        (1, "with its numbers at their most"),
-    ):
+    for end, words in enumerate(AT_THE_ENDS):
         moved = {name: _ends(raw, name, domain)[end] for name in numeric}
         yield words, _replaced(raw, row, cells | moved)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.audit import Tell, audit_model
+from seepage.auditing.audit import ONLY_NOISE, Tell, audit_model
 from seepage.auditing.findings import Audit
 from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
@@ -54,7 +54,7 @@ def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) 
         name=name,
         sigma=prepared.sigma,
         target_eta=procedure.target_eta,
-        remedies=False,
+        effort=ONLY_NOISE,
         tell=tell,
     )
     audit = replace(
@@ -104,11 +104,7 @@ def _items(
         Item("coefficients", "noised", noise, int(np.size(model.coef_))),
         Item("intercept", "noised", noise, int(np.size(model.intercept_))),
     ]
-    if procedure.sigma is None:
-        how = "The least that meets the target, rounded up to 1, 1.5, 2, 3, 5 or 7 times 10ᵏ."
-        items.append(Item("noise σ", "coarse", how, 1, prepared.sigma))
-    else:
-        items.append(Item("noise σ", "declared", "Given beforehand.", 1, prepared.sigma))
+    items.append(_noise_item(procedure, prepared))
     default = " (the default)" if settings.l2 == RELEASE_L2 else ""
     items.append(Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2))
     items.append(
@@ -158,9 +154,31 @@ def _items(
     return tuple(items)
 
 
+def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
+    """Return how σ is protected."""
+    if prepared.vote is not None:
+        vote = prepared.vote
+        how = (
+            f"Drawn by a vote of {vote.blocks} blocks of records, each by itself: ε-differentially "
+            f"private with ε = {vote.epsilon:g} (one record more, less or another), given the "
+            "figures on a grid. That it meets the target was checked."
+        )
+        return Item("noise σ", "drawn", how, 1, prepared.sigma)
+    if procedure.sigma is None:
+        how = "The least that meets the target, rounded up to 1, 2 or 5 times 10ᵏ."
+        return Item("noise σ", "coarse", how, 1, prepared.sigma)
+    how = "Given beforehand. That it meets the target was checked."
+    return Item("noise σ", "declared", how, 1, prepared.sigma)
+
+
 def _sigma_reason(procedure: Procedure, prepared: Prepared) -> str:
     if procedure.sigma is not None:
         return f"The noise σ = {prepared.sigma:g} was declared beforehand."
+    if prepared.vote is not None:
+        return (
+            f"The noise σ = {prepared.sigma:g} was drawn by a vote of blocks of records, with "
+            f"ε = {prepared.vote.epsilon:g}."
+        )
     also = " with the earlier releases of the ledger" if np.any(prepared.spent) else ""
     return (
         f"The noise σ = {prepared.sigma:g} is the least of the coarse grid with which no record "
@@ -197,6 +215,6 @@ def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
         f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
         f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; who "
         "knows all others learns that for certain. Declared figures disclose nothing: σ with "
-        "--sigma, the scaling with --domain."
+        "--sigma, the scaling with --domain; nor does a σ that is drawn, with --sigma-epsilon."
     ]
     return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]

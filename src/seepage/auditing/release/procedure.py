@@ -17,17 +17,25 @@ import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
 from seepage.auditing.intake.table import HOLDERS, UNITS, TableInMemory, encode, plan_columns
-from seepage.auditing.measures import record_leakage
+from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.noise_vote import NoiseVote, count_blocks, vote_on_noise
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
-from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel, choose_model
-from seepage.core.result import round_down, round_up
+from seepage.auditing.trained_model import (
+    EncodedTable,
+    FitSettings,
+    RecordsInMemory,
+    TrainedModel,
+    choose_model,
+)
+from seepage.core.result import COARSER, round_down, round_up
 from seepage.errors import InputError
+from seepage.support.number_check import check_positive
 
 RELEASE_L2 = 1e-2  # the penalty where none is declared; it never depends on the data
 Domain = Mapping[str, tuple[float, float]]
-_COUNTS = (1.0, 2.0, 5.0)  # the grid of numbers of records
+_ROUNDING = 1e-9  # a leakage this close above its target meets it
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +48,7 @@ class Prepared:
     spent: np.ndarray  # what earlier releases told about it, η²
     sigma: float
     figures: dict[str, Any]  # everything that leaves without noise, by name
+    vote: NoiseVote | None = None  # where σ was drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,7 @@ class Procedure:
     model: str | None = None
     l2: float = RELEASE_L2
     sigma: float | None = None
+    sigma_epsilon: float | None = None  # with which the noise is drawn by a private vote
     target_eta: float = 1.0
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
@@ -62,9 +72,46 @@ class Procedure:
     identity: str | None = None  # the column that tells records in the ledger
     ledger: ReleaseLedger | None = None
 
-    def fit(self, raw: pa.Table) -> TrainedModel:
-        """Return the model of a table, without noise."""
+    def fit(self, raw: pa.Table, near: TrainedModel | None = None) -> TrainedModel:
+        """Return the model of a table, without noise; ``near`` is that of a table much like it."""
+        encoded = self._encode(raw)
+        kind = choose_model(self.model, encoded.target_kind, encoded.target)
+        settings = FitSettings(kind, self.l2)
+        # A start in other coordinates would be a poor one, or none.
+        alike = near is not None and _coded(near.table) == _coded(encoded)
+        start = near.model if near is not None and alike and near.settings == settings else None
+        return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
+
+    def prepare(self, raw: pa.Table) -> Prepared:
+        """Fit, measure and choose the noise."""
+        trained = self.fit(raw)
+        eta = record_leakage(trained)
+        records, spent = self._spent(raw, trained)
+        allowed = self._allowed(spent)
+        needed = float(np.max(eta / allowed))
+        figures = self._figures(trained)
+        vote = None
+        if self.sigma_epsilon is not None:
+            vote = self._vote(trained, allowed, figures, self.sigma_epsilon)
+        sigma = self._noise(needed, vote)
+        return Prepared(trained, eta, records, spent, sigma, {"σ": sigma} | figures, vote)
+
+    def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
+        """Return what would be published without noise of a table that differs by a record.
+
+        A σ that was drawn is held: only whether it still meets the target can change.
+        """
+        trained = self.fit(raw, prepared.trained)
+        allowed = self._allowed(self._spent(raw, trained)[1])
+        sigma = self._noise(largest_share(trained, allowed), prepared.vote)
+        return {"σ": sigma} | self._figures(trained)
+
+    def _encode(self, raw: pa.Table) -> EncodedTable:
         check_noise_or_target(self.sigma, self.target_eta)
+        if self.sigma_epsilon is not None:
+            check_positive(self.sigma_epsilon, "sigma_epsilon")
+            if self.sigma is not None:
+                raise InputError("--sigma declares the noise and --sigma-epsilon draws it: one.")
         if self.missing == "impute":
             raise InputError(
                 "What fills the gaps would be one more thing that leaves: fill them beforehand, or "
@@ -78,38 +125,33 @@ class Procedure:
         if steps:
             plan = self._plan(settled, (*drop, *more))
         encoded = encode(TableInMemory(settled), plan, public=self.domain)
-        encoded = replace(encoded, steps=(*encoded.steps, *steps))
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
             raise InputError(f"Only {rows} rows can be used, too few for a release.")
-        kind = choose_model(self.model, encoded.target_kind, encoded.target)
-        settings = FitSettings(kind, self.l2)
-        return TrainedModel(settings.fit(encoded.source), settings, encoded)
+        return replace(encoded, steps=(*encoded.steps, *steps))
 
-    def prepare(self, raw: pa.Table) -> Prepared:
-        """Fit, measure and choose the noise."""
-        trained = self.fit(raw)
-        eta = record_leakage(trained)
-        records: list[str] = []
-        spent = np.zeros(len(eta))
-        if self.ledger is not None:
-            records = self.ledger.records(raw.take(pa.array(rows_of(trained))), self.identity)
-            spent = self.ledger.spent(records)
-        sigma = self._enough(eta, spent) if self.sigma is None else self.sigma
-        figures: dict[str, Any] = {
-            "σ": sigma,
+    def _figures(self, trained: TrainedModel) -> dict[str, Any]:
+        """Return everything but σ that leaves without noise, by name."""
+        found: dict[str, Any] = {
             "family": trained.settings.model,
-            "number of records": int(round_down(len(eta), _COUNTS)),
+            "number of records": int(round_down(len(trained.source), COARSER)),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
         }
-        labels, coding = trained.table.labels, trained.table.coding
+        labels = trained.table.labels
         if labels.counts is None:
             ends = self.domain.get(self.target)
             unit = round_up(labels.step, UNITS) if ends is None else (ends[1] - ends[0]) / 4
-            figures["unit of the target"] = unit
-        for part in () if coding is None else coding.parts:
-            figures[f"scaling or levels of {part.name!r}"] = ColumnCoding.of(part, scale=True)
-        return Prepared(trained, eta, records, spent, sigma, figures)
+            found["unit of the target"] = unit
+        for coded in _coded(trained.table):
+            found[f"scaling or levels of {coded.name!r}"] = coded
+        return found
+
+    def _spent(self, raw: pa.Table, trained: TrainedModel) -> tuple[list[str], np.ndarray]:
+        """Return what every record is known by, and what earlier releases told about it, η²."""
+        if self.ledger is None:
+            return [], np.zeros(len(trained.source))
+        records = self.ledger.records(raw.take(pa.array(rows_of(trained))), self.identity)
+        return records, self.ledger.spent(records)
 
     def _left_out(self, raw: pa.Table) -> tuple[str, ...]:
         """Return what is not used: what was asked for, and what only tells records apart."""
@@ -128,8 +170,8 @@ class Procedure:
             missing=self.missing,
         )
 
-    def _enough(self, eta: np.ndarray, spent: np.ndarray) -> float:
-        """Return the noise with which no record leaks more than the target over all releases."""
+    def _allowed(self, spent: np.ndarray) -> np.ndarray:
+        """Return how much of every record may leak now, so that all releases stay in the target."""
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
         if gone:
@@ -138,7 +180,41 @@ class Procedure:
                 f"η = {self.target_eta:g} that is allowed over all of them: nothing more may "
                 "leave; leave those records out, or raise --target-eta."
             )
-        return round_up(float(np.max(eta / np.sqrt(left))))
+        return np.sqrt(left)
+
+    def _vote(
+        self,
+        trained: TrainedModel,
+        allowed: np.ndarray,
+        figures: Mapping[str, Any],
+        epsilon: float,
+    ) -> NoiseVote:
+        """Draw the noise; labels count in their published unit, which follows no single record."""
+        unit = figures.get("unit of the target", 1.0)
+        labels = replace(trained.table.labels, spread=unit)
+        public = replace(trained, table=replace(trained.table, labels=labels))
+        blocks = count_blocks(figures["number of records"])
+        return vote_on_noise(public, allowed, unit / self.target_eta, blocks, epsilon)
+
+    def _noise(self, needed: float, vote: NoiseVote | None) -> float:
+        """Return the noise: as declared or drawn, if no record then leaks more than it may."""
+        if vote is None and self.sigma is None:
+            return round_up(needed, COARSER)
+        sigma, how = (self.sigma, "declared") if vote is None else (vote.sigma, "drawn")
+        assert sigma is not None  # noqa: S101 - one of the two
+        if needed > sigma * (1 + _ROUNDING):
+            raise InputError(
+                f"With the {how} σ = {sigma:g} some record would leak more than the target of "
+                f"η = {self.target_eta:g}; declare a --sigma of {round_up(needed, COARSER):g} or "
+                "more, or raise --target-eta."
+            )
+        return sigma
+
+
+def _coded(table: EncodedTable) -> list[ColumnCoding]:
+    """Return how the columns of a table become features, as it may leave."""
+    parts = () if table.coding is None else table.coding.parts
+    return [ColumnCoding.of(part, scale=True) for part in parts]
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:

@@ -35,7 +35,7 @@ from seepage.auditing.report.words import (
     plain,
     protection,
 )
-from seepage.core.result import NOTICE, round_down, round_up
+from seepage.core.result import COARSER, NOTICE, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.files import whole_folder, write_private
 from seepage.tables.names import counted
@@ -226,7 +226,7 @@ def write_card(audit: Audit) -> str:
 
 def _what(audit: Audit) -> str:
     article = {"linear": "A linear", "poisson": "A Poisson"}.get(audit.model, f"A {audit.model}")
-    least = round_down(audit.records.count, (1.0, 2.0, 5.0))
+    least = round_down(audit.records.count, COARSER)
     return (
         f"**Release.** {article} regression of “{markdown(audit.target)}”, fitted to "
         f"{least:,.0f} records or more of “{markdown(audit.source)}” with L2 penalty "

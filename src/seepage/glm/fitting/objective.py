@@ -46,7 +46,7 @@ class FittedGLM:
 
     The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
 
-        Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²        (the intercept w₀ is not penalised)
+        Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖² + tiltᵀw        (w₀ is not penalised)
     """
 
     # The loss: a :class:`Family` of one margin, or :class:`Categorical` with ``outputs`` of them
@@ -61,6 +61,10 @@ class FittedGLM:
     # K), for :class:`Categorical`
     target: Array
     feature_names: tuple[str, ...]  # one per column
+    # The slope of what else is added to the objective, (d,): of an L1 penalty whose signs are known
+    tilt: Array | None = None
+    # How far ``target`` moves for one unit of the caller's label, (n,); ``None`` where that is one
+    label_unit: Array | None = None
 
     @classmethod
     def on(
@@ -73,6 +77,8 @@ class FittedGLM:
         coef: Any,
         intercept: Any,
         ridge: float,
+        tilt: Any = None,
+        label_unit: Any = None,
     ) -> FittedGLM:
         """Return a description with everything placed where the table lives.
 
@@ -88,7 +94,8 @@ class FittedGLM:
             xp = array_namespace(w)
             w = xp.reshape(w, (-1,))
             free = None if free is None else xp.reshape(free, ())
-        return cls(family, w, free, float(ridge), weights, target, table.names)
+        placed = [None if v is None else place_like(v, table.values) for v in (tilt, label_unit)]
+        return cls(family, w, free, float(ridge), weights, target, table.names, *placed)
 
     def margins(self, X: Array) -> Array:
         """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""
@@ -129,6 +136,8 @@ class Objective:
     intercept: bool
     units: Array | None = None
     """How much of the caller's unit one unit of each column is: the penalty is on ``w/units``."""
+    tilt: Array | None = None
+    """The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`."""
 
     rereads: ClassVar[bool] = False
     """Whether every question is a pass over data that are read anew, so that few are asked."""
@@ -137,7 +146,13 @@ class Objective:
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
         """Return the objective that a fitted model is meant to minimise on ``X``."""
         return cls(
-            X, fit.family, fit.target, fit.sample_weight, fit.ridge, fit.intercept is not None
+            X,
+            fit.family,
+            fit.target,
+            fit.sample_weight,
+            fit.ridge,
+            fit.intercept is not None,
+            tilt=fit.tilt,
         )
 
     @property
@@ -170,7 +185,8 @@ class Objective:
         xp = array_namespace(margins)
         losses = self.weighted(self.family.loss(margins, self.target))
         w = self._in_callers_units(theta)
-        return float(xp.sum(losses)) + 0.5 * self.ridge * float(xp.sum(w * w))
+        along = 0.0 if self.tilt is None else float(xp.sum(self.tilt * w))
+        return float(xp.sum(losses)) + 0.5 * self.ridge * float(xp.sum(w * w)) + along
 
     def slopes(self, margins: Array) -> Array:
         """Return ``ωᵢ ∂ℓᵢ/∂m``, (n,) or (n, K)."""
@@ -181,6 +197,8 @@ class Objective:
         xp = array_namespace(slopes)
         w = self._in_callers_units(self._in_callers_units(theta))
         g = self.X.T @ slopes + self.ridge * w
+        if self.tilt is not None:
+            g = g + (self.tilt if self.units is None else self.tilt / self.units)
         return xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0) if self.intercept else g
 
     def gradient_scale(self, theta: Array, slopes: Array) -> float:

@@ -13,16 +13,23 @@ squares has ε = 0, and the centre is exact.
 ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 − u)/u``. In the norm ``E = (Σ ε_j²/(ω_j a_j))^½``
 (``‖X̃ᵀε‖`` in that of ``H₀⁻¹`` is no larger), whichever ε of norm E there is, moves lie within E of
 the centre in the norm of ``H₀``; with ``S`` the largest ``|t_j|`` at the centre, ``N`` the norm of
-its ``t`` and
-``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε that belong to such a move have norm at most::
+its ``t``, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε that belong to such a move
+have norm at most::
 
-    f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + √R E)²,   ψ(u) = κ(u)/u
+    f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
-with ``Q⁴ = Σ ω_j a_j t_j⁴``. If ``f(E) ≤ E``, the map from ε to the ε of its move takes the ball of
-radius E into itself, and has a fixed point there by Brouwer's theorem; the fixed point is a root of
-the whole equation, of which there is one only. So the refit lies within ``E`` of the centre, and in
-the noise's unit within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. ``S ≤ R ‖δ‖_{H₀}`` costs nothing; S and Q
-themselves cost one pass over all pairs, and are taken for the records that need it.
+with ``r`` the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its move
+takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem; the fixed
+point is a root of the whole equation, of which there is one only. So the refit lies within ``E`` of
+the centre, and in the noise's unit within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move is known
+better: to first order only what lies along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+
+**What it costs.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
+gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``, a quadratic form in δ, for two products over all records;
+what counts along the move is another. S and Q themselves cost a pass over all pairs, and are taken
+for the records that still need it, unless no pass could help: Q is at least ``N/(Σ ω a)^¼``, and no
+E satisfies ``f(E) ≤ E`` where ``M r Q > ½``. Such records (labels that flip under a weak penalty)
+keep what convexity alone says of them.
 """
 
 from __future__ import annotations
@@ -46,14 +53,19 @@ from seepage.tables.source import as_numpy
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
 
-_WIDE = 0.04  # the relative width from which on a pass over pairs is worth its price
+_WIDE = 0.049  # the half width, beside the distance, from which on a closer look is worth its price
 _ITERATIONS = 60
+_STEADY = 1e-5  # the change of an error, beside its size, that is waited for
+_LOST = 1e3  # an error that no certificate comes back from
+_TRIED = 2.0 ** -np.arange(12)  # lengths of the centre at which the objective is bounded
 _SLACK = 1.0001
 _PAIR_WORK = 1e12  # multiplications that passes over pairs may take for many alternatives
+_SINGLE = 1e-10  # what rounding may leave in double precision where single is enough for pairs
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
 _ALONE = 1e-10  # the share of a record's curvature from which on the rest says nothing about it
 _REFITTED = 1e11  # multiplications up to which models without each record are fitted for priors
+_HELD = 1 << 26  # numbers up to which the solutions H⁻¹x̃ of all records are kept
 _EPS = float(np.finfo(float).eps)
 
 
@@ -165,51 +177,156 @@ class ChangedRecords(FiniteChanges):
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
         K = 1 if others is None else len(others)
         if self.constant is None:
-            unknown = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
-            return self._at_most(unknown, rows, others)
+            found = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+            self._bound_the_rest(found, rows, None, others)
+            return found
         width = 2 * self.theta.size + 8 * K * (1 + (0 if others is None else len(others.columns)))
         centres = Centres.joined(
             [self._centres(rows[piece], others) for piece in row_slices(len(rows), width)]
         )
-        radius = self._radius(centres, self._reach(centres) * centres.energy, None)
+        found = self._around(centres, self._reach(centres) * centres.energy)
+        if self.constant > 0:
+            wide = np.flatnonzero(_is_wide(found))
+            if len(wide):
+                some, *sizes = self._felt(rows[wide], centres.of(wide))
+                closer = self._around(some, *sizes)
+                if self.shared is None:
+                    self._look_at_pairs(rows[wide], some, closer, others)
+                found.put(wide, closer)
+        self._bound_the_rest(found, rows, centres, others)
+        return found
+
+    def _around(
+        self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None = None
+    ) -> Moves:
+        """Return the moves around their centres, given ``S`` (or more) and ``Q``, where known."""
+        E, still = self._error(centres, largest, fourth)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
-        wide = np.flatnonzero(np.any(radius > _WIDE * size, axis=1))
-        if not (others is None or others.values is None):  # every alternative is a pass of its own
-            affordable = int(_PAIR_WORK / (self.X.size * K))
-            wide = wide[np.argsort(-size[wide].max(axis=1), kind="stable")[:affordable]]
-        if len(wide) and self.constant > 0 and self.shared is None:
+        with np.errstate(invalid="ignore"):
+            own = np.zeros_like(E)
+            if centres.own is not None:
+                own = centres.own.per_error(self.constant or 0.0, E)
+            radius = (centres.per_error[:, None] + own) * E
+            along = (centres.per_error_along + own) * E
+        lost = ~np.isfinite(radius) | ~np.isfinite(along)
+        rounding = self._rounding * size
+        radius = np.where(still, 0.0, np.where(lost, np.inf, radius + rounding))
+        along = np.where(still, 0.0, np.where(lost, np.inf, along + rounding))
+        along = np.minimum(along, radius)
+        known = np.where(lost, 0.0, along)
+        most = np.sqrt(size**2 + 2 * size * known + radius**2)
+        return Moves(centres.gram, radius, np.maximum(size - along, 0.0), most)
+
+    def _look_at_pairs(
+        self, rows: np.ndarray, centres: Centres, found: Moves, others: Alternatives | None
+    ) -> None:
+        """Take S and Q themselves where that may help, by a pass over all pairs of records."""
+        # Q is at least N/(Σ ω a)^¼, and with M r Q above ½ no E satisfies f(E) ≤ E.
+        M, total = self.constant or 0.0, float(self.weight @ self.curvatures)
+        stretch = self._stretch / np.sqrt(centres.free)[:, None]
+        floor = M * stretch * centres.norm / max(total, 1e-300) ** 0.25
+        wide = np.flatnonzero(_is_wide(found) & np.all(floor <= 0.5, axis=1))
+        if others is not None and others.values is not None:  # a pass for every alternative
+            affordable = int(_PAIR_WORK / (self.X.size * len(others)))
+            size = found.expected()[wide].max(axis=1)
+            wide = wide[np.argsort(-size, kind="stable")[:affordable]]
+        if len(wide):
             some = centres.of(wide)
-            radius[wide] = np.minimum(
-                radius[wide], self._radius(some, *self._over_pairs(rows[wide], some))
-            )
-        found = Moves(centres.gram, radius + self._rounding * size)
-        return self._at_most(found, rows, others)
+            found.put(wide, self._around(some, *self._over_pairs(rows[wide], some)))
 
-    def _at_most(self, moves: Moves, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Put moves without a certificate into the ball that strong convexity leaves them.
+    def _bound_the_rest(
+        self, moves: Moves, rows: np.ndarray, centres: Centres | None, others: Alternatives | None
+    ) -> None:
+        """Bound the lengths of moves that have no certificate, by convexity alone.
 
-        Where every parameter is penalised, no minimiser is further than ``‖∇F'(θ̂)‖/ridge``.
+        Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
+        gradient of the changed objective at ``θ̂``; and where it is known to fall by D somewhere
+        along the centre, none is nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
         """
-        lost = np.isinf(moves.radius)
-        if not lost.any() or self.fit.ridge == 0 or self.fit.intercept is not None:
-            return moves
-        gram, radius = moves.gram.copy(), moves.radius.copy()
-        for m in np.flatnonzero(lost.any(axis=1)):
-            i = int(rows[m])
-            gradient = -self._own_gradient(self.X[i : i + 1], self.target[i : i + 1], i)
-            if others is not None:
-                gradient = gradient + self._own_gradient(*self._replacements(i, others), i)
-            far = self._whiten.largest() * np.linalg.norm(gradient, axis=1) / self.fit.ridge
-            radius[m, lost[m]] = far[lost[m]]
-            gram[m, lost[m], :] = 0.0
-            gram[m, :, lost[m]] = 0.0
-        return Moves(gram, radius)
+        lost = np.isinf(moves.radius).any(axis=1)
+        if not lost.any():
+            return
+        where = np.flatnonzero(lost)
+        open_ = np.isinf(moves.radius[where])
+        ridge = 0.0 if self.fit.intercept is not None else self.fit.ridge
+        steep = self._steepness(rows[where], others)
+        least = np.zeros_like(steep)
+        if centres is not None:
+            fall = self._fall(rows[where], centres.of(where), others)
+            turn = np.sqrt(np.maximum(steep**2 - 2 * ridge * fall, 0.0))
+            known = (steep > 0) & np.isfinite(centres.per_error[where])[:, None]
+            nearest = np.divide(2 * fall, steep + turn, out=least, where=known)
+            least = self._whiten.smallest() * nearest
+        most = self._whiten.largest() * steep / ridge if ridge > 0 else np.full_like(steep, np.inf)
+        moves.least[where] = np.where(open_, least, moves.least[where])
+        moves.most[where] = np.where(open_, most, moves.most[where])
+        radius = most + moves.expected()[where]
+        moves.radius[where] = np.where(open_, radius, moves.radius[where])
 
-    def _own_gradient(self, Z: np.ndarray, T: np.ndarray, row: int) -> np.ndarray:
-        """Return the gradients of single records with the weight of a row, (K, P)."""
-        slope = np.asarray(self.fit.family.slope(self.fit.margins(Z), T)).reshape(len(Z), -1)
-        each = self._extended(Z)[:, :, None] * slope[:, None, :]
-        return np.asarray(float(self.weight[row]) * each.reshape(len(Z), -1))
+    def _steepness(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
+        """Return ``‖g‖`` at ``θ̂``: of what comes less what leaves, (m, K)."""
+        own = self.slopes[rows].reshape(len(rows), 1, -1)
+        norms = np.sum(self.X[rows] ** 2, axis=1)[:, None]
+        if self.fit.intercept is not None:
+            norms = norms + 1.0
+        weight = self.weight[rows][:, None]
+        if others is None:
+            return np.asarray(weight * np.sqrt(norms * np.sum(own**2, axis=2)))
+        change, labels = self._changes(rows, others)
+        margins = self.margins[rows].reshape(len(rows), 1, -1)
+        margins = margins + change @ self.theta.reshape(len(self.theta), -1)[list(others.columns)]
+        flat = margins.reshape(-1, margins.shape[2])
+        tags = labels.reshape(len(flat), -1)
+        if not isinstance(self.fit.family, Categorical):
+            flat, tags = flat[:, 0], tags[:, 0]
+        new = np.asarray(self.fit.family.slope(flat, tags)).reshape(margins.shape)
+        gap = new - own
+        crossed = np.einsum("mkc,mc->mk", change, self.X[rows][:, list(others.columns)])
+        squares = (
+            norms * np.sum(gap**2, axis=2)
+            + 2 * crossed * np.sum(gap * new, axis=2)
+            + np.sum(change**2, axis=2) * np.sum(new**2, axis=2)
+        )
+        return np.asarray(weight * np.sqrt(np.maximum(squares, 0.0)))
+
+    def _changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+        """Return how the columns differ in each alternative, (m, K, c), and its labels."""
+        shape = (len(rows), len(others))
+        change = np.zeros((*shape, 0))
+        if others.values is not None:
+            change = self._near(others)[None, :, :] - self.X[rows][:, None, list(others.columns)]
+        own = self.target[rows][:, None, ...]
+        labels = own if others.labels is None else np.asarray(others.labels)[None, ...]
+        return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
+
+    def _fall(self, rows: np.ndarray, centres: Centres, others: Alternatives | None) -> np.ndarray:
+        """Return by how much the changed objective falls somewhere along the centre, at least.
+
+        The losses of the others rise by ``N² τ² ψ(M S τ)`` beyond their slopes at most, at τ times
+        the centre; what leaves and what comes is known.
+        """
+        M, S = self.constant or 0.0, self._reach(centres) * centres.energy
+        weight, pulled = self.weight[rows][:, None], (self.weight * self.slopes)[rows][:, None]
+        penalty = np.maximum(centres.energy**2 - centres.norm**2, 0.0)
+        best = np.zeros_like(centres.energy)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for tau in _TRIED:
+                rise = tau**2 * (centres.norm**2 * _psi(M * S * tau) + penalty / 2)
+                gained = tau * pulled * centres.on_own
+                fall = gained - rise - 16 * _EPS * (np.abs(gained) + rise)
+                if centres.own is not None and others is not None:
+                    labels = self._changes(rows, others)[1]
+                    before, after = (
+                        np.asarray(self.fit.family.loss(margin, labels))
+                        for margin in (
+                            centres.own.margin,
+                            centres.own.margin + tau * centres.own.shift,
+                        )
+                    )
+                    rounding = 16 * _EPS * (np.abs(before) + np.abs(after))
+                    fall = fall - weight * (after - before + rounding)
+                best = np.maximum(best, np.nan_to_num(fall, nan=0.0, posinf=0.0, neginf=0.0))
+        return np.asarray(best)
 
     def _centres(self, rows: np.ndarray, others: Alternatives | None) -> Centres:
         """Return the centres of some records' moves, and what a certificate needs of them.
@@ -218,7 +335,7 @@ class ChangedRecords(FiniteChanges):
         """
         family, x = self._family, self.X[rows]
         where = [] if others is None else list(others.columns)
-        V = self._solved(x)
+        V = self._solved_rows(rows)
         weight, pulled = self.weight[rows], self.weight[rows] * self.slopes[rows]
         bent = self.weight[rows] * self.curvatures[rows]
         by_inverse = np.empty((len(rows), 1 + len(where), 1 + len(where)))
@@ -234,17 +351,13 @@ class ChangedRecords(FiniteChanges):
         own = None
         coefs = (pulled / free)[:, None, None]
         if others is not None:
-            change = np.zeros((len(rows), len(others), 0))
-            if others.values is not None:
-                change = self._near(others)[None, :, :] - x[:, None, where]
-            labels = self.target[rows][:, None] if others.labels is None else others.labels[None, :]
-            labels = np.broadcast_to(labels, change.shape[:2])
+            change, labels = self._changes(rows, others)
             xz = q[:, None] + np.einsum("mkc,mc->mk", change, by_inverse[:, 0, 1:])
             along = 1 + (bent / free)[:, None] * xz  # H₀⁻¹z̃ = along·H⁻¹x̃ + change·H⁻¹e
             z = np.concatenate([np.ones_like(along)[..., None], change], axis=2)
             zz = _quadratic(z, by_inverse) + (bent / free)[:, None] * xz**2
-            given = self.margins[rows][:, None] + change @ self.theta[where]
-            given = given + (pulled / free)[:, None] * xz
+            before = self.margins[rows][:, None] + change @ self.theta[where]
+            given = before + (pulled / free)[:, None] * xz
             margin = own_margin(family, given, weight[:, None] * zz, labels)
             slope = weight[:, None] * np.asarray(family.slope(margin, labels))
             z[:, :, 0] = along
@@ -254,53 +367,92 @@ class ChangedRecords(FiniteChanges):
                 zz,
                 weight[:, None] * np.asarray(family.curvature(margin, labels)),
                 np.sqrt(np.maximum(_quadratic(z, by_noise), 0.0)),
+                before,
+                margin - before,
+                given,
             )
         on_own = np.einsum("mkb,mb->mk", coefs, by_inverse[:, 0, :])
         energy = np.maximum(_quadratic(coefs, by_inverse) - bent[:, None] * on_own**2, 0.0)
         norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0)
         gram = np.einsum("mkb,mbc,mlc->mkl", coefs, by_noise, coefs)
         sight = np.sqrt(np.maximum(by_noise[:, 0, 0] * q, 0.0))
+        per_error = np.where(alone, np.inf, self._spread + bent * sight / free)
         return Centres(
             where,
             np.where(alone[:, None, None], 0.0, gram),
             coefs,
             np.sqrt(energy),
             np.sqrt(norm),
+            on_own,
             free,
-            np.where(alone, np.inf, self._spread + bent * sight / free),
+            per_error,
+            np.repeat(per_error[:, None], gram.shape[1], axis=1),
             own,
         )
 
-    def _radius(
-        self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None
-    ) -> np.ndarray:
-        """Return how far from its centre each move may be, in the noise's unit, (m, K).
+    def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, np.ndarray, np.ndarray]:
+        """Return some centres with what errors do along them, S (or more), and Q (or more).
 
-        ``largest`` and ``fourth`` are ``S`` (or more) and ``Q``, where known.
+        ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²`` with ``q_j = x̃_jᵀH⁻¹x̃_j``, a quadratic form in δ; so is
+        what ε makes of the length of the move, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+        """
+        C = self.inverse[centres.columns]
+        seen_C = self._whiten(C)
+        quartic, along = np.empty_like(centres.energy), np.empty_like(centres.energy)
+        for piece in row_slices(len(rows), 3 * self.theta.size):
+            some, V = centres.coefs[piece], self._solved_rows(rows[piece])
+            quartic[piece] = _quadratic(some, _gram_under(self._quartic, V, C))
+            seen = self._whiten(V)
+            along[piece] = _quadratic(some, _gram_under(self._seen, seen, seen_C))
+        own = (1 - centres.free)[:, None] * centres.on_own**2  # ω a q (x̃ᵀδ)²
+        rest = np.maximum(quartic - own, 0.0)
+        bent = (self.weight * self.curvatures)[rows][:, None]
+        own = bent * centres.on_own**2
+        fourth = ((centres.energy**2 + own) * rest) ** 0.25
+        size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
+        share = np.sqrt(np.maximum(along, 0.0)) / np.where(size > 0, size, 1.0)
+        better = centres.per_error[:, None] - self._spread + np.minimum(share, self._spread)
+        largest = self._reach(centres) * centres.energy
+        return replace(centres, per_error_along=better), largest, fourth
+
+    def _error(
+        self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
+
+        And which changes are none at all.
         """
         M, R = self.constant or 0.0, self._reach(centres)
-        per_error = np.repeat(centres.per_error[:, None], largest.shape[1], axis=1)
-        still = np.isfinite(per_error) & np.all(centres.coefs == 0, axis=2)
+        alone = np.isinf(centres.per_error)[:, None]
+        still = ~alone & np.all(centres.coefs == 0, axis=2)
         if M == 0:
-            return np.where(np.isinf(per_error), np.inf, 0.0)
+            return np.where(alone, np.inf, np.zeros_like(largest)), still
 
-        def image(E: np.ndarray) -> np.ndarray:
-            S = M * (largest + R * E)
-            first = _kappa(S) * (centres.norm + E)
+        E = np.where(still, 0.0, np.inf)
+        moved = np.nonzero(~still)
+        S, N, R = M * largest[moved], centres.norm[moved], M * R[moved[0], 0]
+        if fourth is not None:
+            Q, stretch = fourth[moved], self._stretch / np.sqrt(centres.free[moved[0]])
+
+        def image(E: np.ndarray, which: Any) -> np.ndarray:
+            psi = _psi(S[which] + R[which] * E)
+            first = (S[which] + R[which] * E) * psi * (N[which] + E)
             if fourth is not None:
-                first = np.minimum(first, M * _psi(S) * (fourth + np.sqrt(R) * E) ** 2)
+                first = np.minimum(first, M * psi * (Q[which] + stretch[which] * E) ** 2)
             return np.asarray(first)
 
+        reached, active = np.zeros_like(S), np.arange(len(S))
         with np.errstate(over="ignore", invalid="ignore"):
-            E = np.zeros_like(largest)
             for _ in range(_ITERATIONS):
-                E = image(E)
-            E = _SLACK * E
-            E = np.where(image(E) <= E, E, np.inf)  # overflow is no certificate
-            radius = per_error * E
-            if centres.own is not None:
-                radius = radius + centres.own.per_error(M, E) * E
-        return np.where(still, 0.0, np.where(np.isnan(radius), np.inf, radius))
+                before = reached[active]
+                reached[active] = now = image(before, active)
+                active = active[(now - before > _STEADY * now) & (now < _LOST)]
+                if not len(active):
+                    break
+            reached *= _SLACK
+            # Overflow is no certificate.
+            E[moved] = np.where(image(reached, slice(None)) <= reached, reached, np.inf)
+        return E, still
 
     def _reach(self, centres: Centres) -> np.ndarray:
         """Return ``R``: no record is larger in the norm of ``H₀⁻¹``, (m, 1)."""
@@ -313,48 +465,89 @@ class ChangedRecords(FiniteChanges):
         largest, fourth = np.empty((m, K)), np.empty((m, K))
         # Where all moves are along H⁻¹x̃, one direction stands for all of a record's.
         single = not centres.columns
+        # Upper ends are asked for, so single precision does, with what it may lose added.
+        kind = np.float32 if self._rounding < _SINGLE else np.float64
+        lost = (self.theta.size + 2) * float(np.finfo(kind).eps)
+        unit = np.sqrt(np.diag(self.inverse))
+        table = (self._extended(self.X) * unit).astype(kind)
+        table[self.weight == 0] = 0.0
+        longest = float(np.linalg.norm(table, axis=1).max())
+        felt = bent.astype(kind)
+        more = 1 + 2 * len(table) * float(np.finfo(kind).eps)
         for piece in row_slices(m, len(self.X) * (1 if single else K), chunk=_PAIRS):
             some = centres.of(piece)
             if single:
-                directions = self._solved(self.X[rows[piece]])
+                directions = self._solved_rows(rows[piece])
             else:
                 directions = self._moves_at(rows[piece], some).reshape(-1, self.theta.size)
-            shift = self._times(directions.T)
+            directions = directions / unit
+            length = np.linalg.norm(directions, axis=1, keepdims=True)
+            directions /= np.where(length > 0, length, 1.0)
+            shift = table @ directions.T.astype(kind)
             own = np.repeat(rows[piece], 1 if single else K)
             shift[own, np.arange(len(own))] = 0.0
-            shift[self.weight == 0] = 0.0
             shift *= shift
-            S = np.sqrt(np.max(shift, axis=0)).reshape(len(rows[piece]), -1)
+            S = np.sqrt(np.max(shift, axis=0)).astype(float) + lost * longest
             shift *= shift
-            Q = (bent @ shift).reshape(S.shape) ** 0.25
-            scale = np.abs(some.coefs[:, :, 0]) if single else 1.0
-            largest[piece], fourth[piece] = S * scale, Q * scale
+            Q = (more * (felt @ shift).astype(float)) ** 0.25
+            Q += lost * longest * float(bent.sum()) ** 0.25
+            scale = length.reshape(len(rows[piece]), -1)
+            if single:
+                scale = np.abs(some.coefs[:, :, 0]) * scale
+            largest[piece] = S.reshape(len(scale), -1) * scale
+            fourth[piece] = Q.reshape(len(scale), -1) * scale
         return largest, fourth
 
     def _moves_at(self, rows: np.ndarray, centres: Centres) -> np.ndarray:
         """Return the centres themselves, (m, K, P)."""
-        moves = centres.coefs[:, :, :1] * self._solved(self.X[rows])[:, None, :]
+        moves = centres.coefs[:, :, :1] * self._solved_rows(rows)[:, None, :]
         return np.asarray(moves + centres.coefs[:, :, 1:] @ self.inverse[centres.columns])
 
-    def log_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return how likely the model fitted without a record finds it with each alternative."""
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how likely the model fitted without a record finds it with each alternative.
+
+        By refits where there are few records or nothing else is known; of more, those that are
+        known least are refitted, and the others are as far off as their certificates say.
+        """
         family = self.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
                 f"The {family.name} family states no probabilities, so the model gives no prior; "
                 "choose 'equal', 'frequencies' or probabilities of your own."
             )
-        if self.constant is not None and len(rows) * self.work > _REFITTED:
-            # A belief, not a measurement: the centre is as good a prediction as the refit.
-            moves = self._moves_at(rows, self._centres(rows, None))[:, 0, :]
-        else:
-            moves = self.refits.moves([Change(np.array([i])) for i in rows])
+        affordable = max(1, int(_REFITTED / self.work)) if refits is None else refits
+        affordable = affordable if self.shared is None else 0
+        if self.constant is None or len(rows) <= affordable:
+            return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
+        left, held = self._centres(rows, None), self._centres(rows, others)
+        E = self._error(left, self._reach(left) * left.energy, None)[0]
+        own = held.own
+        assert own is not None  # noqa: S101 - told to the type checker
+        labels = self._changes(rows, others)[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = np.sqrt(np.maximum(own.norm, 0.0)) * E
+            scores = -np.asarray(family.loss(own.without, labels))
+            steep = [
+                np.abs(np.asarray(family.slope(own.without + side * shift, labels)))
+                for side in (-1.0, 1.0)
+            ]
+            off = np.max(shift * np.maximum(*steep), axis=1)  # slopes only grow
+        off = np.where(np.isnan(off), np.inf, off)
+        worst = np.argsort(-off, kind="stable")[:affordable]
+        if len(worst):
+            scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others), 0.0
+        return scores, off
+
+    def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        moves = self.refits.moves([Change(np.array([i])) for i in rows])
         moves = np.where(np.isfinite(moves), moves, 0.0)
         found = np.empty((len(rows), len(others)))
         for m, i in enumerate(rows):
             Z, T = self._replacements(int(i), others)
             theta = self.theta + moves[m].reshape(self.theta.shape)
-            found[m] = -np.asarray(family.loss(self._extended(Z) @ theta, T))
+            found[m] = -np.asarray(self.fit.family.loss(self._extended(Z) @ theta, T))
         return found
 
     def class_labels(self) -> np.ndarray:
@@ -394,33 +587,60 @@ class ChangedRecords(FiniteChanges):
         """``a`` without the weights, (n,)."""
         return np.asarray(self.fit.family.curvature(self.margins, self.target))
 
-    @cached_property
+    @property
     def _largest(self) -> float:
-        """The largest ``x̃ᵀH⁻¹x̃`` of the records that count."""
-        return self.largest_here() if self.shared is None else self.shared.largest
+        """The largest ``q = x̃ᵀH⁻¹x̃`` of the records that count."""
+        return self._sizes[0]
 
-    def largest_here(self) -> float:
-        """Return the largest ``x̃ᵀH⁻¹x̃`` of the records at hand."""
-        norms = [
-            np.sum(self._solved(self.X[rows]) * self._extended(self.X[rows]), axis=1)
-            for rows in row_slices(*self.X.shape)
-        ]
-        return float(np.max(np.concatenate(norms)[self.weight > 0], initial=0.0))
+    @property
+    def _quartic(self) -> np.ndarray:
+        """``Σ ω a q x̃x̃ᵀ``, (P, P)."""
+        return self._sizes[1]
+
+    @cached_property
+    def _sizes(self) -> tuple[float, np.ndarray]:
+        if self.shared is not None:
+            return self.shared.largest, self.shared.quartic
+        return self.sizes_here()
+
+    def sizes_here(self) -> tuple[float, np.ndarray]:
+        """Return the largest ``q = x̃ᵀH⁻¹x̃`` of the records at hand, and ``Σ ω a q x̃x̃ᵀ``."""
+        largest, quartic = 0.0, np.zeros_like(self.inverse)
+        bent = self.weight * self.curvatures
+        for piece in row_slices(*self.X.shape):
+            x = self._extended(self.X[piece])
+            q = np.sum(self._solved_rows(piece) * x, axis=1)
+            largest = max(largest, float(np.max(q[self.weight[piece] > 0], initial=0.0)))
+            rooted = x * np.sqrt(np.maximum(bent[piece] * q, 0.0))[:, None]
+            quartic += rooted.T @ rooted
+        return largest, quartic
+
+    @cached_property
+    def _stretch(self) -> float:
+        """The root of ``max_e (Σ ω a q t²)^½`` over e of norm 1 in that of H: of errors' own Q."""
+        root = np.linalg.cholesky(self.inverse)
+        values = np.linalg.eigvalsh(root.T @ self._quartic @ root)
+        return float(max(values[-1], 0.0) ** 0.25)
+
+    @cached_property
+    def _seen(self) -> np.ndarray:
+        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the square of what an error of the slopes makes of the move."""
+        penalised = self.inverse[:, : self.X.shape[1]]
+        inner = self.inverse - self.fit.ridge * penalised @ penalised.T
+        seen = self._whiten(self._whiten(inner).T)
+        return np.asarray((seen + seen.T) / 2)
 
     @cached_property
     def _spread(self) -> float:
         """``‖Φ^½H⁻¹X̃ᵀD^½‖``: what an error of the slopes makes of the move, at most."""
-        penalised = self.inverse[:, : self.X.shape[1]]
-        inner = self.inverse - self.fit.ridge * penalised @ penalised.T
-        seen = self._whiten(self._whiten(inner).T)
-        return float(np.sqrt(max(np.linalg.eigvalsh((seen + seen.T) / 2)[-1], 0.0)))
+        return float(np.sqrt(max(np.linalg.eigvalsh(self._seen)[-1], 0.0)))
 
     @cached_property
     def _rounding(self) -> float:
         """What rounding may leave of a move, beside its size."""
         sizes = np.sqrt(np.diag(self.inverse))
-        scaled = self.inverse / (sizes[:, None] * sizes[None, :])
-        return 16 * _EPS * float(np.linalg.cond(scaled))
+        values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
+        return 16 * _EPS * float(values[-1] / max(values[0], _EPS))
 
     @property
     def _family(self) -> Family:
@@ -428,21 +648,22 @@ class ChangedRecords(FiniteChanges):
         assert isinstance(family, Family)  # noqa: S101 - told to the type checker
         return family
 
-    def _ones(self, x: np.ndarray) -> np.ndarray:
-        return np.ones((len(x), 0 if self.fit.intercept is None else 1))
-
     def _extended(self, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, self._ones(x)], axis=1)
+        return x if self.fit.intercept is None else np.hstack([x, np.ones((len(x), 1))])
 
     def _solved(self, x: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹x̃`` of rows, (m, P)."""
-        features = self.X.shape[1]
-        return np.asarray(x @ self.inverse[:features] + self.inverse[features:].sum(axis=0))
+        if self.fit.intercept is None:
+            return np.asarray(x @ self.inverse)
+        return np.asarray(x @ self.inverse[:-1] + self.inverse[-1])
 
-    def _times(self, directions: np.ndarray) -> np.ndarray:
-        """Return ``X̃ D``, (n, B)."""
-        features = self.X.shape[1]
-        return np.asarray(self.X @ directions[:features] + directions[features:].sum(axis=0))
+    @cached_property
+    def _kept(self) -> np.ndarray:
+        return self._solved(self.X)
+
+    def _solved_rows(self, rows: Any) -> np.ndarray:
+        """Return ``H⁻¹x̃`` of records by position, (m, P); kept where there is room for all."""
+        return self._kept[rows] if self.X.size <= _HELD else self._solved(self.X[rows])
 
 
 class RecordRefits:
@@ -497,13 +718,13 @@ class RecordRefits:
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> GLMJacobian:
         """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
-        from seepage.glm.leakage import one_row_jacobian
+        from seepage.glm.leakage import jacobian_of_some_rows
 
         X, target, d = self.X.copy(), np.array(self.target), self.X.shape[1]
         X[row], target[row] = features, label
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, target=target, coef=theta[:d, ...], intercept=intercept)
-        return one_row_jacobian(fit, X, row, noise)
+        return jacobian_of_some_rows(fit, X, slice(row, row + 1), noise)
 
 
 def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
@@ -545,7 +766,8 @@ class SharedFacts:
     """What moves of single records need to know of all records a model was fitted on."""
 
     inverse: np.ndarray  # H⁻¹, (P, P)
-    largest: float  # x̃ᵀH⁻¹x̃ over all of them
+    largest: float  # q = x̃ᵀH⁻¹x̃ over all of them
+    quartic: np.ndarray  # Σ ω a q x̃x̃ᵀ, (P, P)
 
 
 @dataclass(frozen=True)
@@ -555,6 +777,9 @@ class OwnRecord:
     norm: np.ndarray  # z̃ᵀH₀⁻¹z̃
     curvature: np.ndarray  # at the centre, with its weight
     sight: np.ndarray  # ‖Φ^½H₀⁻¹z̃‖
+    margin: np.ndarray  # under θ̂
+    shift: np.ndarray  # and how far the centre moves it
+    without: np.ndarray  # the margin where the record as it is has left, and nothing came
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
         """Return how far an error of the others moves the release through this record's slope.
@@ -577,8 +802,10 @@ class Centres:
     coefs: np.ndarray  # (m, K, 1 + c), of H⁻¹x̃ and H⁻¹e
     energy: np.ndarray  # ‖δ‖ in the norm of H₀, (m, K)
     norm: np.ndarray  # N, (m, K)
+    on_own: np.ndarray  # x̃ᵀδ, of the record as it is, (m, K)
     free: np.ndarray  # 1 − ω a x̃ᵀH⁻¹x̃, (m,)
     per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
+    per_error_along: np.ndarray  # and how far along the move itself, (m, K)
     own: OwnRecord | None
 
     def of(self, which: Any) -> Centres:
@@ -600,11 +827,28 @@ class Centres:
         return cls(columns=pieces[0].columns, own=own, **joined)
 
 
-_PER_RECORD = ("gram", "coefs", "energy", "norm", "free", "per_error")
+_PER_RECORD = (
+    "gram",
+    "coefs",
+    "energy",
+    "norm",
+    "on_own",
+    "free",
+    "per_error",
+    "per_error_along",
+)
 
 
-def _parts(own: OwnRecord) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return own.norm, own.curvature, own.sight
+def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
+    return own.norm, own.curvature, own.sight, own.margin, own.shift, own.without
+
+
+def _is_wide(moves: Moves) -> np.ndarray:
+    """Say which records have a move whose length is not known well, (m,)."""
+    least, most = moves.distances()
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(most) & (most - least <= _WIDE * (most + least))
+    return np.asarray(~known.all(axis=1))
 
 
 class Whitening:
@@ -638,6 +882,12 @@ class Whitening:
         if self.root.ndim == 2:
             return float(np.linalg.norm(self.root, 2))
         return float(np.max(self.root))
+
+    def smallest(self) -> float:
+        """Return how long a unit of the release is at least."""
+        if self.root.ndim == 2:
+            return float(np.linalg.norm(self.root, -2))
+        return float(np.min(self.root))
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` of vectors along the last axis."""
@@ -684,14 +934,18 @@ def _gram_of(V: np.ndarray, C: np.ndarray) -> np.ndarray:
     return out
 
 
+def _gram_under(A: np.ndarray, V: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Return the same products with a matrix in between."""
+    out, through = np.empty((len(V), 1 + len(C), 1 + len(C))), V @ A
+    out[:, 0, 0] = np.sum(through * V, axis=1)
+    out[:, 0, 1:] = out[:, 1:, 0] = through @ C.T
+    out[:, 1:, 1:] = C @ A @ C.T
+    return out
+
+
 def _quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
     """Return ``cᵀGc`` of each, (m, K)."""
     return np.asarray(np.einsum("mkb,mbc,mkc->mk", coefs, gram, coefs))
-
-
-def _kappa(u: np.ndarray) -> np.ndarray:
-    """Return ``(eᵘ − 1 − u)/u``."""
-    return np.asarray(u * _psi(u))
 
 
 def _psi(u: np.ndarray) -> np.ndarray:

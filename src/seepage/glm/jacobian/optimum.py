@@ -173,6 +173,8 @@ class Optimum:
             lost = lost + EPS * a  # what the family's own formula may lose
         if low is None:
             lost = lost + a * _margin_error(replace(self.near, target=y), X, m)
+        if fit.label_unit is not None:
+            b = b * fit.label_unit
         if fit.sample_weight is not None:
             w = fit.sample_weight
             r, a, b, lost = w * r, w * a, w * b, w * lost
@@ -689,7 +691,8 @@ def judge_stationarity(
             f"The coefficients do not minimise the stated objective on these data: {finding}. The "
             "data, the penalty or the sample weights may be others than in the fit, or the fit "
             "did not converge; pass what the model was fitted on (sample_weight= too), refit with "
-            'a tighter tol, or go on regardless with on_mismatch="warn".'
+            "a tighter tol, take it the rest of the way with sp.refine, or go on regardless with "
+            'on_mismatch="warn".'
         )
     return relative
 
@@ -739,6 +742,8 @@ class OptimumSums:
     def penalised_gradient(self, fit: FittedGLM) -> Array:
         """Return the gradient of the whole objective."""
         gradient = self.gradient + fit.ridge * fit.parameters
+        if fit.tilt is not None:
+            gradient[: fit.tilt.shape[0]] += fit.tilt
         if fit.intercept is not None:
             gradient[-1, ...] = self.gradient[-1, ...]
         return gradient
@@ -755,7 +760,7 @@ def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
 def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
     xp = array_namespace(X)
     weight = None if fit.sample_weight is None else fit.sample_weight[rows]
-    part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0)
+    part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0, tilt=None)
     objective = Objective.of(part, xp.astype(X[rows, :], xp.float64, copy=False))
     margins = fit.margins(objective.X)
     slopes = objective.slopes(margins)

@@ -183,11 +183,15 @@ def settled(fit: FittedGLM, records: Records, inverse: Double) -> tuple[FittedGL
     penalty = xp.full((shape[0], *(1,) * (len(shape) - 1)), fit.ridge, device=device(exact.high))
     if fit.intercept is not None:
         penalty[-1, ...] = 0.0
+    tilt = xp.zeros_like(exact.high)
+    if fit.tilt is not None:
+        tilt[: fit.tilt.shape[0]] = fit.tilt
     last, first = math.inf, 0.0
     for count in range(_MOST_STEPS):
         here = fit.at(exact.high)
         found = records.total(_precise_gradient, here, "residuals", low=exact.low).parts[0]
-        gradient = Double(*(xp.reshape(part, shape) for part in found)).plus(exact.times(penalty))
+        gradient = Double(*(xp.reshape(part, shape) for part in found))
+        gradient = gradient.plus(exact.times(penalty)).plus(tilt)
         step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
         step = xp.reshape(step, shape)
         moved = records.total(_moved, fit.at(step), "residuals").size
@@ -233,7 +237,7 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     """
     xp = array_namespace(X)
     design = _design(fit, X)
-    if design.shape[0] > design.shape[1] or fit.ridge == 0:
+    if design.shape[0] > design.shape[1] or fit.ridge == 0 or fit.tilt is not None:
         return None
     right = fit.ridge * fit.coef
     if fit.intercept is not None:

@@ -27,7 +27,7 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
-from seepage.glm.adapters import describe
+from seepage.glm.adapters.registry import describe
 from seepage.glm.estimators import LinearModel
 from seepage.glm.inputs import read_weights
 from seepage.glm.leakage import leakage, release_of

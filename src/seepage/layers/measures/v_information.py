@@ -64,9 +64,10 @@ def v_information(
     repetitions, where the gradients are enough to learn from; in wide layers, where they are not,
     it is about what predictors learnt from this many gradients attain. It comes from resampled
     gradients (or groups), widened for few groups (:func:`small_sample_factor`); its upper end is
-    raised by what it costs to learn from few, as far as predictors of fewer still show it; and
-    where the gains hardly vary, at nothing and at perfect prediction, it reaches as far as the data
-    do not exclude: ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
+    raised by what it costs to learn from few, as far as predictors of fewer still show it, and to
+    recalibrate, its lower end, where that is above zero, by the latter alone; and where the gains
+    hardly vary, at nothing and at perfect prediction, it reaches as far as the data do not exclude:
+    ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
 
     **The column** ``p_value`` tests that a layer carries nothing: where that is so, it is below α
     with probability α (no more than α for few groups), whatever the family. Predictors learn from
@@ -152,6 +153,8 @@ def v_information(
     for k, scores in enumerate(found):
         low[k], high[k] = task.true_at_the_extremes(low[k], high[k], losses[k], scores)
         high[k] = min(high[k] + costs[k], task.entropy())
+        if low[k] > 0:
+            low[k] = min(low[k] + task.recalibration_cost(), values[k])
     scale = _UNITS[unit]
     name = family.replace("_", " ") if isinstance(family, str) else type(family).__name__
     return PerLayer(
@@ -286,7 +289,7 @@ class PropertyTask:
 
         The loss of predictors that have learnt from m gradients is taken to be ``L + c/m``; c comes
         from the losses of those that knew the ``earlier`` folds only, on the same gradients. To
-        this the recalibration of K numbers on m gradients adds ``K/2m``.
+        this comes :meth:`recalibration_cost`.
         """
         logs = np.empty_like(found)
         lost = apart = 0.0
@@ -301,9 +304,20 @@ class PropertyTask:
                 own = np.arange(size), self.labels[out]
                 lost += float(np.sum(answers[:size][own] - answers[size:][own]))
                 apart += size * (1 / int(np.sum(self.fold < k)) - 1 / learnt)
-        usual = len(found) * (1 - 1 / len(np.unique(self.fold)))
         slope = max(0.0, lost / apart) if apart else 0.0
-        return logs, (slope + self.classes / 2) / usual
+        return logs, slope / self._learnt_from() + self.recalibration_cost()
+
+    def recalibration_cost(self) -> float:
+        """Return ``K/2m``, what K free numbers that are fitted to m gradients lose on others.
+
+        It is lost by the measuring, not by the family, wherever there is something to calibrate: an
+        information that is above zero beyond doubt is higher by it.
+        """
+        return self.classes / (2 * self._learnt_from())
+
+    def _learnt_from(self) -> float:
+        """Return how many gradients predictors have learnt from, on average."""
+        return len(self.labels) * (1 - 1 / len(np.unique(self.fold)))
 
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
         """Return the mean log-loss on the very records that the predictor has learnt from."""

@@ -30,7 +30,7 @@ from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Input, View, rows_of
+from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
@@ -168,7 +168,6 @@ class FisherAccountant(RunReader):
                 "drawn: sampler must be 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
-        view = Input() if view is None else view
         followed = range(n) if sketch_records is None else sketch_records
         made = make_clip(clip, max_grad_norm)
         self.sampler = sampler
@@ -185,6 +184,7 @@ class FisherAccountant(RunReader):
             chunk_size=chunk_size,
             seed=seed,
         )
+        view = self.engine.view
         budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
         self.run = MeasuredRun(
@@ -233,6 +233,11 @@ class FisherAccountant(RunReader):
     def step_size(self) -> float:
         """The size of the finite steps that were measured over; zero for derivatives."""
         return self.run.step_size
+
+    @property
+    def doubt(self) -> float:
+        """By how much half and twice the steps differ; zero where that was not tried."""
+        return self.run.doubt
 
     @property
     def failure_probability(self) -> float:
@@ -349,7 +354,7 @@ class FisherAccountant(RunReader):
                     "Several processes must measure over the same finite steps; give all of them "
                     f"the same scale, for instance scale={engine.step_size(x, y):g}."
                 )
-            run.step_size = engine.step_size(x, y)
+            run.step_size, run.doubt = engine.step_size(x, y), engine.doubt
         run.unknowns = engine.unknowns(x, y)
 
     def _measure(self, index: Tensor, x: Any, y: Tensor, update: bool) -> Step:
@@ -426,7 +431,7 @@ class FisherAccountant(RunReader):
         """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
         self.run.load_state_dict(state)
         if self.run.step_size:
-            self.engine.scale = self.run.step_size
+            self.engine.scale, self.engine.doubt = self.run.step_size, self.run.doubt
         facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]

@@ -47,6 +47,7 @@ def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun
     )
     whole.unknowns = max(share.unknowns for share in records)  # zero where all batches were empty
     whole.step_size = max(share.step_size for share in records)
+    whole.doubt = max(share.doubt for share in records)
     whole.ledger = Ledger(tuple(first.ledger))
     whole.unobserved = max(share.unobserved for share in records)
     for share in records:
@@ -66,9 +67,9 @@ def gather_shares(
     if world_size() == 1:
         return whole
     _check_steps(whole, group)
-    known = torch.tensor([whole.unknowns, whole.step_size], dtype=torch.float64)
-    most = reduced(known, dist.ReduceOp.MAX, group)
-    whole.unknowns, whole.step_size = int(most[0]), float(most[1])
+    known = torch.tensor([whole.unknowns, whole.step_size, whole.doubt], dtype=torch.float64)
+    unknowns, *steps = reduced(known, dist.ReduceOp.MAX, group).tolist()
+    whole.unknowns, (whole.step_size, whole.doubt) = int(unknowns), steps
     own, whole.sketch = whole.sketch, None  # sketches are no sums: they are added one by one
     whole.replace_sums(lambda _, tensor: reduced(tensor, dist.ReduceOp.SUM, group))
     if own is not None:
@@ -83,6 +84,7 @@ def whole_state(mine: FisherAccountant) -> dict[str, Any]:
     whole = gather_shares(mine)
     # A process that has seen no record yet does not know these.
     mine.run.unknowns, mine.run.step_size = whole.unknowns, whole.step_size
+    mine.run.doubt = whole.doubt
     sums = {name: tensor for name, tensor in whole.state_dict().items() if name != "facts"}
     return mine.state_dict() | sums
 
@@ -136,7 +138,7 @@ class MergedRuns(RunReader):
     initial parameters and probes.
 
     This is about releasing *one* of the models. The privacy that is told, too, is that of one run.
-    What single records lose of it is told by each run alone: its average promises nothing.
+    What a single record loses is told by each run alone; the average promises nothing.
     """
 
     n: int
@@ -144,6 +146,7 @@ class MergedRuns(RunReader):
     unknowns: int
     about: str
     step_size: float
+    doubt: float
 
     def __init__(self, runs: Sequence[MeasuredRun | FisherAccountant]) -> None:
         if len(runs) < 2:
@@ -153,6 +156,7 @@ class MergedRuns(RunReader):
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
         self.unknowns = max(run.unknowns for run in runs)  # zero where all batches were empty
         self.step_size = max(run.step_size for run in runs)
+        self.doubt = max(run.doubt for run in runs)
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the mean over runs of each record's trace, and the variance of that mean."""

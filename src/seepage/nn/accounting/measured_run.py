@@ -22,7 +22,7 @@ from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import POISSON
 
-VERSION = 4
+VERSION = 5
 
 _OWN_BATCHES = (
     "It is of the batches that this one run drew, and its interval is about the probes alone: what "
@@ -147,6 +147,7 @@ class MeasuredRun(RunReader):
     unknowns: int
     about: str
     step_size: float
+    doubt: float
 
     def __init__(
         self,
@@ -165,6 +166,7 @@ class MeasuredRun(RunReader):
         self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
         self.step_size = 0.0
+        self.doubt = 0.0  # by how much half and twice that size differ, where it was tried
         self.unobserved = 0
         self.ledger = Ledger()
         self.sums = InformationSums(n)
@@ -262,6 +264,8 @@ class MeasuredRun(RunReader):
             total.cpu().numpy(),
             error.cpu().numpy(),
             partial(run_epsilon or _renyi_epsilon, so_far),
+            so_far,
+            (self.sums.uses > 0).cpu().numpy(),
         )
 
     def kept(self) -> dict[str, Sums]:
@@ -327,6 +331,7 @@ class MeasuredRun(RunReader):
             self.survey.follow(facts["survey_plan"])
         self.measurement = facts["measurement"]
         self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
+        self.doubt = facts["doubt"]
         self.unobserved = facts["unobserved"]
         self.ledger = Ledger.from_json(facts["ledger"])
 
@@ -359,6 +364,7 @@ class MeasuredRun(RunReader):
             "survey_plan": None if self.survey is None else self.survey.plan(),
             "unknowns": self.unknowns,
             "step_size": self.step_size,
+            "doubt": self.doubt,
             "unobserved": self.unobserved,
             "ledger": self.ledger.to_json(),
         }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
+from seepage.nn.privacy.run_membership import RunMembership, run_membership
 from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
 from seepage.nn.sampling.samplers import OTHER
 
@@ -50,6 +51,10 @@ class RunReader(ABC):
         @property
         def step_size(self) -> float:
             """The size of the finite steps that were measured over; zero for derivatives."""
+
+        @property
+        def doubt(self) -> float:
+            """By how much half and twice the steps differ; zero where that was not tried."""
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
@@ -140,7 +145,7 @@ class RunReader(ABC):
             conditions=(
                 *_RELEASED,
                 *self.chance(),
-                *((condition_of_steps(self.step_size),) if self.step_size else ()),
+                *((condition_of_steps(self.step_size, self.doubt),) if self.step_size else ()),
                 *_told(int(np.count_nonzero(~measured)), self.n),
                 *(self._hidden() if hidden else ()),
             ),
@@ -188,6 +193,15 @@ class RunReader(ABC):
         """
         chosen = self.default_delta() if delta is None else delta
         return guarantee(self.ledger, chosen, method=method, orders=orders)
+
+    def membership(self) -> RunMembership:
+        """Return how well anybody can tell that a record was in the data: a trade-off curve.
+
+        It holds for every record, as the clip bounds what any of them adds to a step, and is
+        refused where it does not; ``individual_privacy().membership(record)`` estimates one
+        record's own.
+        """
+        return run_membership(self.ledger)
 
     def default_delta(self) -> float:
         """Return δ where none is given: one over the number of records."""

@@ -25,6 +25,7 @@ from seepage.nn.gradients.watching import (
     SMALL,
     Arguments,
     Layout,
+    Narrowing,
     OutputShape,
     Plan,
     Rule,
@@ -112,6 +113,7 @@ class _Use:
     around: tuple[_ModuleRun, ...]
     function: str
     silent: bool  # under torch.no_grad()
+    weight: str | None = None  # the one whose gradients its rule can narrow
 
 
 class _UseFinder(Watcher):
@@ -156,7 +158,8 @@ class _UseFinder(Watcher):
         """Note a use that a rule covers."""
         output = run()
         names = tuple(name for name, _ in keys.values())
-        self._add(rule, arguments, names, output, type(rule).__name__.removesuffix("Rule"))
+        weight = keys["weight"][0] if "weight" in keys else None
+        self._add(rule, arguments, names, output, type(rule).__name__.removesuffix("Rule"), weight)
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
@@ -174,11 +177,12 @@ class _UseFinder(Watcher):
         names: tuple[str, ...],
         out: Tensor,
         what: str,
+        weight: str | None = None,
     ) -> None:
         shape = tuple(out.shape)
         self.reopens &= not self.closed
         around = tuple(self.stack)
-        self.uses.append(_Use(rule, arguments, names, shape, around, what, self.closed))
+        self.uses.append(_Use(rule, arguments, names, shape, around, what, self.closed, weight))
 
 
 _Look = tuple[_UseFinder, _Runs]
@@ -339,7 +343,25 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
         functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
         told = tuple(sorted(names)), *found, tuple(sorted(functions))
         fallbacks.append(Fallback(module, *told))
-    return Plan(planned, fallbacks, frozenset(small.kinks))
+    ruled = iter(planned)
+    kept = [a.rule is not None and next(ruled) is not None for a, _ in pairs]
+    return Plan(planned, fallbacks, frozenset(small.kinks), _narrow(small.uses, kept))
+
+
+def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, Narrowing]:
+    """Return the weights that all of their uses can narrow along the same axis."""
+    axes: dict[str, set[int | None]] = {}
+    positions: dict[str, int] = {}
+    for use, own in zip(uses, kept, strict=True):
+        axis = None
+        if own and use.rule is not None and use.arguments is not None and use.weight is not None:
+            axis = use.rule.narrow_axis(use.arguments)
+            held = positions.get(use.weight, 0)
+            positions[use.weight] = held + use.rule.positions(use.shape) // SMALL
+        for name in use.names:
+            axes.setdefault(name, set()).add(axis if name == use.weight else None)
+    found = {name: axis for name, (axis, *more) in axes.items() if not more and axis is not None}
+    return {name: Narrowing(axis, positions[name]) for name, axis in found.items()}
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:

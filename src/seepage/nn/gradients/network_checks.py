@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
@@ -155,7 +154,8 @@ class Validator:
         # Products on a graphics card may be rounded to ten bits.
         rough = 3e-2 if alone.is_cuda or batch.z.dtype.itemsize < 4 else 1e-3
         loose = 1e-9 if batch.z.dtype == torch.float64 else rough
-        if not torch.allclose(by_rules[:2], alone, rtol=loose, atol=loose * float(alone.max())):
+        by_rules, alone = by_rules[:2].double(), alone.double()
+        if not torch.allclose(by_rules, alone, rtol=loose, atol=loose * float(alone.max())):
             raise InputError(
                 "The per-record gradients of this network by rules differ from those of single "
                 f"records (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
@@ -195,7 +195,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     handle = net.register_forward_hook(look)
     try:
         with torch.no_grad():
-            call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
+            call(net, x, copies)
     except Exception:  # the run that follows says what is wrong, in its own words
         return ()
     finally:
@@ -207,7 +207,7 @@ def _run(net: nn.Module, x: Inputs, changing: tuple[str, ...]) -> Any:
     """Run a network that is left as it is."""
     buffers = dict(net.named_buffers())
     copies = {name: buffers[name].clone() for name in changing}
-    return call(lambda *a, **k: functional_call(net, copies, a, k, tie_weights=False), x)
+    return call(net, x, copies)
 
 
 def _random_states() -> tuple[Any, ...]:
@@ -364,7 +364,8 @@ def _single(batch: Batch, k: int) -> Batch:
 def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
     one = _single(batch, k)
     _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
-    return torch.stack([g.square().sum() for g in found.values()]).sum().sqrt()
+    kind = batch.at_least_single()
+    return torch.stack([g.square().sum(dtype=kind) for g in found.values()]).sum().sqrt()
 
 
 def _kind(x: Any) -> Any:

@@ -14,7 +14,7 @@ and no layer needs a rule of its own for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -31,6 +31,11 @@ class OneHot:
     index: Tensor  # the positions
     size: int  # the number of rows of the identity
     keep: Tensor | None = None  # false where a row is left out (the padding of an embedding)
+
+    def first_half(self) -> OneHot:
+        """Return the positions of the first half of the records."""
+        some = slice(len(self.index) // 2)
+        return OneHot(self.index[some], self.size, None if self.keep is None else self.keep[some])
 
 
 Factor = Any  # a OneHot, or a tensor (B, blocks, positions, size)
@@ -64,7 +69,7 @@ class OuterProducts:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return ``Σ_i c_i g_i`` over the records, ``(size of the weight,)``."""
-        right = self.right * weights[:, None, None, None]
+        right = self.right * weights.to(self.right.dtype)[:, None, None, None]
         if isinstance(self.left, OneHot):
             if self.left.keep is not None:
                 right = right * self.left.keep[..., None]
@@ -86,7 +91,7 @@ class GramMatrices:
 
     def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
         """Return the inner product of two sums of outer products, for every record."""
-        return (self._gram(a.left, b.left) * self._gram(a.right, b.right)).flatten(1).sum(1)
+        return summed_products(self._gram(a.left, b.left), self._gram(a.right, b.right))
 
     def _gram(self, a: Factor, b: Factor) -> Tensor:
         if (id(b), id(a)) in self._known:
@@ -136,10 +141,22 @@ class GradientTerm:
     expand: tuple[Callable[[Tensor], Tensor], ...] = ()
     # Gives the squared norms straight from the tensors, where there is a cheaper way to them
     square: Callable[..., Tensor] | None = None
+    # What is joined before the tensors, and does not change with the record's numbers
+    fixed: OneHot | None = None
 
     def value(self) -> RecordGradients:
         """Return the gradient of every record."""
-        return self.join(*self.expanded())
+        return self.joined(self.expanded())
+
+    def joined(self, expanded: Sequence[Tensor]) -> RecordGradients:
+        """Return the gradient of every record from expanded tensors."""
+        return self.join(*expanded) if self.fixed is None else self.join(self.fixed, *expanded)
+
+    def sides(self) -> tuple[GradientTerm, GradientTerm]:
+        """Return the terms of the two halves of a batch that has every record twice."""
+        fixed = None if self.fixed is None else self.fixed.first_half()
+        ahead, behind = zip(*(tensor.chunk(2) for tensor in self.tensors), strict=True)
+        return replace(self, tensors=ahead, fixed=fixed), replace(self, tensors=behind, fixed=fixed)
 
     def expanded(self) -> tuple[Tensor, ...]:
         """Return the tensors as they are joined."""
@@ -153,7 +170,7 @@ class GradientTerm:
         for k, tangent in enumerate(self._expanded(tangents)):
             inputs = list(expanded)
             inputs[k] = tangent
-            changed.append(self.join(*inputs))
+            changed.append(self.joined(inputs))
         return changed
 
     def _expanded(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -194,14 +211,17 @@ class ParameterGradient:
                 return _square(self.outers, grams)
             return sum_of([grams.inner(a, b) for a in self.outers for b in other.outers])
         # A weight with uses of both kinds, which is rare, is written out as a whole.
-        return (self._dense() * other._dense()).sum(1)
+        return summed_products(self.dense(), other.dense())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return ``Σ_i c_i g_i`` over the records, ``(size of the parameter,)``."""
         parts = [outer.weighted_sum(weights) for outer in self.outers]
-        return sum_of(parts if self.plain is None else [weights @ self.plain, *parts])
+        if self.plain is None:
+            return sum_of(parts)
+        return sum_of([weights.to(self.plain.dtype) @ self.plain, *parts])
 
-    def _dense(self) -> Tensor:
+    def dense(self) -> Tensor:
+        """Return the gradient of every record written out, ``(B, size of the parameter)``."""
         written = [outer.written_out() for outer in self.outers]
         return sum_of(written if self.plain is None else [self.plain, *written])
 
@@ -230,6 +250,21 @@ def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
     return sum_of(terms)
 
 
+def at_least_single(*tensors: Tensor) -> torch.dtype:
+    """Return the type in which numbers of all records are kept: float32, or a longer one."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def summed_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``Σ ab`` of every record, ``(B,)``: of 16 bits are the factors at most."""
+    if torch.float16 in (a.dtype, b.dtype):  # whose products soon are too large for it
+        a, b = a.float(), b.float()
+    return (a * b).flatten(1).sum(1, dtype=at_least_single(a, b))
+
+
 def sum_of(terms: list[Tensor]) -> Tensor:
     """Return the sum of one or more tensors of the same shape."""
     if len(terms) > 3 and terms[0].dim() == 1:  # one kernel for many small sums
@@ -238,6 +273,19 @@ def sum_of(terms: list[Tensor]) -> Tensor:
     for term in terms[1:]:
         total = total + term
     return total
+
+
+def between(
+    ahead: GradientTerm, behind: GradientTerm
+) -> tuple[GradientTerm, list[RecordGradients]]:
+    """Return the term at the means of two sides, and the parts of the change from back to front.
+
+    ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, with ``Δ`` the difference and a bar the mean: exact, and
+    without cancellation, for whatever is linear in each of at most two tensors.
+    """
+    pairs = list(zip(ahead.tensors, behind.tensors, strict=True))
+    mean = replace(ahead, tensors=tuple(torch.lerp(a, b, 0.5) for a, b in pairs))
+    return mean, mean.change(mean.expanded(), [a - b for a, b in pairs])
 
 
 def grouped(terms: Sequence[GradientTerm]) -> dict[Key, list[int]]:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -31,6 +32,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
+from seepage.nn.problem.plain_run import twice_differentiable_run
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 SMALL = 2  # records in the batch by which the shapes of outputs are known
@@ -89,6 +91,29 @@ class Rule:
         """Run a call so that a second backward pass is cheap; return its output and arguments."""
         return run(), arguments
 
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return along which axis of its weight gradients can be narrowed; ``None`` for none."""
+        return None
+
+    def positions(self, shape: tuple[int, ...]) -> int:
+        """Return how many positions an output of this shape has, in all records."""
+        return math.prod(shape[:-1])
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return the arguments whose terms give ``gQ`` for the gradient ``g`` of the weight.
+
+        ``Q`` is ``thin``, of as many rows as the axis that :meth:`narrow_axis` names is long.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Along which axis the gradients of a weight can be narrowed, and of how many positions."""
+
+    axis: int
+    positions: int  # of one record
+
 
 @dataclass(frozen=True)
 class RuleBook:
@@ -139,7 +164,53 @@ class LayerCall(Call):
                 f"The input of the layer with {names} is overwritten later in the network; replace "
                 "the in-place operation (x += …, inplace=True) by one that makes a new tensor."
             )
-        return self.rule.terms(self, deltas[0])
+        return self.rule.terms(*self._of_one_type(deltas[0]))
+
+    def _of_one_type(self, delta: Tensor) -> tuple[LayerCall, Tensor]:
+        """Return call and gradient in numbers of one type, where autocast inside made them two."""
+        given = self.arguments.input
+        if given is None or not given.is_floating_point() or given.dtype == delta.dtype:
+            return self, delta
+        if torch.is_autocast_enabled(delta.device.type):  # which does the same, where it matters
+            return self, delta
+        longer = torch.promote_types(given.dtype, delta.dtype)
+        arguments = replace(self.arguments, input=given.to(longer))
+        return replace(self, arguments=arguments), delta.to(longer)
+
+
+@dataclass(frozen=True)
+class SharedCall(Call):
+    """A call whose output all records share, and which is repeated for each of them later on.
+
+    ``follow`` leads from that output to what is repeated: a relative position bias, say, is looked
+    up for pairs of positions and then laid out for the heads.
+    """
+
+    made: LayerCall
+    output: Tensor
+    follow: Callable[[Tensor], Tensor]
+
+    def keys(self) -> list[Key]:
+        """Return the parameter of each term to come."""
+        return self.made.keys()
+
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return what this call adds to the gradients, given the gradient at what was repeated."""
+        _, back = vjp(self.follow, self.output.detach())
+        return self.made.terms([vmap(lambda delta: back(delta)[0])(deltas[0])])
+
+    def followed_by(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> SharedCall:
+        """Return the call with one function more on the way to what is repeated."""
+        place = next(k for k, value in enumerate(args) if isinstance(value, Tensor))
+        before, rest = self.follow, args[place + 1 :]
+
+        def follow(output: Tensor) -> Tensor:
+            found: Tensor = function(*args[:place], before(output), *rest, **kwargs)
+            return found
+
+        return replace(self, follow=follow)
 
 
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
@@ -225,7 +296,8 @@ class CallKeeper(Watcher):
     The plan has the layout of each call's output, in order; a call whose entry is ``None`` is left
     to its module. ``on_output`` is called with the output of each call that is kept. ``versions``
     watches for inputs that are overwritten (not possible inside a transformation); ``twice`` says
-    that a second backward pass will follow, for which some layers have their own formulas.
+    that a second backward pass will follow, for which some layers have their own formulas; ``thin``
+    are random matrices that narrow the inputs of wide weights.
     """
 
     def __init__(
@@ -237,12 +309,42 @@ class CallKeeper(Watcher):
         batch: int,
         versions: bool,
         twice: bool,
+        thin: Mapping[str, Tensor],
     ) -> None:
         super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
+        self.thin = thin
         self.layouts, self.on_output, self.batch = layouts, on_output, batch
         self.versions, self.twice = versions, twice
         self.calls: list[Call] = []
         self.seen = 0
+        self._shared: dict[int, tuple[Tensor, SharedCall]] = {}  # by the tensor's identity
+        self._unrepeated: set[int] = set()  # of these, the calls that wait to be repeated
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = super().__torch_function__(function, types, args, kwargs)
+        if not self._shared or not isinstance(output, Tensor):
+            return output
+        given = [value for value in args if isinstance(value, Tensor)]
+        _, call = self._shared.get(id(given[0]), (None, None)) if len(given) == 1 else (None, None)
+        if call is None:
+            return output
+        call = call.followed_by(function, args, kwargs or {})
+        if output.shape[:1] != (1,):
+            self._shared[id(output)] = output, call
+            return output
+        self._unrepeated.discard(id(call.made))
+        self.calls.append(replace(call, follow=_first_of(call.follow)))
+        return self.on_output(output.expand(self.batch, *output.shape[1:]))
+
+    def check_end(self) -> None:
+        """Raise where the network took another course than when it was first looked at."""
+        if self.seen != len(self.layouts) or self._unrepeated:
+            raise InputError(
+                "The network uses its parameters less often than when it was first looked at; its "
+                "course must not depend on the data."
+            )
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
@@ -261,12 +363,26 @@ class CallKeeper(Watcher):
             output, arguments = rule.run_twice_differentiable(arguments, run)
         else:
             output = run()
+        if "weight" in keys and keys["weight"][0] in self.thin:
+            with torch.no_grad():
+                arguments = rule.narrowed(arguments, self.thin[keys["weight"][0]])
         version = arguments.version() if self.versions else -1
-        if layout.axis is None:  # shared by all records: as if each had its own, without a copy
-            alone = output[0] if output.shape[0] == 1 else output
-            output, layout = alone.expand(self.batch, *alone.shape), Layout(0)
-        self.calls.append(LayerCall(rule, arguments, keys, layout, version))
-        return self.on_output(output)
+        if layout.axis is not None:
+            self.calls.append(LayerCall(rule, arguments, keys, layout, version))
+            return self.on_output(output)
+        # Shared by all records: as if each had its own, without a copy.
+        call = LayerCall(rule, arguments, keys, Layout(0), version)
+        if output.dim() > 2 and output.shape[0] != 1:
+            self._shared[id(output)] = output, SharedCall(call, output, lambda value: value)
+            self._unrepeated.add(id(call))
+            return output
+        alone = output[0] if output.shape[0] == 1 else output
+        self.calls.append(call)
+        return self.on_output(alone.expand(self.batch, *alone.shape))
+
+
+def _first_of(follow: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda output: follow(output)[0]
 
 
 class UnruledModule(ABC):
@@ -291,12 +407,14 @@ class UnruledModule(ABC):
 class Plan:
     """How to watch a network: the layout of every call, and the modules without a rule.
 
-    ``kinks`` names the functions of what is unknown whose derivatives jump.
+    ``kinks`` names the functions of what is unknown whose derivatives jump; ``narrow`` has the
+    weights whose gradients can be narrowed in all of their uses.
     """
 
     layouts: list[Layout | None]
     unruled: Sequence[UnruledModule]
     kinks: frozenset[str]
+    narrow: Mapping[str, Narrowing]
 
 
 @dataclass(frozen=True)
@@ -351,25 +469,41 @@ class WatchedNetwork:
         twice: bool = False,
     ) -> NetworkRun:
         """Run the network on a batch and show the outputs of all uses of parameters."""
+        with self.running(parameters, batch, z, on_output, versions, twice) as run:
+            return run
+
+    @contextmanager
+    def running(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        on_output: OnOutput,
+        versions: bool = True,
+        twice: bool = False,
+        thin: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> Iterator[NetworkRun]:
+        """Give a run of the network, kept ready for its backward pass while inside.
+
+        ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
+        them (:meth:`Rule.narrowed`).
+        """
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
-        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice)
-        with ExitStack() as stack:
-            for module in self.plan.unruled:
-                stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
-            stack.enter_context(keeper)
-            losses = self.problem.losses(parameters, batch, z)
-        if keeper.seen != len(layouts):
-            raise InputError(
-                "The network uses its parameters less often than when it was first looked at; its "
-                "course must not depend on the data."
-            )
-        return NetworkRun(losses, keeper.calls)
+        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice, thin)
+        with self.problem.in_place(parameters, batch, z) as losses_of_run:
+            with ExitStack() as stack:
+                for module in self.plan.unruled:
+                    stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
+                stack.enter_context(keeper)
+                losses = losses_of_run()
+            keeper.check_end()
+            yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""
         with torch.enable_grad():
-            losses, found = self._terms(batch, batch.z.detach(), twice=False)
+            losses, found = self._terms(batch, connected(batch.z), twice=False)
         return losses.detach(), found
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
@@ -386,8 +520,10 @@ class WatchedNetwork:
             edges.append(get_gradient_edge(output))
             return output
 
-        run = self.run(self.problem.detached(), batch, z, keep_edge, twice=twice)
-        found = torch.autograd.grad(run.losses.sum(), edges, create_graph=twice, allow_unused=True)
+        parameters = self.problem.detached()
+        with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
+            total = run.losses.sum()
+            found = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
             for delta, shape in zip(found, self.outputs, strict=True)
@@ -409,9 +545,18 @@ class WatchedNetwork:
         return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]
 
 
+def connected(z: Tensor) -> Tensor:
+    """Return the variable as the beginning of a graph; it may be written into.
+
+    A checkpointed part of the network runs again in the backward pass, where nothing is watched:
+    what makes its outputs require gradients must be there both times, and is the variable.
+    """
+    return z.detach().requires_grad_().clone()
+
+
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside.
+    """Use plain attention and plain recurrent layers while inside, and nothing that ends there.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
     at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
@@ -421,6 +566,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_without_fast_path())
+        stack.enter_context(twice_differentiable_run(net))
         if any(isinstance(module, nn.RNNBase) for module in net.modules()):
             stack.enter_context(PlainRecurrence())
         yield

@@ -20,7 +20,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
-    finite_change,
+    FiniteStep,
     longer_types,
     record_gradients,
 )
@@ -188,7 +188,7 @@ def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _To
 
 
 def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
-    return finite_change(network.problem, network, batch, v, h, NoClip())
+    return FiniteStep(network.problem, network, batch, v, h, NoClip()).change()
 
 
 def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
@@ -292,7 +292,7 @@ class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _custom_functions(problem: NetworkProblem, batch: Batch) -> list[str]:
-    """Return the functions with a way back of their own between the record and its loss."""
+    """Return the functions with a backward pass of their own between record and loss."""
     with torch.enable_grad():
         z = batch.z.detach().requires_grad_()
         parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}

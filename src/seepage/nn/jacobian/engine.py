@@ -8,7 +8,9 @@ record's loss. The information about the variable ``z`` that a view names is ``J
   diagonal at once; clipped exactly with the help of ``Jᵀg``, or safely bounded without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
 * *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
-  size, for networks with kinks and whatever else has no derivative.
+  size, for networks with kinks and whatever else has no derivative;
+* *thin finite tangents* (``thin_changes.py``): the same in one plain pass, in the short numbers
+  that people train in, where derivatives cost several training steps.
 
 Derivatives are compared with differences now and then (``derivative_check.py``).
 The engine owns the clip, and every pass is made with the one it has just then.
@@ -17,13 +19,14 @@ The engine owns the clip, and every pass is made with the one it has just then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seepage.errors import InputError, nearest
 from seepage.nn.gradients.network_checks import Validator, unwrapped
@@ -33,8 +36,8 @@ from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
-    precise_change,
-    quick_change,
+    FiniteStep,
+    measured_type,
     record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
@@ -48,15 +51,27 @@ from seepage.nn.jacobian.random_directions import (
     random_direction,
     row_signs,
 )
+from seepage.nn.jacobian.replays import Replays
 from seepage.nn.jacobian.tangents import inner_products, summed_change
+from seepage.nn.jacobian.thin_changes import (
+    ThinChange,
+    balanced_step,
+    has_short_numbers,
+    narrowed,
+    random_rows,
+    rounding_of_products,
+    thin_change,
+)
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
+from seepage.nn.problem.model_input import ModelInput
+from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
 from seepage.support.number_check import check_positive
 
 Value = TypeVar("Value")
 
-_METHODS = ("auto", "derivative", "finite")
+_METHODS = ("auto", "derivative", "finite", "thin")
 _STEP = 0.01  # of a finite change, in parts of the unknown's own scale
 
 # The first batch is compared with differences in all of its records (by probes, one by one, in
@@ -64,6 +79,7 @@ _STEP = 0.01  # of a finite change, in parts of the unknown's own scale
 # what hides in a few records of one class only, and not in the first batch, may be found late.
 _SOME = {"tangents": 16, "pulls": 16, "probes": 6}
 _KINDS = 8  # of shapes and modes that are compared when they are new
+_TRIED = 4  # records on which a size of steps is chosen
 
 
 @dataclass(frozen=True)
@@ -114,13 +130,16 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are taken: as a ``"derivative"``, or over a ``"finite"`` step,
-        for which any network that can be trained will do; ``"auto"`` takes finite steps where the
-        network has kinks (ReLU, max pooling), and derivatives otherwise. Finite steps tell traces
-        and squared changes; what pulls back to the record is always a derivative.
+        How changes of the gradients are taken: as a ``"derivative"``; over a ``"finite"`` step,
+        for which any network that can be trained will do; or ``"thin"``, over a finite step in one
+        plain pass, the gradients of wide weights seen through random matrices. ``"auto"`` takes
+        finite steps where the network has kinks (ReLU, max pooling), thin ones where it is wide and
+        runs on an accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps tell
+        traces and squared changes; what pulls back to the record is always a derivative.
     scale
-        The size ``h`` of a finite step, in the units of what is unknown; a hundredth of the root
-        mean square of the first batch, to one digit, where it is not given.
+        The size ``h`` of a finite step, in the units of what is unknown. Where it is not given the
+        first batch decides: a hundredth of its root mean square, to one digit, or for thin steps
+        the size that half and twice of it agree with best.
     chunk_size
         How many records are worked on at a time; ``"auto"`` finds what fits.
     seed
@@ -166,12 +185,16 @@ class Engine:
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
-        asked = Input() if view is None else view
-        self.problem = NetworkProblem(unwrapped(net), per_record(loss), asked)
+        self.doubt = 0.0  # by how much thin steps of half and twice the size differ
+        losses = per_record(loss)
+        found = ModelInput() if isinstance(losses, OwnLoss) else Input()
+        self.problem = NetworkProblem(unwrapped(net), losses, found if view is None else view)
+        self.problem.wider = measured_type(self.problem.net)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self._passes = 0  # with derivatives
+        self._replays = Replays()
 
     @property
     def net(self) -> nn.Module:
@@ -219,7 +242,8 @@ class Engine:
             return self._empty(x, probes, update, pulls)
         if probes > 0 and not pulls and self.takes_finite_steps(x, y):
             keys = [key_of(self.seed, key, k) for k in range(probes)]
-            return self._finite_step(x, y, keys, own, update)
+            step = self._thin_step if self._way(x, y) == "thin" else self._finite_step
+            return step(x, y, keys, own, update)
         thin = probes > 0 and self._thin(x, y)
         if not thin:
             self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
@@ -270,12 +294,13 @@ class Engine:
         Over finite steps where the engine takes those, unless a ``derivative`` is asked for.
         """
         if not derivative and self.takes_finite_steps(x, y):
-            return self._finite_changes(x, y, lambda rows: v[:, rows], precise_change)
+            return self._finite_changes(x, y, lambda rows: v[:, rows], FiniteStep.precise_change)
         self._prepare(x, y)
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            found = inner_products(self._network, batch, self.masked(v[:, rows], 2))
+            along = self.masked(v[:, rows].to(batch.z.dtype), 2)
+            found = inner_products(self._network, batch, along)
             return found.clipped(self.clip).T
 
         return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work, self._network))
@@ -286,8 +311,8 @@ class Engine:
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            pull = information_product(self._network, batch, self.masked(v[rows]), self.clip)
-            return self.masked(pull)
+            along = self.masked(v[rows].to(batch.z.dtype))
+            return self.masked(information_product(self._network, batch, along, self.clip))
 
         return torch.cat(self._in_chunks(x, y, 8, work, self._network))
 
@@ -297,7 +322,8 @@ class Engine:
         self._differentiate(x, y, "tangents")
 
         def work(batch: Batch, rows: slice) -> dict[str, Tensor]:
-            return summed_change(self._network, batch, self.masked(v[rows]), self.clip)
+            along = self.masked(v[rows].to(batch.z.dtype))
+            return summed_change(self._network, batch, along, self.clip)
 
         parts = self._in_chunks(x, y, 5, work, self._network)
         return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
@@ -307,7 +333,11 @@ class Engine:
         self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
         self._differentiate(x, y, "probes" if isinstance(self.clip, NoClip) else "tangents")
         count = len(next(iter(u.values())))
-        given = [{name: Direction(values[k]) for name, values in u.items()} for k in range(count)]
+        like = self.problem.detached()
+        given = [
+            {name: Direction(values[k].to(like[name].dtype)) for name, values in u.items()}
+            for k in range(count)
+        ]
 
         def work(batch: Batch, rows: slice) -> Tensor:
             found = dense_probe(self._network, batch, lambda: given, self.clip)
@@ -330,6 +360,10 @@ class Engine:
         """Return how many numbers of one record the view leaves unknown."""
         return self.view.unknowns(self.variable(x, y))
 
+    def unknowns_each(self, x: Inputs, y: Tensor) -> Tensor:
+        """Return how many numbers of each record the view leaves unknown, ``(B,)``."""
+        return self.view.unknowns_each(self.net, x, y)
+
     def variable(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the present value of what the view is about, for the first record."""
         return self.view.variable(self.net, rows_of(x, slice(0, 1)), y[:1])
@@ -340,15 +374,81 @@ class Engine:
 
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
         """Return whether traces and squared changes of such a batch are over finite steps."""
+        return self._way(x, y) != "derivative"
+
+    def _way(self, x: Inputs, y: Tensor) -> str:
+        """Return how traces are measured: by a ``"derivative"``, ``"finite"`` or ``"thin"``."""
         if self.method != "auto":
-            return self.method == "finite"
-        return bool(self._validator.watched(x, y, rules=False).plan.kinks)
+            return self.method
+        network = self._validator.watched(x, y, rules=False)
+        if network.plan.kinks:
+            return "finite"
+        short = has_short_numbers(self.net, self.problem.device())
+        return "thin" if short and narrowed(network) else "derivative"
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; the first batch decides where none was given."""
         if self.scale is None:
-            self.scale = float(f"{_STEP * self.view.scale(self.net, x, y):.0e}")
+            size = self.view.scale(self.net, x, y)
+            if self._way(x, y) == "thin":
+                self.scale, self.doubt = balanced_step(self._tried(x, y), size)
+            else:
+                self.scale = float(f"{_STEP * size:.0e}")
         return self.scale
+
+    def _tried(self, x: Inputs, y: Tensor) -> Callable[[float], Tensor]:
+        """Return the squared changes of a few records as a function of the size of the step."""
+        some = slice(min(_TRIED, len(y)))
+        x, y = rows_of(x, some), y[some]
+        network, batch = self._validator.watched(x, y), self.problem.batch(x, y)
+        key = key_of(self.seed, "size of steps")
+        shape = tuple(batch.z.shape[1:])
+        v = self.masked(row_signs(key, torch.arange(len(batch)), shape, batch.z))
+        drawn = random_rows(network, key)
+        return lambda h: thin_change(network, batch, v, h, drawn, along=False).squared
+
+    def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
+        """Return a step whose traces are changes over finite steps, seen through thin matrices."""
+        h = self.step_size(x, y)
+        self._prepare(x, y)
+        exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
+
+        network = self._network
+
+        def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
+            return tuple(vars(thin_change(network, batch, v, h, drawn, along=exact)).values())
+
+        def probed(batch: Batch, rows: slice) -> list[ThinChange]:
+            found = []
+            for k in keys:
+                v = self.masked(row_signs(k, own[rows], tuple(batch.z.shape[1:]), batch.z))
+                more = v, random_rows(network, k)
+                found.append(
+                    ThinChange(*self._replayed(("thin", h, exact), pass_over, batch, more))
+                )
+            return found
+
+        chunks = self._in_chunks(x, y, 6, probed, network)
+        found = [
+            ThinChange(
+                *(torch.cat(part) for part in zip(*(vars(c).values() for c in each), strict=True))
+            )
+            for each in zip(*chunks, strict=True)
+        ]
+        if isinstance(self.clip, NoClip) and not update:  # which needs no more than the passes gave
+            traces = torch.stack([each.squared for each in found], 1)
+            losses = found[0].losses
+            return Step(losses, torch.full_like(losses, torch.nan), traces)
+        plain = _joined(
+            self._in_chunks(x, y, 3, lambda b, _: self._unprobed(b, update), self._network)
+        )
+        if exact:
+            changes = [each.clipped(self.clip, plain.norms) for each in found]
+        elif isinstance(self.clip, NoClip):
+            changes = [each.squared for each in found]
+        else:
+            changes = [each.squared * self.clip.conservative(plain.norms) for each in found]
+        return replace(plain, traces=torch.stack(changes, 1))
 
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
@@ -359,7 +459,7 @@ class Engine:
         def drawn(rows: slice) -> Tensor:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
-        traces = self._finite_changes(x, y, drawn, quick_change)
+        traces = self._finite_changes(x, y, drawn, FiniteStep.quick_change)
         watched = self._validator.watched_if_possible(x, y)
         if watched is not None:
             self._network = watched
@@ -377,15 +477,15 @@ class Engine:
         x: Inputs,
         y: Tensor,
         v: Callable[[slice], Tensor],
-        change: Callable[..., FiniteChange],
+        change: Callable[[FiniteStep], FiniteChange],
     ) -> Tensor:
         """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``."""
         watched, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
         def work(batch: Batch, rows: slice) -> Tensor:
-            every = self.masked(v(rows), 2)
-            found = [change(self.problem, watched, batch, a, h, self.clip) for a in every]
-            return torch.stack([each.squared for each in found], 1)
+            every = self.masked(v(rows).to(batch.z.dtype), 2)
+            steps = [FiniteStep(self.problem, watched, batch, a, h, self.clip) for a in every]
+            return torch.stack([change(step).squared for step in steps], 1)
 
         return torch.cat(self._in_chunks(x, y, 6, work, watched))
 
@@ -394,11 +494,11 @@ class Engine:
 
         That is at the passes 10, 100, 1,000 and so on.
         """
-        if self.method == "finite":
+        if self.method in ("finite", "thin"):
             raise InputError(
                 "Finite steps tell how far gradients move: dFIL by random signs or 'exact', and "
                 "cells. FIL, sketches, parts, PLIS and the like take derivatives; leave "
-                "method='finite' out for them."
+                f"method={self.method!r} out for them."
             )
         self._passes += 1
         kind = self._validator.key(x, y), way
@@ -427,7 +527,7 @@ class Engine:
     ) -> list[Value]:
         """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
 
-        Primal values, tangents, gradients of both, and what torch keeps for the way back.
+        Primal values, tangents, gradients of both, and what torch keeps for the backward pass.
         """
 
         def of(rows: slice) -> Value:
@@ -477,11 +577,35 @@ class Engine:
             weights = self.clip.factor(unknown)
             losses, gradient = weighted_gradient(self.problem, batch, weights)
             return Step(losses, unknown, none, gradient if update else None)
+        network, clip = self._network, self.clip
         if update:
-            done = clipped_gradient(self._network, batch, self.clip)
-            return Step(done.losses, done.norms, none, done.gradient)
-        size, losses = norms(self._network, batch)
+            clipped = self._replayed(
+                ("update", clip), lambda b: vars(clipped_gradient(network, b, clip)), batch
+            )
+            return Step(clipped["losses"], clipped["norms"], none, clipped["gradient"])
+        size, losses = self._replayed("norms", lambda b: norms(network, b), batch)
         return Step(losses, size, none)
+
+    def _replayed(
+        self,
+        what: Hashable,
+        function: Callable[..., Any],
+        batch: Batch,
+        more: tuple[Tensor, ...] = (),
+    ) -> Any:
+        """Return a function of a batch and more tensors, replayed where launches bound it."""
+        if not batch.z.is_cuda:
+            return function(batch, *more)
+        leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
+
+        def of(*tensors: Tensor) -> Any:
+            given = tree_unflatten(list(tensors[: len(leaves)]), structure)
+            return function(Batch(*given), *tensors[len(leaves) :])
+
+        memory = tuple(t.data_ptr() for t in (*self.net.parameters(), *self.net.buffers()))
+        numbers = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        modes = self._validator.key(batch.x, batch.y), rounding_of_products(), numbers
+        return self._replays.run((what, memory, modes), of, [*leaves, *more])
 
     def _from_tangents(self, batch: Batch, v: Tensor, update: bool) -> Step:
         """Return a step from tangents of the records, clipped exactly."""

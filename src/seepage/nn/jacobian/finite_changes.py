@@ -8,7 +8,7 @@ where ``Δ`` is the difference and a bar the mean of the two sides: exact, witho
 every term of a gradient (a term is linear in each of at most two tensors). Each side is clipped by
 its own factor, which scales its ``δ``. This takes plain training passes only, so that it tells the
 truth at the scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch sees
-(``torch.no_grad()``, ``.detach()``, functions with a way back of their own).
+(``torch.no_grad()``, ``.detach()``, functions with a backward pass of their own).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.nn.gradients.norms import squared_norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import (
@@ -25,6 +25,8 @@ from seepage.nn.gradients.per_record_gradients import (
     GramMatrices,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
+    between,
     grouped,
     sum_of,
 )
@@ -35,6 +37,10 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 _CONDITION = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
     "unknown: what changes of that size show, not what smaller or larger ones do."
+)
+_BALANCED = (
+    "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
+    "unknown; half and twice that step change its square by up to {1:.2g} %."
 )
 _LARGEST_IN_DOUBLE = 50_000_000  # parameters of which a copy in float64 is made
 _LARGEST_IN_SINGLE = 2_000_000_000  # and in float32, of shorter ones
@@ -53,85 +59,69 @@ class FiniteChange:
     behind: Tensor
 
 
-def finite_change(
-    problem: NetworkProblem,
-    network: WatchedNetwork | None,
-    batch: Batch,
-    v: Tensor,
-    h: float,
-    clip: Clip,
-) -> FiniteChange:
-    """Return the change of every record's clipped gradient along its direction ``v (B, …)``.
+@dataclass(frozen=True)
+class FiniteStep:
+    """A step of the size ``h`` to either side of every record, along its direction ``v (B, …)``.
 
     Without a ``network`` that can be watched, every record is run on its own.
     """
-    sides = [replace(batch, z=batch.z + sign * h * v) for sign in (1, -1)]
-    if network is None:
-        squared, norms = _one_by_one(problem, sides, clip)
-    else:
-        squared, norms = _watched(network, sides, clip)
-    return FiniteChange(squared / (2 * h) ** 2, *norms)
 
+    problem: NetworkProblem
+    network: WatchedNetwork | None
+    batch: Batch
+    v: Tensor
+    h: float
+    clip: Clip
 
-def precise_change(
-    problem: NetworkProblem,
-    network: WatchedNetwork | None,
-    batch: Batch,
-    v: Tensor,
-    h: float,
-    clip: Clip,
-) -> FiniteChange:
-    """Return :func:`finite_change` in float64 where the network is small and takes it.
+    def change(self) -> FiniteChange:
+        """Return the change of every record's clipped gradient, in the network's own numbers."""
+        both = self.batch.on_both_sides(self.h * self.v)
+        if self.network is None:
+            squared, norms = _one_by_one(self.problem, both, self.clip)
+        else:
+            squared, norms = _watched(self.network, both, self.clip)
+        return FiniteChange(squared / (2 * self.h) ** 2, *norms.chunk(2))
 
-    The rounding of a gradient is multiplied by ``1/h``.
-    """
-    return _in_longer_numbers(longer_types(problem, batch), problem, network, batch, v, h, clip)
+    def precise_change(self) -> FiniteChange:
+        """Return the change in float64 where the network is small and takes it.
 
+        The rounding of a gradient is multiplied by ``1/h``.
+        """
+        return self._in_longer_numbers(longer_types(self.problem, self.batch))
 
-def quick_change(
-    problem: NetworkProblem,
-    network: WatchedNetwork | None,
-    batch: Batch,
-    v: Tensor,
-    h: float,
-    clip: Clip,
-) -> FiniteChange:
-    """Return :func:`finite_change` in the network's own numbers, but for those of 16 bits.
+    def quick_change(self) -> FiniteChange:
+        """Return the change in the network's own numbers, but for those of 16 bits.
 
-    Of these, differences over a hundredth would be made of rounding; float32 is taken instead.
-    """
-    types = [t for t in longer_types(problem, batch) if t == torch.float32]
-    return _in_longer_numbers(types, problem, network, batch, v, h, clip)
+        Of these, differences over a hundredth would be made of rounding; float32 is taken instead.
+        """
+        types = longer_types(self.problem, self.batch)
+        return self._in_longer_numbers([t for t in types if t == torch.float32])
 
-
-def _in_longer_numbers(
-    types: Sequence[torch.dtype],
-    problem: NetworkProblem,
-    network: WatchedNetwork | None,
-    batch: Batch,
-    v: Tensor,
-    h: float,
-    clip: Clip,
-) -> FiniteChange:
-    """Return the change in the first of these types that the network takes, or in its own."""
-    for dtype in types:
-        wide = None if network is None else network.of_type(dtype)
-        at = replace(problem, wider=dtype)
-        try:
-            found = finite_change(at, wide, batch.of_type(dtype), v.to(dtype), h, clip)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # it holds numbers of a type that was not to be seen from here
-            continue
-        parts = (found.squared, found.ahead, found.behind)
-        return FiniteChange(*(part.to(batch.z.dtype) for part in parts))
-    return finite_change(problem, network, batch, v, h, clip)
+    def _in_longer_numbers(self, types: Sequence[torch.dtype]) -> FiniteChange:
+        """Return the change in the first of these types that the network takes, or in its own."""
+        for dtype in types:
+            longer = replace(
+                self,
+                problem=replace(self.problem, wider=dtype),
+                network=None if self.network is None else self.network.of_type(dtype),
+                batch=self.batch.of_type(dtype),
+                v=self.v.to(dtype),
+            )
+            try:
+                found = longer.change()
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # it holds numbers of a type that was not to be seen from here
+                continue
+            parts = (found.squared, found.ahead, found.behind)
+            return FiniteChange(*(part.to(at_least_single(self.batch.z)) for part in parts))
+        return self.change()
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
     """Return longer types than a network's own that it is small enough for, the longest first."""
-    held = sum(p.numel() for p in problem.net.parameters())
-    own, has_double = batch.z.dtype, batch.z.device.type != "mps"
+    held, own = _count(problem.net), batch.z.dtype
+    has_double = batch.z.device.type != "mps"
     found = []
     if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
         found.append(torch.float64)
@@ -140,14 +130,36 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
     return found
 
 
+def measured_type(net: nn.Module) -> torch.dtype | None:
+    """Return float32 for a network of 16-bit numbers that it is small enough for, or ``None``.
+
+    The release is made of its gradients as it computes them; what they tell does not depend on
+    their rounding, but numbers made of second derivatives do, by several hundredths. Larger
+    networks on an accelerator run in their own numbers, for which that is made.
+    """
+    numbers = [p for p in net.parameters() if p.is_floating_point()]
+    short = any(p.dtype.itemsize < 4 for p in numbers)
+    on_processor = all(p.device.type == "cpu" for p in numbers)
+    largest = _LARGEST_IN_SINGLE if on_processor else _LARGEST_IN_DOUBLE
+    return torch.float32 if short and _count(net) <= largest else None
+
+
+def _count(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
+
+
 def over_steps(about: str, h: float) -> str:
     """Return what a result over finite steps is about, in words."""
     return f"{about}, over steps of {h:g}"
 
 
-def condition_of_steps(h: float) -> str:
-    """Return what a result over finite steps rests on, in a sentence."""
-    return _CONDITION.format(h)
+def condition_of_steps(h: float, doubt: float) -> str:
+    """Return what a result over finite steps rests on, in a sentence.
+
+    ``doubt`` is by how much the squared changes over half and twice the step were seen to differ,
+    zero where that was not tried.
+    """
+    return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
@@ -160,37 +172,31 @@ def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
     return torch.stack(rows)
 
 
-def _one_by_one(
-    problem: NetworkProblem, sides: Sequence[Batch], clip: Clip
-) -> tuple[Tensor, list[Tensor]]:
-    gradients = [record_gradients(problem, side) for side in sides]
-    norms = [g.norm(dim=1) for g in gradients]
-    ahead, behind = (g * clip.factor(n)[:, None] for g, n in zip(gradients, norms, strict=True))
+def _one_by_one(problem: NetworkProblem, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
+    gradients = record_gradients(problem, both)
+    norms = gradients.norm(dim=1)
+    ahead, behind = (gradients * clip.factor(norms)[:, None]).chunk(2)
     return (ahead - behind).square().sum(1), norms
 
 
-def _watched(
-    network: WatchedNetwork, sides: Sequence[Batch], clip: Clip
-) -> tuple[Tensor, list[Tensor]]:
-    ahead, behind = (network.terms(side)[1] for side in sides)
+def _watched(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
+    terms = network.terms(both)[1]
     with torch.no_grad():
-        norms = [squared_norms(terms).sqrt() for terms in (ahead, behind)]
-        factors = [clip.factor(n) for n in norms]
+        norms = squared_norms(terms).sqrt()
+        factor = clip.factor(norms)
         squares = []
-        for members in grouped(ahead).values():
+        for members in grouped(terms).values():
             parts: list[RecordGradients] = []
             for k in members:
-                pair = _scaled(ahead[k], factors[0]), _scaled(behind[k], factors[1])
-                means = tuple((a + b) / 2 for a, b in zip(*pair, strict=True))
-                gaps = [a - b for a, b in zip(*pair, strict=True)]
-                parts += ahead[k].change(replace(ahead[k], tensors=means).expanded(), gaps)
+                parts += between(*_scaled(terms[k], factor).sides())[1]
             change = ParameterGradient.of(parts)
             squares.append(change.dot(change, GramMatrices()))
     return sum_of(squares), norms
 
 
-def _scaled(term: GradientTerm, factor: Tensor) -> tuple[Tensor, ...]:
-    """Return a term's tensors with its gradients scaled, through the first of them."""
+def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
+    """Return a term with its gradients scaled, through the first of its tensors."""
     first, *others = term.tensors
     each = factor.repeat_interleave(len(first) // len(factor))  # a record may hold several images
-    return (first * each.reshape(-1, *[1] * (first.dim() - 1)), *others)
+    scaled = first * each.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
+    return replace(term, tensors=(scaled, *others))

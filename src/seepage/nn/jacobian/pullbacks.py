@@ -16,6 +16,7 @@ from seepage.nn.gradients.per_record_gradients import (
     Key,
     OuterProducts,
     ParameterGradient,
+    at_least_single,
     gradients_of,
     grouped,
     sum_of,
@@ -49,17 +50,16 @@ def information_product(network: WatchedNetwork, batch: Batch, v: Tensor, clip: 
     z = batch.z.detach().requires_grad_()
     _, again = network.differentiable_terms(batch, z)
     with torch.enable_grad():
-        total = torch.zeros((), dtype=z.dtype, device=z.device)
-        for key, gradient in gradients_of(again).items():
-            total = total + gradient.dot(w[key], GramMatrices()).sum()
-        (pull,) = torch.autograd.grad(total, z, materialize_grads=True)
+        found = gradients_of(again).items()
+        each = [gradient.dot(w[key], GramMatrices()) for key, gradient in found]
+        (pull,) = torch.autograd.grad(sum_of(each).sum(), z, materialize_grads=True)
     return pull
 
 
 def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
     """Return ``w`` for every parameter, given the gradients and their changes."""
-    gg = torch.zeros_like(seen.losses)
-    gd = torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
+    gd = torch.zeros_like(gg)
     found = {}
     for key, members in grouped(seen.terms).items():
         value, (change,) = found[key] = seen.gradients(members)
@@ -81,7 +81,10 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
 
 def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
     """Return outer products with every record multiplied by a number of its own."""
-    return [OuterProducts(outer.left, outer.right * by[:, None, None, None]) for outer in outers]
+    return [
+        OuterProducts(outer.left, outer.right * by.to(outer.right.dtype)[:, None, None, None])
+        for outer in outers
+    ]
 
 
 def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:

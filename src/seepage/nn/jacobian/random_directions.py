@@ -117,7 +117,7 @@ def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) 
     wide = {name: p for name, p in released.items() if thin and is_wide(p.shape)}
     rest = {name: p for name, p in released.items() if name not in wide}
     rows = [size for p in wide.values() for size in p.shape]
-    like = next(iter(released.values())).detach()
+    like = next(iter(released.values())).detach().new_empty(0, dtype=problem.wider)
     held = (RANK + 1) * sum(rows)
     every = signs(key_of(*key), (held + sum(p.numel() for p in rest.values()),), like)
     out: Directions = {}
@@ -130,5 +130,5 @@ def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) 
             out[name] = Direction(None, left, right, last)
     pieces = every[held:].split([p.numel() for p in rest.values()])
     for (name, p), piece in zip(rest.items(), pieces, strict=True):
-        out[name] = Direction(piece.reshape(p.shape).to(p))
+        out[name] = Direction(piece.reshape(p.shape).to(p.device, problem.wider or p.dtype))
     return out

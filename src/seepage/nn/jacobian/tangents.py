@@ -7,6 +7,7 @@ inputs and output gradients (one forward-over-reverse pass for the whole batch),
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +20,11 @@ from seepage.nn.gradients.per_record_gradients import (
     Key,
     ParameterGradient,
     RecordGradients,
+    at_least_single,
     grouped,
     weighted_sums,
 )
+from seepage.nn.gradients.plain_kernels import PlainNorms
 from seepage.nn.gradients.watching import NetworkRun, WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
@@ -65,7 +68,7 @@ class Tangents:
     def gradients(self, members: list[int]) -> tuple[ParameterGradient, list[ParameterGradient]]:
         """Return a parameter's gradient, and its change along every direction."""
         uses = [(self.terms[m], self.terms[m].expanded()) for m in members]
-        value = ParameterGradient.of([use.join(*expanded) for use, expanded in uses])
+        value = ParameterGradient.of([use.joined(expanded) for use, expanded in uses])
         changes = []
         for k in range(self.directions):
             parts: list[RecordGradients] = []
@@ -100,7 +103,9 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
         primal, (_, changes) = jvp(pieces, (batch.z,), (direction,))
         return primal, changes
 
-    with differentiable_backends(network.problem.net):
+    # On a graphics card, torch's tangents of a LayerNorm of 16-bit numbers are of 32 bits.
+    norms = PlainNorms() if batch.z.dtype.itemsize < 4 else nullcontext()
+    with differentiable_backends(network.problem.net), norms:
         if len(directions) == 1:
             (losses, values), changes = one(directions[0])
             changes = [tuple(t[None] for t in tensors) for tensors in changes]
@@ -119,7 +124,7 @@ def inner_products(
     With ``keep`` the gradients come along, for the sum that is released.
     """
     seen = tangents(network, batch, directions)
-    gg = torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
     gd = torch.zeros(len(directions), len(gg), dtype=gg.dtype, device=gg.device)
     dd = torch.zeros_like(gd)
     gradients: dict[Key, ParameterGradient] = {}
@@ -147,7 +152,8 @@ def summed_change(
     With ``∂g = Jv``, ``∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ`` (see ``clipping``).
     """
     seen = tangents(network, batch, v[None])
-    gg, gd = torch.zeros_like(seen.losses), torch.zeros_like(seen.losses)
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
+    gd = torch.zeros_like(gg)
     values: dict[Key, ParameterGradient] = {}
     changes: dict[Key, ParameterGradient] = {}
     with torch.no_grad():

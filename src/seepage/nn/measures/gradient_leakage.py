@@ -22,6 +22,7 @@ from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
+from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.measures.estimate import Estimate
@@ -37,6 +38,7 @@ from seepage.nn.measures.traces import (
     rademacher,
 )
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
+from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size
 from seepage.support.number_check import check_positive
@@ -53,9 +55,9 @@ _FROM_ABOVE = (
 
 def leakage(
     net: nn.Module,
-    loss: str | nn.Module | Loss,
-    x: Inputs,
-    y: Tensor,
+    loss: str | nn.Module | Loss | Mapping[str, Tensor],
+    x: Inputs = None,
+    y: Tensor | None = None,
     *,
     noise_multiplier: float,
     max_grad_norm: float | None = None,
@@ -74,7 +76,9 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per record.
+        function of output and target that returns one loss per record. Of a model that takes its
+        loss itself, as those of Hugging Face do, give the batch in the place of the loss, as the
+        data collator makes it: ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
         The batch, records along the first axis.
     noise_multiplier
@@ -85,8 +89,9 @@ def leakage(
         ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its
         own threshold, without ``max_grad_norm``.
     view
-        What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
-        ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
+        What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
+        one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. A
+        model of Hugging Face tells where its input is: the pixels, or the embeddings of its tokens.
     attributes
         Columns that belong together, such as the one-hot columns of a category, under a name;
         columns go by their position in a record, or as ``"x0"``, ``"x1"`` and so on.
@@ -124,6 +129,13 @@ def leakage(
     """
     check_positive(noise_multiplier, "noise_multiplier")
     check_view(view)
+    if isinstance(loss, Mapping):
+        x, y, loss = dict(loss), labels_of(loss), "own"
+    if x is None or y is None:
+        raise InputError(
+            "Give network, loss, inputs and targets, or a model of Hugging Face and a batch with "
+            "its labels: sp.nn.leakage(model, batch, noise_multiplier=…)."
+        )
     chosen = choose_clip(clip, max_grad_norm)
     engine = Engine(
         net,
@@ -250,7 +262,7 @@ class GradientLeakage(Leakage):
             raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
         method = "rademacher" if method is None else method
         trace = self._trace(method, probes)
-        unknowns = self.engine.unknowns(self.x, self.y)
+        unknowns = self.engine.unknowns_each(self.x, self.y).to(trace.values)
         finite = self._finite()
         exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
         kind = exactly_clipped.get(method) or ("estimate" if finite else self._probed_kind())
@@ -318,7 +330,7 @@ class GradientLeakage(Leakage):
         shape = (count, *like.shape[1:])
         # Independent of the data, uniform over all directions, and the same on every device.
         generator = torch.Generator().manual_seed(self.engine.seed)
-        kind = _at_least_single(like)
+        kind = at_least_single(like)
         start = torch.randn(like.shape, generator=generator, dtype=kind).to(like.device)
         start = self.engine.masked(start.expand(shape))
 
@@ -401,7 +413,7 @@ class GradientLeakage(Leakage):
 
         Results are no shorter than float32, whatever the network's numbers.
         """
-        return squares.to(_at_least_single(squares)) / self.jacobian.noise**2
+        return squares.to(at_least_single(squares)) / self.jacobian.noise**2
 
     def _rooted(
         self,
@@ -424,7 +436,8 @@ class GradientLeakage(Leakage):
         conditions = (*CONDITIONS, _FROM_ABOVE) if kind == "bound" else CONDITIONS
         if finite:
             h = self.engine.step_size(self.x, self.y)
-            about, conditions = over_steps(about, h), (*conditions, condition_of_steps(h))
+            about = over_steps(about, h)
+            conditions = (*conditions, condition_of_steps(h, self.engine.doubt))
         return Estimate(
             values,
             view,
@@ -438,10 +451,6 @@ class GradientLeakage(Leakage):
             conditions=conditions,
             degrees=degrees,
         )
-
-
-def _at_least_single(like: Tensor) -> torch.dtype:
-    return torch.promote_types(like.dtype, torch.float32)
 
 
 def _exact(result: Result) -> Estimate:

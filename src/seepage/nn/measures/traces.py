@@ -68,14 +68,15 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
     mask = engine.view.mask_for(z)
     size = z[0].numel()
     which = torch.arange(size) if mask is None else torch.nonzero(mask.flatten()).flatten().cpu()
-    out = torch.zeros(batch_size(x), size, dtype=z.dtype, device=z.device)
 
     def unit(k: int) -> Tensor:
         one = torch.zeros(size, dtype=z.dtype, device=z.device)
         one[which[k]] = 1.0
         return one.reshape(z.shape[1:])
 
-    out[:, which.to(z.device)] = squared_changes_along(engine, x, y, unit, len(which))
+    found = squared_changes_along(engine, x, y, unit, len(which))
+    out = torch.zeros(batch_size(x), size, dtype=found.dtype, device=z.device)
+    out[:, which.to(z.device)] = found
     return out.reshape(-1, *z.shape[1:])
 
 

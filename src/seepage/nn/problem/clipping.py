@@ -50,13 +50,17 @@ class Clip(ABC):
         """Return ``max(1, ρ²)/φ²``, for which ``‖∂g̃‖_F² ≤ max(1, ρ²)/φ² · ‖∂g‖_F²``."""
         return torch.clamp(self.radial(norms) ** 2, min=1.0) / self.phi(norms) ** 2
 
-    def squared(self, norms: Tensor, gg: Tensor, gd: Tensor, dd: Tensor) -> Tensor:
+    def squared(
+        self, norms: Tensor, gg: Tensor, gd: Tensor, dd: Tensor, again: Tensor | None = None
+    ) -> Tensor:
         """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
 
         ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which is the formula of paper 004's clip written out:
-        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``.
+        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. Where ``g·∂g`` is an estimate, ``again`` is
+        one independent of it, so that the square has no bias.
         """
-        along = torch.where(gg > 0, gd * gd / torch.where(gg > 0, gg, 1.0), 0.0)
+        square = gd * (gd if again is None else again)
+        along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
         value = (dd - (1 - self.radial(norms) ** 2) * along) / self.phi(norms) ** 2
         return torch.clamp(value, min=0.0)
 

@@ -6,20 +6,22 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
+from seepage.nn.problem.own_loss import OwnLoss
+from seepage.nn.problem.plain_run import StaysInDouble, runs_in_double
 from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
@@ -48,6 +50,15 @@ class Batch:
             return value.to(dtype) if value.is_floating_point() else value
 
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
+
+    def at_least_single(self) -> torch.dtype:
+        """Return the type for sums over parameters: the variable's, but none of 16 bits."""
+        return torch.promote_types(self.z.dtype, torch.float32)
+
+    def on_both_sides(self, move: Tensor) -> Batch:
+        """Return every record twice: all of them moved ahead, then all of them moved back."""
+        x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
+        return Batch(x, y, torch.cat((self.z + move, self.z - move)))
 
     def records(self, rows: Tensor) -> Batch:
         """Return some of the records, by their positions."""
@@ -93,26 +104,44 @@ class NetworkProblem:
         x = self._laid_out(x) if isinstance(x, Tensor) else x
         if not y.is_floating_point() and class_axis(self.loss):
             y = y.long()  # torch's losses take no other class numbers
-        return Batch(x, y, self.view.variable(self.net, x, y))
+        made = Batch(x, y, self.view.variable(self.net, x, y))
+        return made if self.wider is None else made.of_type(self.wider)
 
     def losses(self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor) -> Tensor:
         """Return one loss per record, with these parameters and this value of the variable."""
-        values = self._held(parameters)
-        opened = _Reopened() if self.reopened else nullcontext()
-        with self.view.placed(self.net, batch.x, batch.y, z) as (x, y), opened:
-            output = call(
-                lambda *args, **kwargs: functional_call(
-                    self.net, values, args, kwargs, tie_weights=False
-                ),
-                x,
-            )
-            losses = self.loss(output, y)
-        if losses.shape != (len(batch),):
-            raise InputError(
-                f"The loss must give one number per record, shape ({len(batch)},), but it gave "
-                f"shape {tuple(losses.shape)}; use reduction='none'."
-            )
-        return losses
+        with self.in_place(parameters, batch, z) as losses:
+            return losses()
+
+    @contextmanager
+    def in_place(
+        self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor
+    ) -> Iterator[Callable[[], Tensor]]:
+        """Put parameters and variable into the network while inside; give what runs it.
+
+        They stay for the backward pass: with gradient checkpointing, the network runs again there.
+        """
+        placed = self.view.placed(self.net, batch.x, batch.y, z)
+        held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
+
+        def losses() -> Tensor:
+            with ExitStack() as stack:
+                if self.reopened:
+                    stack.enter_context(_Reopened())
+                if z.dtype == torch.float64 and (self.wider or runs_in_double(self.net)):
+                    stack.enter_context(StaysInDouble())
+                given = x
+                if isinstance(self.loss, OwnLoss):
+                    given = stack.enter_context(self.loss.by_record(x, batch.y, y))
+                found = self.loss(call(self.net, given), y)
+            if found.shape != (len(batch),):
+                raise InputError(
+                    f"The loss must give one number per record, shape ({len(batch)},), but it gave "
+                    f"shape {tuple(found.shape)}; use reduction='none'."
+                )
+            return found
+
+        with placed as (x, y), held:
+            yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the network is to hold at each of its places while it runs.
@@ -211,7 +240,7 @@ def _one_tensor(output: Any) -> Tensor:
 
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
-_NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse}
+_NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "own": OwnLoss()}
 
 
 def per_record(loss: str | nn.Module | Loss) -> Loss:
@@ -229,8 +258,9 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
         return UnreducedLoss(loss)
     if not callable(loss):
         raise InputError(
-            "loss must be 'cross_entropy', 'mse', a loss module of torch, or a function of output "
-            "and target that returns one loss per record."
+            "loss must be 'cross_entropy', 'mse', 'own' (the model's, from the labels in its "
+            "inputs), a loss module of torch, or a function of output and target that returns one "
+            "loss per record."
         )
     return loss
 

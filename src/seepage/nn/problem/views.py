@@ -7,16 +7,19 @@ A view names a variable ``z`` with one row per record. The leakage about it foll
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from seepage.errors import InputError, nearest
+from seepage.nn.problem.own_loss import IGNORED
+from seepage.nn.problem.plain_run import plain_run
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # gives inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -70,6 +73,11 @@ class View(ABC):
         mask = self.mask_for(z)
         return int(z[0].numel() if mask is None else mask.sum())
 
+    def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        """Return how many numbers of each record are unknown, ``(B,)``."""
+        count = self.unknowns(self.variable(net, rows_of(x, slice(0, 1)), y[:1]))
+        return torch.full((len(y),), count, dtype=torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Input(View):
@@ -79,6 +87,8 @@ class Input(View):
     ----------
     mask
         Which entries are unknown, true or false for each of one record's; ``None`` for all.
+    key
+        Which one is meant, for a network that takes several inputs by name: ``"pixel_values"``.
 
     Examples
     --------
@@ -88,6 +98,7 @@ class Input(View):
     """
 
     mask: Any = None
+    key: str | None = None
 
     @staticmethod
     def features(columns: Sequence[int], width: int) -> Input:
@@ -108,9 +119,15 @@ class Input(View):
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
         """Return the input itself, which must be one tensor of real numbers."""
+        if self.key is not None:
+            if not isinstance(x, Mapping) or self.key not in x:
+                names = list(x) if isinstance(x, Mapping) else []
+                raise InputError(f"The batch has no input {self.key!r}{nearest(self.key, names)}.")
+            x = x[self.key]
         if not isinstance(x, Tensor):
             raise InputError(
-                "The input is not a single tensor; ask about an embedding: "
+                "The input is not a single tensor; ask about one of its tensors by name: "
+                "view=sp.nn.Input(key='pixel_values'), or about an embedding: "
                 "view=sp.nn.Embedding('name of a module')."
             )
         if not x.is_floating_point():
@@ -123,11 +140,12 @@ class Input(View):
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Call the network with ``z``."""
-        return nullcontext((z, y))
+        return nullcontext((z if self.key is None else {**x, self.key: z}, y))
 
     def describe(self) -> str:
         """Return what the view is about, in words."""
-        return "the input" if self.mask is None else "a part of the input"
+        named = "the input" if self.key is None else f"the input {self.key!r}"
+        return named if self.mask is None else f"a part of {named}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +181,15 @@ class Label(View):
                 "targets (one-hot)."
             )
         classes = output.shape[-1]
+        counted = y != IGNORED  # what the loss ignores has no probabilities
+        y = torch.where(counted, y, 0)
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
                 f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, "
                 f"but y goes from {int(y.min())} to {int(y.max())}."
             )
-        return functional.one_hot(y.long(), classes).to(output.dtype)
+        one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
+        return one_hot * counted[..., None]
 
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
         """Use ``z`` as the target."""
@@ -283,11 +304,17 @@ class _ReachedError(Exception):
         self.output = output
 
 
-def call(net: Callable[..., Any], x: Inputs) -> Any:
-    """Run a network on a tensor, on a tuple of arguments, or on named arguments."""
-    if isinstance(x, Mapping):
-        return net(**x)
-    return net(*x) if isinstance(x, tuple | list) else net(x)
+def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
+    """Run a network on a tensor, on a tuple of arguments, or on named arguments.
+
+    It has what is ``held`` in the place of its own parameters and buffers.
+    """
+    named = dict(x) if isinstance(x, Mapping) else {}
+    given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
+    with plain_run(net):
+        if held is None:
+            return net(*given, **named)
+        return functional_call(net, dict(held), given, named, tie_weights=False)
 
 
 def numbers_of(output: Any) -> Any:

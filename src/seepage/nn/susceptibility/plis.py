@@ -275,7 +275,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
     The released gradient of a record is that of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``; the
     penalty of the model is no record's and stays out.
     """
-    from seepage.glm.adapters import describe
+    from seepage.glm.adapters.registry import describe
     from seepage.glm.losses import Categorical
 
     table = read_table(X)

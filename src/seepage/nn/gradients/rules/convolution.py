@@ -56,15 +56,33 @@ class ConvolutionRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run it with a way back of its own, unless the zeros on the two sides differ."""
-        x, weight, options = arguments.input, arguments.parameters["weight"], arguments.options
-        if not x.requires_grad or weight is None or any(pad % 2 for pad in options["padding"]):
+        """Run it with a backward pass of its own, unless the zeros on the two sides differ."""
+        x, weight = arguments.input, arguments.parameters["weight"]
+        movement = _movement(arguments)
+        if not x.requires_grad or weight is None or movement is None:
             return run(), arguments
-        sides = [pad // 2 for pad in options["padding"]]
-        movement = KernelMovement(
-            list(options["stride"]), sides, list(options["dilation"]), options["groups"]
-        )
         return convolution(x, weight, arguments.parameters["bias"], movement), arguments
+
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return the axis of the inputs, with those of the kernel, where no channels are apart."""
+        alone = arguments.options["groups"] == 1 and _movement(arguments) is not None
+        return 1 if alone else None
+
+    def positions(self, shape: tuple[int, ...]) -> int:
+        """Return how many places an output of this shape has, in all images."""
+        return math.prod(shape) // shape[1]
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return a kernel of one place over what ``Q``, as a kernel, makes of the inputs.
+
+        Patches times ``Q`` are a convolution with it, so that none is cut.
+        """
+        x, movement = arguments.input, _movement(arguments)
+        assert movement is not None  # noqa: S101 - otherwise there is no axis to narrow
+        kernel = thin.T.to(x.dtype).reshape(-1, x.shape[1], *arguments.options["kernel"])
+        ones, zeros = (1,) * self.dimensions, (0,) * self.dimensions
+        options = {"kernel": ones, "stride": ones, "padding": zeros, "dilation": ones, "groups": 1}
+        return Arguments(movement.forward(x, kernel, None), arguments.parameters, options)
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return the outer products of ``δ`` with the patches; patches are cut when needed."""
@@ -85,6 +103,17 @@ class ConvolutionRule(Rule):
     def _each(self, value: Any) -> tuple[int, ...]:
         values = (value,) if isinstance(value, int) else tuple(value)
         return values * self.dimensions if len(values) == 1 else values
+
+
+def _movement(arguments: Arguments) -> KernelMovement | None:
+    """Return how the kernel moves, or ``None`` where the zeros on its two sides differ."""
+    options = arguments.options
+    if any(pad % 2 for pad in options["padding"]):
+        return None
+    sides = [pad // 2 for pad in options["padding"]]
+    return KernelMovement(
+        list(options["stride"]), sides, list(options["dilation"]), options["groups"]
+    )
 
 
 @dataclass(frozen=True)
@@ -108,6 +137,8 @@ class Geometry:
 
         The entries of a patch are in the order of the weight's.
         """
+        if not torch.is_grad_enabled() and not self.keeps_channels_last(inputs):
+            return self.cut(inputs).mT  # one copy instead of two, but no way back
         padded = self._padded(inputs)
         cuts = [padded[(..., *where)].flatten(2) for where in self._windows()]
         blocks = torch.stack(cuts, 2)  # (N, in, offsets, places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -32,15 +32,15 @@ class EmbeddingRule(Rule):
 
     def covers(self, arguments: Arguments, shape: tuple[int, ...], layout: Layout) -> bool:
         """Return whether the records are along the tokens; shared positions are repeated."""
-        if layout.axis is None:
-            return len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
-        return layout.axis < len(shape) - 1
+        return layout.axis is None or layout.axis < len(shape) - 1
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return one term per token."""
         layout = call.layout
         tokens = call.arguments.input
         rows = layout.by_record(delta).flatten(1, -2)[:, None]
+        if "thin" in call.arguments.options:
+            rows = rows @ call.arguments.options["thin"].to(rows.dtype)
         if tokens.numel() == rows.shape[2]:  # shared by all records
             index = tokens.reshape(1, 1, -1).expand(rows.shape[0], 1, -1)
         else:
@@ -50,4 +50,14 @@ class EmbeddingRule(Rule):
         table = call.arguments.parameters["weight"]
         assert table is not None  # noqa: S101 - it has a name
         tokens_as_rows = OneHot(index, int(table.shape[0]), keep)
-        return [GradientTerm(call.names["weight"], (rows,), partial(OuterProducts, tokens_as_rows))]
+        return [
+            GradientTerm(call.names["weight"], (rows,), OuterProducts, fixed=tokens_as_rows),
+        ]
+
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return the axis of what is looked up."""
+        return 1
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return the arguments with the matrix that narrows ``δ`` once it is there."""
+        return replace(arguments, options={**arguments.options, "thin": thin})

@@ -6,6 +6,7 @@ single position ``‖g‖ = ‖δ‖‖t‖``, Goodfellow 2015).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -43,6 +44,14 @@ class LinearRule(Rule):
         """Return the factors of the outer products in the order of the weight's axes."""
         return delta, inputs
 
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return the axis of the inputs."""
+        return 1
+
+    def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
+        """Return the arguments with inputs ``tQ``."""
+        return replace(arguments, input=arguments.input @ thin.to(arguments.input.dtype))
+
 
 class ProductRule(LinearRule):
     """``out = t W``, ``W`` of shape (inputs, outputs)."""
@@ -56,6 +65,10 @@ class ProductRule(LinearRule):
     def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors with the inputs on the left."""
         return inputs, delta
+
+    def narrow_axis(self, arguments: Arguments) -> int | None:
+        """Return the axis of the inputs."""
+        return 0
 
 
 class AddedProductRule(ProductRule):

@@ -1,0 +1,112 @@
+"""A probe of a LoRA fine-tuning of 7 and of 13 billion parameters, against a plain training step.
+
+A decoder of Llama's shape with random weights in bf16, adapters of rank 16 in float32 on the query
+and value projections, under autocast; leakage about the token embeddings. Claims, at a batch of
+4 × 512 tokens and 7 billion parameters:
+
+- one probe of every record within 2.2 plain training steps, both eager;
+- with the blocks checkpointed, within 20 GiB in all.
+
+What a card of 24 GB holds is found by larger and larger batches with checkpointing. ``--small``
+runs everything at toy sizes, on any device, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import seepage.nn as snn
+from big_networks import Llama, with_adapters
+from network_runs import run, table
+from private_steps import GIB, Stopwatch, accounted_step, training_step
+
+SHAPES = {"7B": (32, 4096, 32, 11008, 32000), "13B": (40, 5120, 40, 13824, 32000)}
+CARD = 24e9 / GIB
+PLAIN = "plain training step"
+
+
+def network(size: str, small: bool, device: torch.device) -> nn.Module:
+    """Return the network with its adapters."""
+    shape = (2, 32, 2, 48, 60) if small else SHAPES[size]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        net = Llama(*shape, checkpointed=False)
+    torch.set_default_dtype(before)
+    return with_adapters(net, ("q", "v"), rank=16)
+
+
+def steps(net: nn.Module, x: Tensor, y: Tensor, clip: snn.HardClip, how: str) -> dict[str, Any]:
+    """Return the steps to compare."""
+    view = snn.Embedding("tokens")
+    free = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view, method=how)
+    exact = snn.Engine(net, "cross_entropy", clip=clip, view=view, method=how)
+    return {
+        PLAIN: training_step(net, x, y),
+        "1 probe": accounted_step(free, x, y, 1, train=False),
+        "DP-SGD update alone": accounted_step(exact, x, y, 0),
+        "update + 1 probe, exact clipping": accounted_step(exact, x, y, 1),
+    }
+
+
+def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
+    """Measure one size, as it is and checkpointed."""
+    torch.manual_seed(0)
+    batch, length = (2, 8) if small else (4, 512)
+    how = "thin" if small else "auto"
+    clip, watch = snn.HardClip(1.0), Stopwatch(device, min(repeats, 5))
+    with torch.autocast(device.type, torch.bfloat16):
+        net = network(size, small, device)
+        tokens = net.get_submodule("tokens").num_embeddings
+        drawn = torch.randint(0, tokens, (2, 16 * batch, length), device=device)
+        x, y = drawn[:, :batch]
+        found = watch.compare(steps(net, x, y, clip, how))
+        net.checkpointed = True
+        again = watch.compare(steps(net, x, y, clip, how))
+        found |= {f"{name}, checkpointed": value for name, value in again.items()}
+        held = largest(net, drawn, clip, how, batch) if device.type == "cuda" else {}
+    count = sum(p.numel() for p in net.parameters())
+    weights = sum(p.numel() * p.element_size() for p in net.parameters()) / GIB
+    print(f"\nLlama's shape, {count / 1e9:.2f} billion parameters, {weights:.1f} GiB, LoRA of rank")
+    print(f"16 on q and v, bf16, batch {batch} × {length} tokens")
+    table(found, PLAIN)
+    for records, gib in held.items():
+        fits = "fits" if gib <= CARD else "does not fit"
+        print(f"update + 1 probe, checkpointed, batch {records} × {length}: {gib:.1f} GiB: {fits}")
+    ratio = found["1 probe"]["seconds"] / found[PLAIN]["seconds"]
+    peak = found["1 probe, checkpointed"]["gib"]
+    claims = {"1 probe, over plain step": [ratio, 2.2, ratio <= 2.2]}
+    claims["1 probe, checkpointed, peak GiB"] = [peak, 20, peak <= 20]
+    return {
+        "times": found,
+        "parameters": count,
+        "weights in GiB": weights,
+        "peak GiB of update and probe, checkpointed, by records of 512 tokens": held,
+        "most records on a card of 24 GB": max(
+            (r for r, g in held.items() if g <= CARD), default=0
+        ),
+        "claims": claims if size == "7B" else {},
+    }
+
+
+def largest(
+    net: nn.Module, drawn: Tensor, clip: snn.HardClip, how: str, batch: int
+) -> dict[int, float]:
+    """Return the peak memory of an accounted step for some numbers of records."""
+    view, peaks = snn.Embedding("tokens"), {}
+    for records in (batch, 2 * batch, 4 * batch, 8 * batch):
+        x, y = drawn[:, :records]
+        engine = snn.Engine(net, "cross_entropy", clip=clip, view=view, method=how)
+        step = accounted_step(engine, x, y, 1)
+        peaks[records] = Stopwatch(x.device, 0).compare({"step": step})["step"]["gib"]
+    return peaks
+
+
+if __name__ == "__main__":
+    parts = {size: partial(measured, size=size) for size in SHAPES}
+    sys.exit(run("lora", __doc__.splitlines()[0], parts))

@@ -1,0 +1,175 @@
+"""What would be made of every column, as a plan that can be printed, edited and handed back.
+
+A plan is a small TOML file: the target, what to do about gaps, and for every column ``numeric``,
+``boolean``, ``categorical`` or ``drop``, with what was found of it in a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seepage.auditing.intake.table import HOLDERS, MISSING_SHARE, TableToAudit
+from seepage.errors import InputError, nearest
+from seepage.tables.columns import ColumnProfile, ColumnSums, Scan, decoded, plain_numbers, scan
+from seepage.tables.names import counted, listed, shown
+
+KINDS = ("numeric", "boolean", "categorical", "drop")
+_LISTS = ("sensitive", "group")
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What a column is taken for, and what was found of it."""
+
+    name: str
+    kind: str  # one of KINDS
+    words: str
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan that was read from a file."""
+
+    target: str | None = None
+    missing: str = "refuse"
+    sensitive: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> PlanFile:
+        """Read a plan, and refuse what it cannot mean."""
+        try:
+            found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"The plan {path.name} cannot be read: {error.strerror}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(
+                f"{path.name} is no plan ({error}); print one with `seepage columns`."
+            ) from error
+        for key in found:
+            if key not in ("target", "missing", "columns", *_LISTS):
+                raise InputError(f"The plan {path.name} has no use for {shown(key)}.")
+        columns = found.get("columns")
+        if not isinstance(columns, dict) or not columns:
+            raise InputError(f"The plan {path.name} names no columns under [columns].")
+        for name, kind in columns.items():
+            if kind not in KINDS:
+                raise InputError(
+                    f"The plan takes column {shown(name)} for {shown(kind)}; choose from "
+                    f"{', '.join(KINDS)}."
+                )
+        for key in ("target", "missing"):
+            if not isinstance(found.get(key, ""), str):
+                raise InputError(f"In the plan, {key} is a text.")
+        for key in _LISTS:
+            names = found.get(key, [])
+            if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+                raise InputError(f"In the plan, {key} is a list of columns.")
+        return cls(
+            found.get("target") or None,
+            found.get("missing", "refuse"),
+            tuple(found.get("sensitive", ())),
+            tuple(found.get("group", ())),
+            columns,
+        )
+
+    def check(self, table: TableToAudit, target: str) -> None:
+        """Refuse a plan of other columns than a table has, or of what they cannot be."""
+        for name in self.columns:
+            if name not in table.names:
+                close = nearest(name, table.names)
+                raise InputError(f"The plan names column {shown(name)}, which is not there{close}.")
+        forgotten = [name for name in table.names if name not in self.columns]
+        if forgotten:
+            raise InputError(
+                f"The plan does not say what to do with {listed(forgotten)}; add that, or print a "
+                "new plan with `seepage columns`."
+            )
+        stated = [name for name, kind in self.columns.items() if kind == "boolean"]
+        known = {facts.name: facts.kind for facts in column_facts(table, stated)}
+        for name in stated:
+            if name != target and known[name] != "boolean":
+                raise InputError(
+                    f"The plan takes column {shown(name)} for boolean, but it does not hold two "
+                    "numbers."
+                )
+
+    def of_kind(self, kind: str, but: Sequence[str | None] = ()) -> tuple[str, ...]:
+        """Return the columns that are taken for a kind, some left out."""
+        return tuple(name for name, k in self.columns.items() if k == kind and name not in but)
+
+
+def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> list[ColumnFacts]:
+    """Return what an audit would make of columns (all of them where not given), by one scan."""
+    names = list(table.names) if names is None else list(names)
+    if not names:
+        return []
+    sums: Scan = table.total(names, scan)
+    return [_facts(table, name, sums[name]) for name in names]
+
+
+def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
+    profile = table.profile(name, sums, as_codes=False)
+    missing = [f"{profile.missing:,} missing"] if profile.missing else []
+    why = _useless(profile)
+    if why:
+        return ColumnFacts(name, "drop", "; ".join([why, *missing]))
+    words = [_different(table, name, profile, sums), *missing]
+    if profile.kind == "categorical":
+        sizes = list((sums.levels or {}).values())
+        rare = sum(size < HOLDERS for size in sizes)
+        if rare:
+            words.insert(1, f"{rare:,} of fewer than {HOLDERS} records, {sizes.count(1):,} of one")
+    elif profile.kind == "numeric":
+        words.insert(1, f"{sums.least:g} to {sums.most:g}")
+    return ColumnFacts(name, profile.kind, "; ".join(words))
+
+
+def _useless(profile: ColumnProfile) -> str:
+    if profile.missing >= MISSING_SHARE * profile.rows:
+        return "99 % or more missing"
+    if profile.refused:
+        return f"{profile.refused}: turn them into plain numbers to use them"
+    if profile.distinct == 1:
+        return "one value only"
+    if profile.almost_numbers:
+        return "numbers, but also text: correct that, or take it for categorical"
+    return f"identifier: its values {profile.identifier}" if profile.identifier else ""
+
+
+def _different(table: TableToAudit, name: str, profile: ColumnProfile, sums: ColumnSums) -> str:
+    count, known = profile.distinct, not profile.capped
+    if profile.capped and table.raw is not None:
+        column: pa.ChunkedArray = plain_numbers(decoded(table.raw.column(name)))
+        count, known = pc.count_distinct(column.drop_null()).as_py(), True
+    share = f" ({count / sums.values:.1%} of the values)" if known else ""
+    what = counted(count, "level") if profile.kind == "categorical" else f"{count:,} different"
+    return f"{what if known else f'more than {count - 1:,} different'}{share}"
+
+
+def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Sequence[str]) -> str:
+    """Return a plan as TOML, with what was found in comments."""
+    kinds = [f"{json.dumps(f.name, ensure_ascii=False)} = {json.dumps(f.kind)}" for f in facts]
+    width = max(map(len, kinds))
+    lines = [
+        f"# {source}: {counted(rows, 'row')}, {counted(len(facts), 'column')}",
+        *(f"# {step}" for step in steps),
+        "# Name the target, change what is wrong, and hand it back: seepage audit … --plan FILE",
+        'target = ""',
+        'missing = "refuse"  # or "drop" or "impute" rows with missing values',
+        "sensitive = []",
+        "group = []",
+        "",
+        f"[columns]  # each {', '.join(KINDS[:-1])} or {KINDS[-1]}",
+        *(f"{k.ljust(width)}  # {f.words}" for k, f in zip(kinds, facts, strict=True)),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,92 @@
+"""Tables with one record less, or another in its place: what a rounded figure may follow.
+
+A figure on a coarse grid does not move with small changes of a record, but a finite change may take
+it to another point, and then who knows all other records learns something for certain. So the most
+exposed records are left out and replaced within their domain, one at a time, and the model is
+refitted from where it is. That nothing changed is no proof for all replacements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.measures import largest_share, record_leakage
+from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
+from seepage.core.result import round_up
+from seepage.errors import InputError
+
+CHECKED = 50  # of the most exposed records
+LEFT_OUT = "left out"
+RELABELLED = "with another label"
+AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
+_OTHER_CLASSES = 3  # labels that are tried
+_MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
+
+
+def most_exposed(eta: np.ndarray) -> np.ndarray:
+    """Return the positions of the most exposed records, the most leaked first."""
+    return np.argsort(-eta, kind="stable")[:CHECKED]
+
+
+def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
+    """Return some of the labels that a record could have instead of its own."""
+    return [label for label in known if label != own][:_OTHER_CLASSES]
+
+
+def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
+    """Say with how many of the most exposed records the coarse σ would be another.
+
+    The encoding is held fixed: its means and deviations are public constants to an audit.
+    """
+    source = trained.source
+    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
+        return ()
+    if trained.table.through is not None or not trained.settings.refits:
+        return ()
+    rows = most_exposed(record_leakage(trained)).tolist()
+    changed: dict[str, set[int]] = {}
+    for row in rows:
+        for change, neighbour in _neighbours(trained, source, row):
+            try:
+                needed = largest_share(trained.refitted_on(neighbour)) / target
+                if round_up(needed) == sigma:
+                    continue
+            except InputError:  # there is no such model
+                pass
+            kind = LEFT_OUT if change == LEFT_OUT else "replaced within their columns"
+            changed.setdefault(kind, set()).add(row)
+    if not changed:
+        return ()
+    told = ", ".join(f"{len(found)} {change}" for change, found in changed.items())
+    return (
+        "Disclosed: σ would be another point of the grid with some of the "
+        f"{len(rows)} most exposed records changed, one at a time ({told}); who knows all other "
+        "records learns that for certain. Declare σ beforehand with --sigma.",
+    )
+
+
+def _neighbours(
+    trained: TrainedModel, source: RecordsInMemory, row: int
+) -> Iterator[tuple[str, RecordsInMemory]]:
+    """Yield the records without one, and with another in its place, as features and labels."""
+    yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), row))
+    y, counts = source.y, trained.table.labels.counts
+    known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)
+    for label in other_labels(y[row], known):
+        yield RELABELLED, _replaced(source, row, source.X[row], label)
+    numeric = [j for a in trained.table.attributes if a.kind == "numeric" for j in a.columns]
+    for words, end in zip(AT_THE_ENDS, (np.min, np.max), strict=True):
+        features = source.X[row].copy()
+        features[numeric] = end(source.X[:, numeric], axis=0)
+        yield words, _replaced(source, row, features, y[row])
+
+
+def _replaced(
+    source: RecordsInMemory, row: int, features: np.ndarray, label: Any
+) -> RecordsInMemory:
+    X, y = source.X.copy(), source.y.copy()
+    X[row], y[row] = features, label
+    return RecordsInMemory(X, source.names, y, source.sample_weight, source.beside)

@@ -1,0 +1,222 @@
+"""How the results of statsmodels are read: least squares, logit, Poisson and GLM.
+
+The table is the model's ``exog``, with or without its column of ones: left out, that column's
+coefficient is the intercept; passed, it counts as data like every other column. Of a model with a
+formula it may also be the caller's own data frame, which :mod:`~seepage.glm.adapters.unwrapping`
+turns into that table.
+
+An offset ``o`` is no part of a description; it goes into labels and weights. With a logarithmic
+link ``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1,
+gamma: 2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.adapters.kinds import PAGE, ModelKind, Read, refusal
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.inputs import check_column_count, read_response, read_weights
+from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
+from seepage.tables.source import Table, as_numpy, place_like
+
+_LINKS: dict[tuple[str, str], Family] = {
+    ("Gaussian", "Identity"): gaussian,
+    ("Binomial", "Logit"): bernoulli,
+    ("Poisson", "Log"): poisson,
+    ("Gamma", "Log"): gamma,
+}
+
+
+def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]) -> Read:
+    """Return the reader of results whose family and weights their model knows."""
+
+    def read(results: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+        model = getattr(results, "model", results)
+        _check_fit(results, model)
+        family = family_of(model)
+        params = np.asarray(results.params, dtype=float)
+        coef, intercept = _split_constant(params, model, table)
+        target = read_response(y, table)
+        weights = _own_weights(weights_of(model), table, sample_weight)
+        unit = None
+        offset = _offset(model)
+        if offset is not None:
+            target, weights, unit = _moved(
+                family, offset, as_numpy(target), None if weights is None else as_numpy(weights)
+            )
+            target = place_like(target, table.values)
+            weights = read_weights(weights, table)
+        return FittedGLM.on(
+            table,
+            family,
+            target,
+            weights,
+            coef=coef,
+            intercept=intercept,
+            ridge=0.0,
+            label_unit=unit,
+        )
+
+    return read
+
+
+def _check_fit(results: Any, model: Any) -> None:
+    """Refuse what is not fitted, or not to the minimum of its own loss."""
+    name = type(model).__name__
+    if not hasattr(results, "params"):
+        raise InputError(
+            f"This statsmodels {name} is not fitted yet: pass the results of its fit()."
+        )
+    if "Regularized" in type(results).__name__ or type(results).__name__.startswith("L1"):
+        raise InputError(
+            "Regularised fits of statsmodels are not supported; fit with seepage.glm or "
+            "scikit-learn, whose L2 penalty is known."
+        )
+    if getattr(results, "constraints", None) is not None:
+        raise InputError(
+            f"A statsmodels {name} fitted under constraints is not supported: its coefficients do "
+            "not minimise the loss; fit it freely."
+        )
+    if np.any(np.asarray(getattr(model, "n_trials", 1)) != 1):
+        raise InputError(
+            f"A statsmodels {name} of counts of successes and failures is not supported; pass one "
+            "row for each trial, or the share of successes with freq_weights."
+        )
+
+
+def _glm_family(model: Any) -> Family:
+    name, link = type(model.family).__name__, type(model.family.link).__name__
+    if (name, link) == ("Tweedie", "Log") and 1 <= model.family.var_power <= 2:
+        return tweedie(float(model.family.var_power))
+    if (name, link) not in _LINKS:
+        known = ", ".join(f"{family} with {its}" for family, its in _LINKS)
+        raise InputError(
+            f"A statsmodels GLM of family {name} with link {link} is not supported; supported are "
+            f"{known}, and Tweedie with Log and a power from 1 to 2. See {PAGE}."
+        )
+    return _LINKS[name, link]
+
+
+def _glm_weights(model: Any) -> Any:
+    """Return freq_weights · var_weights, which the model remembers."""
+    return np.asarray(model.freq_weights, dtype=float) * np.asarray(model.var_weights, dtype=float)
+
+
+def _gls_weights(model: Any) -> Any:
+    """Return the inverse variances of errors that are independent; refuse others."""
+    sigma = model.sigma
+    if sigma is None:
+        return None
+    sigma = np.asarray(sigma, dtype=float)
+    if sigma.ndim == 2:
+        if np.any(sigma - np.diag(np.diag(sigma))):
+            raise refusal(
+                "A GLS with correlated errors couples the records: no coefficient is a sum over "
+                "them, and changing one changes what the others count.",
+                "Fit WLS, or GLS with a diagonal sigma; or take what correlates (a clinic, a "
+                "household) for the record.",
+            )
+        sigma = np.diag(sigma)
+    return 1 / np.broadcast_to(sigma, (len(np.asarray(model.endog)),))
+
+
+def _offset(model: Any) -> np.ndarray | None:
+    """Return offset and log exposure together, or nothing where they are all zero."""
+    total: np.ndarray | float = 0.0
+    for what in ("offset", "exposure"):
+        given = getattr(model, what, None)  # the exposure is kept as its logarithm
+        if given is not None:
+            total = total + np.asarray(given, dtype=float)
+    return None if np.ndim(total) == 0 or not np.any(total) else np.asarray(total)
+
+
+def _moved(
+    family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Return labels and weights that stand for an offset, and how a label moves its own."""
+    if family is gaussian:
+        return y - offset, weights, None
+    if family is bernoulli:
+        raise refusal(
+            "A logistic model with an offset has a margin that no label or weight can stand for.",
+            "Put the offset into the table as a column, which gives it a coefficient of its own.",
+        )
+    power = 1.0 if family is poisson else 2.0 if family is gamma else float(family.name.split()[1])
+    shrunk = np.exp(-offset)
+    own = np.exp((2 - power) * offset)
+    return y * shrunk, own if weights is None else own * weights, shrunk
+
+
+def _split_constant(
+    params: np.ndarray, model: Any, table: Table
+) -> tuple[np.ndarray, float | None]:
+    """Return the coefficients of the table's columns, and the constant's if that is left out."""
+    names = [str(name) for name in model.data.xnames]
+    constant = model.data.const_idx
+    without = constant is not None and table.values.shape[1] == params.shape[0] - 1
+    if without:
+        if np.any(np.asarray(model.exog)[:, constant] != 1):
+            raise InputError(
+                f"Column {names[constant]!r} of the statsmodels {type(model).__name__} is constant "
+                "but not 1, so it is no intercept; pass the table with this column."
+            )
+        names.pop(constant)
+    else:
+        check_column_count(params.shape[0], table)
+    if table.library not in ("numpy", "torch") and tuple(names) != table.names:
+        raise InputError(
+            f"The columns of X are {', '.join(table.names[:8])}, but the model was fitted on "
+            f"{', '.join(names[:8])}; pass them in the order of the fit."
+        )
+    if not without:
+        return params, None
+    return np.delete(params, constant), float(params[constant])
+
+
+def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
+    """Return the weights the model remembers, which the caller's may only repeat."""
+    if own is None:
+        own = np.ones(len(table))
+    if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):
+        raise InputError(
+            "The statsmodels model carries weights of its own (such as freq_weights · "
+            "var_weights), which differ from sample_weight; leave sample_weight out."
+        )
+    return read_weights(own, table)
+
+
+def _none(model: Any) -> None:
+    return None
+
+
+KINDS = (
+    ModelKind("statsmodels", "OLS", _reader(lambda model: gaussian, _none), "Σ (wᵀx − y)²"),
+    ModelKind(
+        "statsmodels",
+        "WLS",
+        _reader(lambda model: gaussian, lambda model: np.asarray(model.weights, dtype=float)),
+        "Σ ω (wᵀx − y)²",
+    ),
+    ModelKind(
+        "statsmodels",
+        "GLS",
+        _reader(lambda model: gaussian, _gls_weights),
+        "Σ (wᵀx − y)²/σ², errors independent",
+    ),
+    ModelKind("statsmodels", "Logit", _reader(lambda model: bernoulli, _none), "Σ ℓ"),
+    ModelKind(
+        "statsmodels", "Poisson", _reader(lambda model: poisson, _none), "Σ ℓ, also with exposure"
+    ),
+    ModelKind(
+        "statsmodels",
+        "GLM",
+        _reader(_glm_family, _glm_weights),
+        "Σ ω ℓ: Gaussian, binomial with logit; Poisson, gamma, Tweedie with log; also with an "
+        "offset or exposure",
+    ),
+)

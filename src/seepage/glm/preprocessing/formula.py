@@ -1,0 +1,100 @@
+"""The formula of a statsmodels model as a step: from the caller's own data frame to the design.
+
+Formulas are followed by differences. What they learn from the data (``center``, ``bs`` and the
+like) is known to nobody but the library that reads them, so it can be frozen, but not fitted again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.preprocessing.steps import Step, by_differences
+
+
+def takes_frame(results: Any, X: Any) -> bool:
+    """Say whether a table is the data frame of a formula, and not the design made of it."""
+    model: Any = getattr(results, "model", None)
+    if not type(results).__module__.startswith("statsmodels"):
+        return False
+    if getattr(model, "formula", None) is None or not hasattr(X, "columns"):
+        return False
+    design = [str(name) for name in model.data.xnames]
+    without = [n for k, n in enumerate(design) if k != model.data.const_idx]
+    return [str(c) for c in X.columns] not in (design, without)
+
+
+class FormulaStep(Step):
+    """The right-hand side of a formula, without the column of ones."""
+
+    name = "formula"
+
+    def __init__(self, spec: Any, constant: int | None) -> None:
+        self.spec, self.constant = spec, constant
+
+    @classmethod
+    def of(cls, results: Any) -> FormulaStep:
+        """Return the formula of fitted results."""
+        data = results.model.data
+        if getattr(data, "missing_row_idx", None):
+            raise InputError(
+                f"The formula left out {len(data.missing_row_idx)} rows with missing values; drop "
+                "them from the data frame, and from y, and fit again."
+            )
+        spec = getattr(data, "model_spec", None)
+        return cls(getattr(data, "design_info", None) if spec is None else spec, data.const_idx)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the design of a data frame."""
+        if hasattr(self.spec, "get_model_matrix"):  # formulaic's
+            made = np.asarray(self.spec.get_model_matrix(X), dtype=float)
+        else:
+            from patsy import PatsyError, build_design_matrices
+
+            frame = nw.from_native(X, eager_only=True)
+            columns = {name: frame[name].to_numpy() for name in frame.columns}
+            try:
+                made = np.asarray(build_design_matrices([self.spec], columns, NA_action="raise")[0])
+            except PatsyError as problem:
+                raise InputError(
+                    f"X cannot be put into the model's formula: {str(problem).splitlines()[0]}; "
+                    "pass the data frame that the model was fitted on."
+                ) from problem
+        return made if self.constant is None else np.delete(made, self.constant, axis=1)
+
+    def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return the derivative of the design, by differences."""
+        frame = nw.from_native(X, eager_only=True)
+        moving = {name: dX[:, j] for j, name in enumerate(frame.columns) if np.any(dX[:, j])}
+        start = {name: frame[name].to_numpy().astype(float) for name in moving}
+        size = max(
+            (float(np.max(np.abs(d)) / (np.std(start[n]) or 1.0)) for n, d in moving.items())
+        )
+
+        def moved(h: float) -> np.ndarray:
+            shifted = [
+                nw.new_series(name, start[name] + h / size * d, backend=frame.implementation)
+                for name, d in moving.items()
+            ]
+            return self.transform(frame.with_columns(*shifted).to_native())
+
+        return by_differences(moved, "The formula") * size
+
+    def learnt(self) -> np.ndarray:
+        """Return nothing, or refuse where the formula has learnt something."""
+        if self.learns:
+            raise InputError(
+                "What a formula learns from the data (as center, standardize or bs do) cannot be "
+                "fitted again here. Take preprocessing='frozen', which counts it as public."
+            )
+        return np.zeros(0)
+
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        """Whether a function of the formula keeps something of the data it was fitted on."""
+        if hasattr(self.spec, "transform_state"):
+            return bool(self.spec.transform_state)
+        return any(info.state.get("transforms") for info in self.spec.factor_infos.values())

@@ -1,0 +1,218 @@
+"""The Jacobian of a linear model's release by raw columns, through the preprocessing.
+
+With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` by the features of record i, that by its
+raw columns is ``J_i ∂T/∂z`` where what the steps learnt, φ, counts as public (frozen). Where the
+whole procedure is run anew, φ moves as well, and all records with it (refitted)::
+
+    J_i ∂T_i/∂z_i + K ∂φ/∂z_i,      K = Σ_k J_k ∂T_k/∂φ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.core.jacobian import (
+    WIDE_CHUNK,
+    Alternatives,
+    FiniteChanges,
+    MeasuredRelease,
+    Moves,
+    ReleaseJacobian,
+    dense_largest,
+)
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.glm.jacobian.operator import GLMJacobian
+from seepage.glm.preprocessing.raw_columns import FollowedColumns
+from seepage.support.chunks import by_rows, row_slices
+from seepage.tables.source import Array, Chunk
+
+_FEATURES = Unknowns(None, False)
+_EVERYTHING = Unknowns(None, True)
+
+
+class RawJacobian(ReleaseJacobian):
+    """The Jacobian by the directions of raw columns, of which a record has ``features``.
+
+    Parameters
+    ----------
+    inner
+        The Jacobian by the features.
+    followed
+        The raw columns.
+    X
+        The raw table as numbers, (n, t): what the records are shown as.
+    refitted
+        Whether what the preprocessing learnt moves with the records.
+    """
+
+    def __init__(
+        self, inner: GLMJacobian, followed: FollowedColumns, X: np.ndarray, refitted: bool
+    ) -> None:
+        self.inner, self.followed, self.X = inner, followed, X
+        self.target, self.label_size, self.size = inner.target, inner.label_size, inner.size
+        self.rows, self.features = X.shape
+        self._by_learnt: np.ndarray | None = None
+        if refitted and len(followed.steps.learnt()):
+            every = inner.every_row()
+            moves = followed.moved_by_learnt
+            self._by_learnt = np.stack(
+                [np.asarray(inner.forward(move, _FEATURES, every)) for move in moves], axis=1
+            )
+
+    def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> np.ndarray:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        which = np.arange(self.rows)[rows]
+        J = np.asarray(self.inner.row_jacobians(_EVERYTHING, which))
+        width = J.shape[2] - self.label_size
+        raw = J[:, :, :width] @ self.followed.moves[which]
+        if self._by_learnt is not None:
+            raw = raw + self._by_learnt @ self.followed.learnt_moves[which]
+        raw = unknowns.of(raw, axis=2)
+        return np.concatenate([raw, J[:, :, width:]], axis=2) if unknowns.label else raw
+
+    def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> np.ndarray:
+        """Return ``J z`` for a change of some rows, ``(P,)``."""
+        total = np.zeros(self.size)
+        for piece in self._pieces(unknowns, rows):
+            total += np.einsum("mpq,mq->p", self.row_jacobians(unknowns, rows[piece]), z[piece])
+        return total
+
+    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> np.ndarray:
+        """Return ``Jᵀv``, ``(len(rows), q)``."""
+        found = [
+            np.einsum("mpq,p->mq", self.row_jacobians(unknowns, rows[piece]), v)
+            for piece in self._pieces(unknowns, rows)
+        ]
+        return np.concatenate(found)
+
+    def row_traces(self, unknowns: Unknowns) -> np.ndarray:
+        """Return the trace of the information about each row, ``(n,)``."""
+        return self._each(unknowns, lambda J: np.sum(J * J, axis=(1, 2)))
+
+    def cell_information(self, unknowns: Unknowns) -> np.ndarray:
+        """Return the information about each direction alone, ``(n, t)``."""
+        features = Unknowns(unknowns.columns, False, unknowns.basis)
+        return self._each(features, lambda J: np.sum(J * J, axis=1))
+
+    def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
+        """Return the largest eigenvalue of the information about a block."""
+        return self.norm_of(unknowns, self.block_sums(unknowns, rows))
+
+    def block_sums(self, unknowns: Unknowns, rows: Array) -> np.ndarray:
+        """Return ``Σ J Jᵀ`` over some rows, (P, P)."""
+        total = np.zeros((self.size, self.size))
+        for piece in self._pieces(unknowns, rows):
+            J = self.row_jacobians(unknowns, rows[piece])
+            flat = np.moveaxis(J, 1, 0).reshape(self.size, -1)
+            total += flat @ flat.T
+        return total
+
+    def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
+        """Return the largest eigenvalue of such a sum."""
+        return float(dense_largest(sums[None, :, :])[0])
+
+    def column_traces(self, attributes: list[Unknowns], rows: Array) -> np.ndarray:
+        """Return the trace of the information about each attribute over the rows."""
+        return np.asarray([float(np.sum(self.row_traces(u)[rows])) for u in attributes])
+
+    def with_label_step(self, step: float) -> RawJacobian:
+        """Return the same Jacobian with the label counted in steps of this size."""
+        other = copy(self)
+        other.inner = self.inner.with_label_step(step)
+        return other
+
+    def _each(self, unknowns: Unknowns, take: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        def ask(rows: slice) -> np.ndarray:
+            return take(self.row_jacobians(unknowns, rows))
+
+        return np.asarray(by_rows(ask, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK))
+
+    def _pieces(self, unknowns: Unknowns, rows: Array) -> Any:
+        return row_slices(len(rows), self.row_width(unknowns), chunk=WIDE_CHUNK)
+
+    def row_width(self, unknowns: Unknowns) -> int:
+        """Return how many numbers the work on one row holds at a time."""
+        return self.size * (self.unknown_count(unknowns) + self.inner.features)
+
+
+@dataclass(frozen=True)
+class RawRelease(MeasuredRelease):
+    """The parameters of a model with noise, as the raw columns of its pipeline see them."""
+
+    inner: MeasuredRelease
+    template: RawJacobian
+    refitted: bool
+    anew: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @property
+    def model(self) -> Any:
+        """Nothing: bounds that take the model's features would take the raw columns for them."""
+        return None
+
+    def jacobian(self, chunk: Chunk) -> RawJacobian:
+        """Return the Jacobian about the table in memory, which is one chunk."""
+        return self.template
+
+    def without_records(self, kept: np.ndarray) -> np.ndarray:
+        """Return the parameters that the whole pipeline has on the records that stay."""
+        return super().without_records(kept) if self.anew is None else self.anew(kept)
+
+    def finite_changes(self) -> FiniteChanges:
+        """Return how far the release moves when a record leaves, the preprocessing as it is."""
+        if self.refitted:
+            raise InputError(
+                "What the whole procedure would release without a record takes running it anew: "
+                "pass refit='pipeline' to membership(), or take preprocessing='frozen'."
+            )
+        return LeavingOnly(self.inner.finite_changes())
+
+
+class LeavingOnly(FiniteChanges):
+    """Records that leave, or have another label; their raw columns cannot be others."""
+
+    def __init__(self, inner: FiniteChanges) -> None:
+        self.inner = inner
+        self.records, self.work, self.target = inner.records, inner.work, inner.target
+
+    def without(self, rows: np.ndarray) -> Moves:
+        """Return the moves when each of some records is left out."""
+        return self.inner.without(rows)
+
+    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
+        """Return the moves when records leave together, by refits."""
+        return self.inner.without_exactly(sets)
+
+    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the moves when each of some records has each of the labels."""
+        self._check(others)
+        return self.inner.replaced(rows, others)
+
+    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the same by refits."""
+        self._check(others)
+        return self.inner.replaced_exactly(rows, others)
+
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how likely the model fitted without a record finds it with each label."""
+        self._check(others)
+        return self.inner.log_likelihoods(rows, others, refits)
+
+    def class_labels(self) -> np.ndarray:
+        """Return the labels that a record of a classifier may have."""
+        return self.inner.class_labels()
+
+    def _check(self, others: Alternatives) -> None:
+        if others.columns:
+            raise InputError(
+                "Guesses of a raw column through a pipeline are not known; ask about the final "
+                "model and the transformed table: sp.leakage(pipeline[-1], "
+                "pipeline[:-1].transform(X), y, …)."
+            )

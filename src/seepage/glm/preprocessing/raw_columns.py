@@ -1,0 +1,232 @@
+"""Raw columns followed to the features of a model: which directions a record has, and their moves.
+
+A number moves by its derivative. A category, and a yes or no, moves by whole levels: in place of
+the first level each of the others, all else as it is; that is a finite change, not a derivative,
+and what was learnt from it moves in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.steps import by_differences, dense
+from seepage.tables.columns import category_spread
+from seepage.tables.names import unique
+from seepage.tables.source import Table, check_column
+
+MOST_LEVELS = 1000
+PREPROCESSING = ("frozen", "refitted")
+FROZEN = (
+    "What the preprocessing learnt from the data (means, deviations, components) counts as public."
+)
+REFITTED = (
+    "The preprocessing is part of the procedure: what it learnt moves with every record, and must "
+    "not be published beside the model."
+)
+_NOTHING = 1e-12  # a move beside the largest that is rounding
+
+
+@dataclass(frozen=True)
+class RawColumn:
+    """A column of the caller's table, and the directions in which it can move."""
+
+    name: str
+    kind: str  # ``numeric``, ``boolean`` or ``categorical``
+    levels: tuple[Any, ...]  # of the last two, sorted; the first is what others are compared with
+    # The standard deviation in its own units; of a category, of its code
+    spread: float
+
+    @property
+    def directions(self) -> int:
+        """How many directions it has."""
+        return max(1, len(self.levels) - 1)
+
+    def titles(self) -> list[str]:
+        """Return a name for each direction."""
+        if self.directions == 1:
+            return [self.name]
+        return [f"{self.name}={level}" for level in self.levels[1:]]
+
+
+def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
+    """Return a raw table as a frame, and whether it came as one (or as an array)."""
+    if hasattr(X, "columns") or hasattr(X, "column_names"):
+        try:
+            frame = nw.from_native(X, eager_only=True)
+        except TypeError as problem:
+            raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
+        if any(not isinstance(name, str) for name in frame.columns):
+            raise InputError("Every column of X needs a text as its name; rename the others.")
+        return frame, True
+    values = np.asarray(X)
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"X must be a table with rows and columns, not of shape {values.shape}.")
+    import pyarrow
+
+    names = [f"x{j}" for j in range(values.shape[1])]
+    table = pyarrow.table([pyarrow.array(values[:, j]) for j in range(len(names))], names=names)
+    return nw.from_native(table, eager_only=True), False
+
+
+def read_columns(
+    frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
+) -> list[RawColumn]:
+    """Say of every column what it holds, and refuse those with too many levels."""
+    for name in [*categorical, *quantities]:
+        check_column(name, frame.columns)
+    found = []
+    for name in frame.columns:
+        column = frame[name]
+        present = column.filter(~_gaps(column))
+        numbers = column.dtype.is_numeric() or column.dtype == nw.Boolean
+        if name in categorical or not numbers:
+            found.append(_category(name, "categorical", present))
+        elif name not in quantities and len(present.unique()) == 2:
+            # A yes and a no, however they are written: they move by whole levels.
+            found.append(_category(name, "boolean", present))
+        else:
+            spread = float(np.std(present.to_numpy().astype(float)))
+            found.append(RawColumn(name, "numeric", (), spread))
+    return found
+
+
+def _gaps(column: nw.Series[Any]) -> nw.Series[Any]:
+    gaps = column.is_null()
+    return gaps | column.is_nan().fill_null(True) if column.dtype.is_float() else gaps
+
+
+def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
+    levels = sorted(column.unique().to_list(), key=lambda level: (str(type(level)), level))
+    if len(levels) > MOST_LEVELS:
+        raise InputError(
+            f"Column {name!r} has {len(levels)} different values, more than the {MOST_LEVELS} a "
+            "category may have; group rare values before the fit."
+        )
+    shares = np.unique(column.to_numpy().astype(str), return_counts=True)[1] / len(column)
+    return RawColumn(name, kind, tuple(levels), category_spread(shares))
+
+
+class FollowedColumns:
+    """A raw table with the preprocessing that it goes through, and how records move in it.
+
+    Parameters
+    ----------
+    X
+        The raw table, as the preprocessing takes it.
+    steps
+        The preprocessing, fitted.
+    categorical, quantities
+        Columns whose numbers are codes of categories, and columns of two numbers that are
+        quantities all the same.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        steps: Chain,
+        categorical: Sequence[str] = (),
+        quantities: Sequence[str] = (),
+    ) -> None:
+        self.X, self.steps = X, steps
+        self.frame, self.named = read_frame(X)
+        every = read_columns(self.frame, categorical, quantities)
+        self.features = dense(steps.transform(X))
+        # Columns that the preprocessing drops, or of one level, are not the model's.
+        self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
+        moving = [self._moves(c)[0] for c in self.columns]
+        largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
+        kept = [bool(np.any(np.abs(m) > _NOTHING * largest)) for m in moving]
+        self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
+        self.moves = np.concatenate(
+            [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
+        )
+        """How far the features of every record move with each direction, (n, D, t)."""
+
+    def table(self) -> Table:
+        """Return the records as numbers, a column for each direction; gaps and first levels are 0.
+
+        A level is 1 for those who have it.
+        """
+        blocks: list[np.ndarray] = []
+        for column in self.columns:
+            cells = self.frame[column.name]
+            if column.kind == "numeric":
+                blocks.append(np.nan_to_num(cells.to_numpy().astype(float)))
+            else:
+                held = cells.to_list()
+                blocks += [
+                    np.asarray([cell == level for cell in held], dtype=float)
+                    for level in column.levels[1:]
+                ]
+        titles = [title for column in self.columns for title in column.titles()]
+        native = self.frame.to_native() if self.named else None
+        index = getattr(native, "index", None)
+        library = self.frame.implementation.name.lower() if self.named else "numpy"
+        rows = np.asarray(index) if library == "pandas" else None
+        return Table(np.stack(blocks, axis=1), tuple(unique(titles)), rows, library)
+
+    def attributes(self, titles: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the directions, by their titles, of every column that has several."""
+        found, at = {}, 0
+        for column in self.columns:
+            if column.directions > 1:
+                found[column.name] = tuple(titles[at : at + column.directions])
+            at += column.directions
+        return found
+
+    @cached_property
+    def gaps(self) -> int:
+        """How many cells of the model's columns have no value."""
+        return sum(int(_gaps(self.frame[column.name]).sum()) for column in self.columns)
+
+    @cached_property
+    def learnt_moves(self) -> np.ndarray:
+        """How far what was learnt moves with each direction of every record, (n, p, t)."""
+        return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
+
+    @cached_property
+    def moved_by_learnt(self) -> list[np.ndarray]:
+        """How far the features of all records move with each learnt number, (n, D) each."""
+        numbers, found = self.steps.learnt(), []
+        for a, unit in enumerate(self.steps.units(self.X)):
+
+            def moved(h: float, a: int = a, unit: float = float(unit)) -> np.ndarray:
+                other = numbers.copy()
+                other[a] += h * unit
+                return dense(self.steps.with_learnt(other).transform(self.X))
+
+            found.append(by_differences(moved, "The preprocessing") / unit)
+        return found
+
+    def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves of the features, (n, D, t), and of what was learnt where asked for."""
+        if column.kind == "numeric":
+            position = self.frame.columns.index(column.name)
+            dX = np.zeros((len(self.frame), len(self.frame.columns)))
+            dX[:, position] = ~_gaps(self.frame[column.name]).to_numpy().astype(bool)
+            moved = self.steps.push(self.X, dX)[:, :, None]
+            return moved, self.steps.influence(self.X, dX)[:, :, None] if learnt else moved
+        first = self._with(column, column.levels[0])
+        start = dense(self.steps.transform(first))
+        features, numbers = [], []
+        for level in column.levels[1:]:
+            other = self._with(column, level)
+            features.append(dense(self.steps.transform(other)) - start)
+            if learnt:
+                numbers.append(self.steps.response(self.X, first, other))
+        stacked = np.stack(features, axis=2)
+        return stacked, np.stack(numbers, axis=2) if learnt else stacked
+
+    def _with(self, column: RawColumn, level: Any) -> Any:
+        """Return the table with one level of a column in every record."""
+        dtype = self.frame[column.name].dtype
+        other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(column.name))
+        return other.to_native() if self.named else other.to_numpy()

@@ -1,0 +1,111 @@
+"""What a step of preprocessing must answer, and the plainest steps.
+
+A step turns every row of a table into another, ``x ↦ T(x; φ)``, by numbers φ that it may have
+learnt from all rows: means, deviations, knots. Three questions are asked of it: how a row's result
+moves with the row (φ held fixed), how φ moves with one row, and what it makes of the table with
+other φ.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from seepage.errors import InputError
+
+_STEP = 1e-3  # of the size of what is moved, in differences
+_SMOOTH = 1e-5  # how far two differences may lie apart
+
+
+class Step(ABC):
+    """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
+
+    name: str
+    learns = False  # whether it has learnt anything from the data
+
+    @abstractmethod
+    def transform(self, X: Any) -> Any:
+        """Return ``T(x; φ)`` of every row, (n, q)."""
+
+    @abstractmethod
+    def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return how far ``T(x; φ)`` moves when each row moves along its own ``dX``, (n, q)."""
+
+    def refitted(self, X: Any) -> Step:
+        """Return the step fitted anew on other rows."""
+        return self
+
+    def learnt(self) -> np.ndarray:
+        """Return φ as one vector; empty where nothing was learnt."""
+        return np.zeros(0)
+
+    def units(self, X: Any) -> np.ndarray:
+        """Return what counts as large for each number of φ, for differences, (p,)."""
+        return np.ones(len(self.learnt()))
+
+    def with_learnt(self, numbers: np.ndarray) -> Step:
+        """Return the step with other φ."""
+        return self
+
+    def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return how far φ moves when one row alone moves along its ``dX``, for every row, (n, p).
+
+        Beside :meth:`learnt`, of which it is the derivative.
+        """
+        return np.zeros((len(dX), 0))
+
+    def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
+        """Return how far φ moves, in proportion, when one row is ``other`` instead of ``first``."""
+        if not len(self.learnt()):
+            return np.zeros((np.shape(X)[0], 0))
+        return self.influence(X, dense(other) - dense(first))
+
+
+class KeptColumns(Step):
+    """The columns that an L1 penalty left in."""
+
+    name = "kept columns"
+
+    def __init__(self, columns: np.ndarray) -> None:
+        self.columns = columns
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return those columns."""
+        return dense(X)[:, self.columns]
+
+    def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return the moves of those columns."""
+        return dX[:, self.columns]
+
+
+def dense(X: Any) -> np.ndarray:
+    """Return rows as an array of floats."""
+    values = np.asarray(X.toarray() if scipy.sparse.issparse(X) else X, dtype=float)
+    return values if values.ndim == 2 else values.reshape(len(values), -1)
+
+
+def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
+    """Return the derivative at 0 of what ``apply`` makes of a move, by extrapolated differences.
+
+    The move is in units of which one is large. Three steps, each half of the one before, leave an
+    error of their sixth power (Richardson); where the extrapolations disagree, there is no
+    derivative, and the thing is refused by name.
+    """
+
+    def central(h: float) -> np.ndarray:
+        return np.asarray((apply(h) - apply(-h)) / (2 * h))
+
+    first, second, third = central(_STEP), central(_STEP / 2), central(_STEP / 4)
+    coarse, fine = (4 * second - first) / 3, (4 * third - second) / 3
+    scale = np.max(np.abs(fine), initial=0.0)
+    if not np.max(np.abs(fine - coarse), initial=0.0) <= _SMOOTH * scale:  # NaN is refused too
+        raise InputError(
+            f"{what} has no derivative at some records (it is cut, ranked or rounded there). Leave "
+            "that step out, or audit the final model on the transformed table: "
+            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y)."
+        )
+    return np.asarray((16 * fine - coarse) / 15)

@@ -1,0 +1,416 @@
+"""scikit-learn's transformers as steps: exact derivatives, and how what they learn moves.
+
+Each kind gives its derivative by the row, ``push``; what it learnt, by the names of its fitted
+attributes; and how these move with one row, ``influence``. A transformer of no known kind is
+followed by differences, and can be frozen but not fitted again. One that reads the target is
+refused: what it makes of a record depends on the labels of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.adapters.kinds import PAGE, refusal
+from seepage.glm.preprocessing.steps import Step, by_differences, dense
+
+Push = Callable[[Any, Any, np.ndarray], np.ndarray]
+Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class TransformerKind:
+    """A class of transformers; ``influence`` has one array (n, …) for each name in ``learnt``."""
+
+    push: Push
+    learnt: tuple[str, ...] = ()
+    influence: Influence | None = None
+
+
+# Scalers ------------------------------------------------------------------------------------------
+
+
+def _scaled(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    scale = getattr(t, "scale_", None)
+    return dX if scale is None else np.asarray(dX / scale)
+
+
+def _min_max(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    out = dX * t.scale_
+    if t.clip:
+        low, high = t.feature_range
+        moved = dense(X) * t.scale_ + t.min_
+        out = np.where((moved > low) & (moved < high), out, 0.0)
+    return np.asarray(out)
+
+
+def _mean_moves(X: np.ndarray, dX: np.ndarray) -> np.ndarray:
+    """Return how far the means of the present cells move, (n, d)."""
+    return np.asarray(np.where(np.isnan(X), 0.0, dX) / np.sum(~np.isnan(X), axis=0))
+
+
+def _standard_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    moves = []
+    mean = _mean_moves(X, dX)
+    if t.mean_ is not None:
+        moves.append(mean)
+    if t.scale_ is not None:
+        centre = np.nanmean(X, axis=0)
+        off = np.where(np.isnan(X), 0.0, X - centre)
+        spread = np.where(t.var_ > 0, t.scale_, np.inf)
+        moves.append(off * mean / spread)
+    return moves
+
+
+def _min_max_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    low = _order_moves(X, dX, 0.0)
+    high = _order_moves(X, dX, 1.0)
+    scale = -t.scale_ / np.where(t.data_range_ > 0, t.data_range_, np.inf) * (high - low)
+    return [scale, -t.data_min_ * scale - t.scale_ * low]
+
+
+def _max_abs_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    return [_order_moves(np.abs(X), np.sign(X) * dX, 1.0)]
+
+
+def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    moves = []
+    if t.center_ is not None:
+        moves.append(_order_moves(X, dX, 0.5))
+    if t.scale_ is not None:
+        low, high = (_order_moves(X, dX, q / 100) for q in t.quantile_range)
+        apart = np.nanpercentile(X, t.quantile_range, axis=0)
+        moves.append(
+            np.where(apart[1] > apart[0], t.scale_ / (apart[1] - apart[0]), 0) * (high - low)
+        )
+    return moves
+
+
+def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
+    """Return how far a quantile of the present cells moves with each row, (n, d).
+
+    It lies between two ordered cells, and moves with those two only.
+    """
+    out = np.zeros_like(dX)
+    for j in range(X.shape[1]):
+        present = np.flatnonzero(~np.isnan(X[:, j]))
+        order = present[np.argsort(X[present, j], kind="stable")]
+        place = share * (len(order) - 1)
+        below = int(np.floor(place))
+        above = min(below + 1, len(order) - 1)
+        out[order[below], j] += (1 - (place - below)) * dX[order[below], j]
+        out[order[above], j] += (place - below) * dX[order[above], j]
+    return out
+
+
+# Gaps ---------------------------------------------------------------------------------------------
+
+
+def _imputed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    present = ~_missing(t, X)
+    valid = ~_all_missing(t)
+    kept = np.where(present, dX, 0.0)[:, valid | t.keep_empty_features]
+    if t.indicator_ is None:
+        return kept
+    flags = t.transform(X).shape[1] - kept.shape[1]
+    return np.hstack([kept, np.zeros((len(dX), flags))])
+
+
+def _missing(t: Any, X: Any) -> np.ndarray:
+    values = np.asarray(X)
+    marker = t.missing_values
+    if marker is None or (isinstance(marker, float) and np.isnan(marker)):
+        return (
+            np.asarray(values != values) if values.dtype.kind != "O" else _objects_missing(values)
+        )
+    return np.asarray(values == marker)
+
+
+def _objects_missing(values: np.ndarray) -> np.ndarray:
+    return np.asarray([[v is None or v != v for v in row] for row in values.tolist()])
+
+
+def _all_missing(t: Any) -> np.ndarray:
+    statistics = np.asarray(t.statistics_)
+    if statistics.dtype.kind == "O":
+        return np.asarray([v is None or v != v for v in statistics.tolist()])
+    return np.asarray(np.isnan(statistics))
+
+
+def _imputer_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    X = np.where(_missing(t, X), np.nan, X)
+    if t.strategy == "mean":
+        return [_mean_moves(X, dX)]
+    if t.strategy == "median":
+        return [_order_moves(X, dX, 0.5)]
+    return [np.zeros_like(dX)]  # a value that most records have, or a constant
+
+
+# Rotations ----------------------------------------------------------------------------------------
+
+
+def _rotated(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    out = dX @ t.components_.T
+    return np.asarray(out / np.sqrt(t.explained_variance_) if t.whiten else out)
+
+
+def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
+    """Return the moves of mean, components and variances, by perturbation of the covariance.
+
+    One row moves it by ``(dx cᵀ + c dxᵀ)/(n − 1)``, with c the row less the mean.
+    """
+    n = len(X)
+    C = X - t.mean_
+    values, vectors = np.linalg.eigh(C.T @ C / (n - 1))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = t.components_.shape[0]
+    V = np.hstack([t.components_.T, vectors[:, kept:]])
+    along, across = C @ V, dX @ V  # in the basis of the components, (n, d)
+    components = np.zeros((n, kept, X.shape[1]))
+    for k in range(kept):
+        gaps = values[k] - values
+        safe = np.where(np.arange(len(values)) == k, np.inf, gaps)
+        if np.any(np.abs(safe) < 1e-9 * values[0]):
+            raise InputError(
+                "Two principal components have the same variance, so that the smallest change of a "
+                "record turns them: take fewer components, or preprocessing='frozen'."
+            )
+        turn = (across * along[:, k : k + 1] + along * across[:, k : k + 1]) / (n - 1) / safe
+        components[:, k, :] = turn @ V.T
+    variances = 2 * along[:, :kept] * across[:, :kept] / (n - 1)
+    return [dX / n, components, variances]
+
+
+# Curves and categories ----------------------------------------------------------------------------
+
+
+def _polynomial(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    values, powers = dense(X), t.powers_
+    out = np.zeros((len(values), len(powers)))
+    for j in range(values.shape[1]):
+        lowered = powers.copy()
+        lowered[:, j] = np.maximum(lowered[:, j] - 1, 0)
+        for q in np.flatnonzero(powers[:, j]):
+            out[:, q] += powers[q, j] * np.prod(values ** lowered[q], axis=1) * dX[:, j]
+    return out
+
+
+def _spline(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    if t.extrapolation == "periodic":
+        return _followed(t, X, dX)
+    values, blocks = dense(X), []
+    for j, spline in enumerate(t.bsplines_):
+        knots, degree = spline.t, spline.k
+        low, high = knots[degree], knots[-degree - 1]
+        x = np.clip(values[:, j], low, high)
+        slope = spline.derivative()(x)
+        outside = (values[:, j] < low) | (values[:, j] > high)
+        if t.extrapolation == "constant":
+            slope = np.where(outside[:, None], 0.0, slope)
+        elif t.extrapolation == "continue" and outside.any():
+            slope[outside] = spline.derivative()(values[outside, j], extrapolate=True)
+        blocks.append(slope * dX[:, j : j + 1])
+    out = np.hstack(blocks)
+    if not t.include_bias:
+        width = out.shape[1] // len(t.bsplines_)
+        out = np.delete(out, np.arange(width - 1, out.shape[1], width), axis=1)
+    return out
+
+
+class _Knots:
+    """What a spline transformer learnt: its base knots, (K, d), flat."""
+
+    @staticmethod
+    def of(t: Any) -> np.ndarray:
+        return np.stack([s.t[s.k : -s.k or None] for s in t.bsplines_], axis=1)
+
+    @staticmethod
+    def put(t: Any, knots: np.ndarray) -> Any:
+        from sklearn.base import clone
+
+        # A record at an end moves together with the knot there: it stays on the same polynomial.
+        other = clone(t).set_params(knots=knots, extrapolation="continue")
+        other = other.fit(np.stack([knots[0], knots[-1]]))
+        if hasattr(t, "feature_names_in_"):
+            other.feature_names_in_ = t.feature_names_in_
+        return other
+
+
+def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
+    """Return how far the base knots move with each row, (n, K, d)."""
+    if not isinstance(t.knots, str):
+        return np.zeros((len(X), t.n_knots if hasattr(t, "n_knots") else 0, X.shape[1]))
+    shares = np.linspace(0, 1, t.n_knots)
+    if t.knots == "quantile":
+        return np.stack([_order_moves(X, dX, s) for s in shares], axis=1)
+    low, high = _order_moves(X, dX, 0.0), _order_moves(X, dX, 1.0)
+    return np.stack([(1 - s) * low + s * high for s in shares], axis=1)
+
+
+def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    if np.any(dX):
+        raise InputError(
+            f"A {type(t).__name__} cannot be moved by a fraction; if the numbers of its columns "
+            "are codes of categories, name these columns in categorical=."
+        )
+    return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
+
+
+def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
+    """Return the derivative by differences of what the transformer does to single rows."""
+    values = dense(X)
+    half = _like(X, values)[: max(1, len(values) // 2)]
+    if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
+        raise refusal(
+            f"A {type(t).__name__} does not take every row by itself: what it makes of a record "
+            "depends on which others are there.",
+            "Leave that step out, or audit the final model on the transformed table.",
+        )
+    scale = np.nanstd(values, axis=0)
+    unit = np.where(scale > 0, scale, 1.0)
+    size = np.max(np.abs(np.nan_to_num(dX)) / unit) or 1.0
+
+    def moved(h: float) -> np.ndarray:
+        return dense(t.transform(_like(X, values + h / size * np.nan_to_num(dX))))
+
+    return by_differences(moved, f"A {type(t).__name__}") * size
+
+
+def _like(X: Any, values: np.ndarray) -> Any:
+    """Return numbers as what the rows came as: a frame of pandas, or an array."""
+    if hasattr(X, "iloc"):
+        return type(X)(values, columns=X.columns, index=X.index)
+    return values
+
+
+_BY_LABEL = (["sklearn", "feature_selection"], ["sklearn", "cross_decomposition"])
+_PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among those of a column
+_PLAIN = ("components_", "min_")  # numbers of about one, or of what is made
+KNOWN: dict[str, TransformerKind] = {
+    "StandardScaler": TransformerKind(_scaled, ("mean_", "scale_"), _standard_moves),
+    "MinMaxScaler": TransformerKind(_min_max, ("scale_", "min_"), _min_max_moves),
+    "MaxAbsScaler": TransformerKind(_scaled, ("scale_",), _max_abs_moves),
+    "RobustScaler": TransformerKind(_scaled, ("center_", "scale_"), _robust_moves),
+    "SimpleImputer": TransformerKind(_imputed, ("statistics_",), _imputer_moves),
+    "PCA": TransformerKind(_rotated, ("mean_", "components_", "explained_variance_"), _pca_moves),
+    "PolynomialFeatures": TransformerKind(_polynomial),
+    "SplineTransformer": TransformerKind(_spline),
+    "OneHotEncoder": TransformerKind(_whole_levels),
+    "OrdinalEncoder": TransformerKind(_whole_levels),
+    "FunctionTransformer": TransformerKind(_followed),
+    "Normalizer": TransformerKind(_followed),
+}
+
+
+class Transformer(Step):
+    """One transformer of scikit-learn."""
+
+    def __init__(self, transformer: Any) -> None:
+        self.inner, self.name = transformer, type(transformer).__name__
+        self.kind = KNOWN.get(self.name)
+        if self.kind is None and reads_target(transformer):
+            raise refusal(
+                f"A {self.name} reads the target: what it makes of a record depends on the labels "
+                "of all others, and no noise is added to that.",
+                "Use OneHotEncoder or OrdinalEncoder, or choose columns beforehand.",
+            )
+
+    def transform(self, X: Any) -> Any:
+        """Return what the transformer makes of the rows, never sparse."""
+        out = self.inner.transform(X)
+        return out.toarray() if hasattr(out, "toarray") else out
+
+    def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return the derivative along ``dX``, exact for the kinds that are known."""
+        kind = self.kind
+        return _followed(self.inner, X, dX) if kind is None else kind.push(self.inner, X, dX)
+
+    def refitted(self, X: Any) -> Step:
+        """Return the transformer fitted on other rows."""
+        from sklearn.base import clone
+
+        return Transformer(clone(self.inner).fit(X))
+
+    def _parts(self) -> list[tuple[str, np.ndarray]]:
+        names = () if self.kind is None else self.kind.learnt
+        held = [(name, getattr(self.inner, name, None)) for name in names]
+        parts = [(name, _numeric(value)) for name, value in held if value is not None]
+        return [(name, value) for name, value in parts if value.size]
+
+    def learnt(self) -> np.ndarray:
+        """Return the fitted numbers of a known kind."""
+        self._check_known()
+        if self.name == "SplineTransformer":
+            return _Knots.of(self.inner).ravel()
+        return np.concatenate([np.zeros(0), *(value.ravel() for _, value in self._parts())])
+
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        """Whether it has learnt any numbers or levels."""
+        fitted = {name for name in vars(self.inner) if name.endswith("_")}
+        return bool(fitted - {"n_features_in_", "feature_names_in_", "n_output_features_"})
+
+    def units(self, X: Any) -> np.ndarray:
+        """Return spreads of columns for what lies among their values, else the numbers' sizes."""
+        if not len(self.learnt()):
+            return np.zeros(0)
+        spread = np.nanstd(dense(X), axis=0)
+        if self.name == "SplineTransformer":
+            return np.broadcast_to(spread, _Knots.of(self.inner).shape).ravel()
+        found = []
+        for name, value in self._parts():
+            size = np.where(spread > 0, spread, 1.0) if name in _PLACES else np.abs(value)
+            found.append(np.ravel(size if name not in _PLAIN else np.ones_like(value)))
+        return np.concatenate(found)
+
+    def with_learnt(self, numbers: np.ndarray) -> Step:
+        """Return a copy with other numbers."""
+        other = copy(self)
+        if self.name == "SplineTransformer":
+            other.inner = _Knots.put(self.inner, numbers.reshape(_Knots.of(self.inner).shape))
+            return other
+        other.inner = copy(self.inner)
+        at = 0
+        for name, value in self._parts():
+            setattr(other.inner, name, numbers[at : at + value.size].reshape(value.shape))
+            at += value.size
+        return other
+
+    def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
+        """Return how far the numbers move with each row."""
+        if self.name == "SplineTransformer":
+            return _knot_moves(self.inner, dense(X), dX).reshape(len(dX), -1)
+        if self.kind is None or self.kind.influence is None or not self._parts():
+            return np.zeros((len(dX), 0))
+        moves = self.kind.influence(self.inner, dense(X), dX)
+        return np.hstack([move.reshape(len(dX), -1) for move in moves])
+
+    def _check_known(self) -> None:
+        fitted = {name for name in vars(self.inner) if name.endswith("_")}
+        if self.kind is None and fitted - {"n_features_in_", "feature_names_in_"}:
+            raise InputError(
+                f"How what a {self.name} learnt moves with a record is not known. Take "
+                "preprocessing='frozen', which counts it as public, or "
+                f"{', '.join(sorted(KNOWN))}. See {PAGE}."
+            )
+
+
+def _numeric(value: Any) -> np.ndarray:
+    """Return fitted numbers; categories that fill gaps do not move."""
+    array = np.asarray(value)
+    return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
+
+
+def reads_target(transformer: Any) -> bool:
+    """Say whether a transformer looks at the labels."""
+    tags = getattr(transformer, "__sklearn_tags__", None)
+    asks = tags is not None and bool(tags().target_tags.required)
+    by_label = type(transformer).__name__ != "VarianceThreshold" and (
+        type(transformer).__module__.split(".")[:2] in _BY_LABEL
+    )
+    return asks or by_label

@@ -1,0 +1,170 @@
+"""The loss that a model takes itself of the labels it is given, one number for each record.
+
+Models of Hugging Face return a ``loss`` next to their outputs: an average over the batch, in which
+they have shifted labels, left out padding and so on. What belongs to a record is what the model
+would return for that record alone. So the model is run on the whole batch, and the loss functions
+of torch that it calls are made to average over each record instead of over all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from seepage.errors import InputError
+
+IGNORED = -100  # the class number of what does not count, in torch and in Hugging Face
+LABELS = ("labels", "label", "label_ids", "start_positions")
+_OF_CLASSES = (functional.cross_entropy, functional.nll_loss)
+_AVERAGED = {
+    function: inspect.signature(function)
+    for function in (
+        *_OF_CLASSES,
+        functional.mse_loss,
+        functional.l1_loss,
+        functional.smooth_l1_loss,
+        functional.huber_loss,
+        functional.binary_cross_entropy,
+        functional.binary_cross_entropy_with_logits,
+        functional.kl_div,
+    )
+}
+
+
+class OwnLoss:
+    """The model's own loss, as it is for every record alone.
+
+    Its inputs are the mapping that a data collator makes, labels included.
+    """
+
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
+        """Return the loss of each record from what the model returned inside :meth:`by_record`."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if loss is None and isinstance(output, tuple) and output:
+            loss = output[0]
+        if not isinstance(loss, Tensor):
+            raise InputError(
+                "The model returns no loss of its own for this batch; give it the labels it takes, "
+                "or name a loss: sp.nn.leakage(model, loss, x, y, …)."
+            )
+        if loss.shape != (len(target),):
+            raise InputError(
+                f"The model's own loss has the shape {tuple(loss.shape)} and cannot be taken apart "
+                f"into those of {len(target)} records; give a function of output and target that "
+                "returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
+            )
+        return loss
+
+    @contextmanager
+    def by_record(self, x: Any, labels: Tensor, target: Tensor) -> Iterator[Any]:
+        """Give the inputs for a run in which every loss is one per record.
+
+        ``target`` stands in the place of the ``labels`` where it is not the same: as soft targets,
+        one probability for every class, where the labels are class numbers.
+        """
+        soft = None
+        if target is not labels and labels.is_floating_point():
+            x = {**x, _key_of(x): target}
+        elif target is not labels:
+            soft = target
+        with _ByRecord(labels, soft):
+            yield x
+
+
+def labels_of(batch: Mapping[str, Any]) -> Tensor:
+    """Return the labels of a batch as a data collator makes it."""
+    found: Tensor = batch[_key_of(batch)]
+    return found
+
+
+def _key_of(batch: Mapping[str, Any]) -> str:
+    """Return under which name the labels are."""
+    for name in LABELS:
+        if isinstance(batch.get(name), Tensor):
+            return name
+    raise InputError(
+        f"The batch has no labels, from which the model takes its loss: it has "
+        f"{', '.join(map(str, batch)) or 'nothing'}. Add 'labels' as the model takes them (those "
+        "of a language model are its input_ids, with -100 where a token does not count)."
+    )
+
+
+class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
+    """Has torch's loss functions average over each record's entries."""
+
+    def __init__(self, labels: Tensor, soft: Tensor | None) -> None:
+        super().__init__()
+        self.labels, self.soft, self.records = labels, soft, len(labels)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function not in _AVERAGED:
+            return function(*args, **kwargs)
+        given = _AVERAGED[function].bind(*args, **kwargs)
+        given.apply_defaults()
+        options = given.arguments
+        reduction, options["reduction"] = options["reduction"], "none"
+        entries = self._entries(function, options, given)
+        if reduction == "none" or entries.numel() % self.records:
+            return function(*args, **kwargs)
+        total = entries.reshape(self.records, -1).sum(1)
+        if reduction == "sum":
+            return total
+        if reduction == "batchmean":
+            return total / (len(entries) / self.records)
+        if function in _OF_CLASSES and not options["target"].is_floating_point():
+            return total / self._counted(options, entries)
+        return total / (entries.numel() // self.records)
+
+    def _entries(self, function: Any, options: dict[str, Any], given: Any) -> Tensor:
+        """Return the losses of all entries, with soft targets in the place of class numbers."""
+        target: Any = options.get("target")
+        if self.soft is None or function not in _OF_CLASSES or target.is_floating_point():
+            found: Tensor = function(*given.args, **given.kwargs)
+            return found
+        logits = options["input"]
+        if logits.dim() != 2 or options["weight"] is not None or options.get("label_smoothing"):
+            raise InputError(
+                "The label of this model cannot be asked about: its loss is not the plain "
+                "cross-entropy of one row of logits for each label."
+            )
+        logs = torch.log_softmax(logits, -1) if function is functional.cross_entropy else logits
+        rows = self._aligned(target.reshape(self.records, -1)).reshape(logits.shape)
+        return -(rows * logs).sum(-1) * (target != options["ignore_index"])
+
+    def _aligned(self, target: Tensor) -> Tensor:
+        """Return the soft targets of the rows of a loss, ``(B, rows, classes)``.
+
+        A causal model compares what it says at a token with the token after it.
+        """
+        soft = self.soft
+        assert soft is not None  # noqa: S101 - that is where it is called
+        labels = self.labels.reshape(self.records, -1)
+        soft = soft.reshape(self.records, labels.shape[1], -1)
+        if target.shape == labels.shape and torch.equal(target, labels):
+            return soft
+        shift = labels.shape[1] - target.shape[1]
+        if shift in (0, 1) and torch.equal(target[:, : labels.shape[1] - 1], labels[:, 1:]):
+            return functional.pad(soft[:, 1:], (0, 0, 0, 1 - shift))
+        raise InputError(
+            "The label of this model cannot be asked about: it is not told which of its labels "
+            "the rows of its loss belong to."
+        )
+
+    def _counted(self, options: dict[str, Any], entries: Tensor) -> Tensor:
+        """Return, for each record, the weight of its targets that count."""
+        target = options["target"].reshape(self.records, -1)
+        kept = target != options["ignore_index"]
+        shares = kept.to(entries.dtype)
+        if options["weight"] is not None:
+            shares = shares * options["weight"][torch.where(kept, target, 0)]
+        return shares.sum(1).clamp(min=torch.finfo(entries.dtype).tiny)

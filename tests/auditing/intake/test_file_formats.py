@@ -1,0 +1,435 @@
+"""Every dialect and every format of a table in a file: read right and said, or refused.
+
+The table in ``docs/how-to/files.md`` is made of these cases; after a change,
+``python tests/auditing/intake/test_file_formats.py`` writes it again.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+from seepage.auditing.intake.files import FORMATS, Dialect, FileOptions, read_file, steps_of
+from seepage.errors import InputError
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "files.md"
+BEGIN, END = "<!-- formats: begin -->", "<!-- formats: end -->"
+TOWN = ["Köln", "Bonn", "Bonn"]
+AGE = [31, 47, 8]
+DOSE = [0.5, 1.25, -3.5]
+TABLE = pa.table({"town": TOWN, "age": AGE, "dose": DOSE})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, how it is read, and what its column of numbers must be (or the refusal)."""
+
+    what: str
+    name: str
+    content: bytes | Callable[[Path], None]
+    numbers: list[float] | None
+    said: str
+    options: str = ""
+
+    def write(self, folder: Path) -> Path:
+        path = folder / self.name
+        if callable(self.content):
+            self.content(path)
+        else:
+            path.write_bytes(self.content)
+        return path
+
+    def row(self) -> str:
+        how = f"`{self.name}`" + (f" with `{self.options}`" if self.options else "")
+        said = self.said or "read, with nothing to say"
+        told = said if self.numbers is not None else f"**refused:** {said}"
+        return f"| {self.what} | {how} | {told} |"
+
+
+def lines(*numbers: str, mark: str = ",", encoding: str = "utf-8") -> bytes:
+    rows = [
+        mark.join(["town", "x"]),
+        *(mark.join(pair) for pair in zip(TOWN, numbers, strict=True)),
+    ]
+    return ("\n".join(rows) + "\n").encode(encoding)
+
+
+def workbook(path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["town", "x"], *zip(TOWN, DOSE, strict=True)]:
+        book.active.append(list(row))
+    book.create_sheet("notes").append(["nothing"])
+    book.save(path)
+
+
+def sqlite(path: Path) -> None:
+    base = sqlite3.connect(path)
+    base.execute("CREATE TABLE people (town TEXT, x REAL)")
+    base.executemany("INSERT INTO people VALUES (?, ?)", list(zip(TOWN, DOSE, strict=True)))
+    base.commit()
+    base.close()
+
+
+def duckdb(path: Path) -> None:
+    library = pytest.importorskip("duckdb")
+    base = library.connect(str(path))
+    base.execute("CREATE TABLE people (town VARCHAR, x DOUBLE)")
+    base.executemany("INSERT INTO people VALUES (?, ?)", list(zip(TOWN, DOSE, strict=True)))
+    base.close()
+
+
+def arrow(write: Callable[[pa.Table, Path], object]) -> Callable[[Path], None]:
+    def write_it(path: Path) -> None:
+        write(pa.table({"town": TOWN, "x": DOSE}), path)
+
+    return write_it
+
+
+def json_lines(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), "utf-8")
+
+
+PLAIN = lines("0.5", "1.25", "-3.5")
+POINTS = ("23.456", "1.234", "7.891")
+AS_DECIMALS, AS_THOUSANDS = [23.456, 1.234, 7.891], [23456, 1234, 7891]
+BOTH = b"town;x;share\nK\xc3\xb6ln;23.456;0,5\nBonn;1.234;0,25\nBonn;7.891;0,75\n"
+OTHER = b"town;x;share\nK\xc3\xb6ln;23.456;0.5\nBonn;1.234;0.25\nBonn;7.891;0.75\n"
+MIXED = b"town;x;share\nK\xc3\xb6ln;2,5;0.5\nBonn;1,5;0.25\nBonn;7,5;0.75\n"
+SEMI = "The columns are separated by semicolons."
+COMMAS = "Numbers were read with decimal commas, as every column of numbers can be read."
+ASKED = "Numbers were read with decimal commas, as asked."
+GROUPED = "{} were read as marks of thousands: 'x'."
+TWO_WAYS = (
+    "Column 'x' of {} can be read in two ways: every {} in it stands before three digits, as a "
+    "mark of thousands or of decimals; say --thousands '{}' or --decimal '{}'."
+)
+WINDOWS = (
+    "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding of such "
+    "files: if letters look wrong, name another with --encoding."
+)
+DOUBT = (
+    "A decimal point was read where it stands before three digits each time, since {}; if it marks "
+    "thousands, say --thousands '.': 'x'."
+)
+
+CASES = [
+    Case("commas", "people.csv", PLAIN, DOSE, ""),
+    Case("tabs", "people.tsv", lines("0.5", "1.25", "-3.5", mark="\t"), DOSE, ""),
+    Case(
+        "tabs in a CSV file",
+        "tabs.csv",
+        lines("0.5", "1.25", "-3.5", mark="\t"),
+        DOSE,
+        "The columns are separated by tabs.",
+    ),
+    Case("semicolons", "semicolons.csv", lines("0.5", "1.25", "-3.5", mark=";"), DOSE, SEMI),
+    Case(
+        "vertical bars",
+        "bars.csv",
+        lines("0.5", "1.25", "-3.5", mark="|"),
+        DOSE,
+        "The columns are separated by vertical bars.",
+    ),
+    Case(
+        "names in apostrophes",
+        "apostrophes.csv",
+        b"'town','x'\nK\xc3\xb6ln,0.5\nBonn,1.25\nBonn,-3.5\n",
+        DOSE,
+        "The column names stood in apostrophes, which were taken off.",
+    ),
+    Case(
+        "spaces",
+        "spaced.txt",
+        lines("0.5", "1.25", "-3.5", mark=" "),
+        DOSE,
+        "The columns are separated by spaces.",
+    ),
+    Case(
+        "another mark",
+        "colons.csv",
+        lines("0.5", "1.25", "-3.5", mark=":"),
+        DOSE,
+        "",
+        "--separator :",
+    ),
+    Case(
+        "two marks that both fit",
+        "either.csv",
+        b"town,x;y,z\nBonn,1;2,3\n",
+        None,
+        "either.csv may be separated by commas or semicolons: each makes as many cells of every "
+        "line; say which with --separator.",
+    ),
+    Case(
+        "decimal commas",
+        "decimals.csv",
+        lines("0,5", "1,25", "-3,5", mark=";"),
+        DOSE,
+        f"{SEMI} {COMMAS}",
+    ),
+    Case(
+        "`1.234,5`",
+        "both.csv",
+        lines("1.234,5", "12", "-23.456", mark=";"),
+        [1234.5, 12, -23456],
+        f"{SEMI} {COMMAS} {GROUPED.format('Points')}",
+    ),
+    Case(
+        "`1,234.5`",
+        "english.csv",
+        lines('"1,234.5"', "12", '"-23,456"'),
+        [1234.5, 12, -23456],
+        GROUPED.format("Commas"),
+    ),
+    Case(
+        "`1 234,5`",
+        "spaces.csv",
+        lines("1 234,5", "12", "-23 456", mark=";"),
+        [1234.5, 12, -23456],
+        f"{SEMI} {COMMAS} {GROUPED.format('Spaces')}",
+    ),
+    Case(
+        "`1'234.5`",
+        "swiss.csv",
+        lines("1'234.5", "12", "-23'456", mark=";"),
+        [1234.5, 12, -23456],
+        f"{SEMI} {GROUPED.format('Apostrophes')}",
+    ),
+    Case(
+        "`23.456` beside decimal commas",
+        "german.csv",
+        BOTH,
+        AS_THOUSANDS,
+        f"{SEMI} {COMMAS} {GROUPED.format('Points')}",
+    ),
+    Case(
+        "`23.456` beside decimal points",
+        "points.csv",
+        OTHER,
+        AS_DECIMALS,
+        f"{SEMI} {DOUBT.format('other columns do so')}",
+    ),
+    Case(
+        "`23.456` in a file of commas",
+        "three.csv",
+        lines(*POINTS),
+        AS_DECIMALS,
+        DOUBT.format("commas separate the columns"),
+    ),
+    Case(
+        "`23.456`, and nothing that decides",
+        "open.csv",
+        lines(*POINTS, mark=";"),
+        None,
+        TWO_WAYS.format("open.csv", "point", ".", "."),
+    ),
+    Case(
+        "the same, decided",
+        "thousands.csv",
+        lines(*POINTS, mark=";"),
+        AS_THOUSANDS,
+        f"{SEMI} {ASKED} {GROUPED.format('Points')}",
+        "--thousands .",
+    ),
+    Case(
+        "the same, decided otherwise",
+        "decided.csv",
+        lines(*POINTS, mark=";"),
+        AS_DECIMALS,
+        SEMI,
+        "--decimal .",
+    ),
+    Case(
+        "`23,456` in quotation marks",
+        "quoted.csv",
+        lines('"23,456"', '"1,234"', '"7,891"'),
+        None,
+        TWO_WAYS.format("quoted.csv", "comma", ",", ","),
+    ),
+    Case(
+        "both decimal marks",
+        "mixed.csv",
+        MIXED,
+        None,
+        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; say "
+        "--decimal, and the other column is not read as numbers.",
+    ),
+    Case(
+        "`25.3%`",
+        "percent.csv",
+        lines("25.3%", "1%", "0.5 %"),
+        [25.3, 1, 0.5],
+        "Per cent signs were taken off, the numbers kept: 'x'.",
+    ),
+    Case(
+        "`25,3 %`",
+        "prozent.csv",
+        lines("25,3 %", "1 %", "0,5 %", mark=";"),
+        [25.3, 1, 0.5],
+        f"{SEMI} {COMMAS} Per cent signs were taken off, the numbers kept: 'x'.",
+    ),
+    Case(
+        "Windows-1252",
+        "windows.csv",
+        lines("0.5", "1.25", "-3.5", encoding="cp1252"),
+        DOSE,
+        WINDOWS,
+    ),
+    Case(
+        "UTF-16",
+        "utf16.csv",
+        lines("0.5", "1.25", "-3.5", encoding="utf-16"),
+        DOSE,
+        "The text is UTF-16.",
+    ),
+    Case(
+        "an encoding that is named",
+        "dos.csv",
+        lines("0.5", "1.25", "-3.5", encoding="cp437"),
+        DOSE,
+        "",
+        "--encoding cp437",
+    ),
+    Case(
+        "damaged UTF-8",
+        "damaged.csv",
+        PLAIN + b"K\xf6ln,2\n",
+        None,
+        "damaged.csv is not UTF-8 text (near byte 38); name its encoding with --encoding, or save "
+        "it as UTF-8, for example with iconv -f WINDOWS-1252 -t UTF-8.",
+    ),
+    Case("gzip", "people.csv.gz", gzip.compress(PLAIN), DOSE, ""),
+    Case("Zstandard", "people.csv.zst", pa.compress(PLAIN, "zstd", asbytes=True), DOSE, ""),
+    Case("bzip2", "people.csv.bz2", bz2.compress(PLAIN), DOSE, ""),
+    Case("Parquet", "people.parquet", arrow(pq.write_table), DOSE, ""),
+    Case("Feather (Arrow)", "people.feather", arrow(feather.write_feather), DOSE, ""),
+    Case("ORC", "people.orc", arrow(orc.write_table), DOSE, ""),
+    Case("JSON lines", "people.jsonl", arrow(json_lines), DOSE, ""),
+    Case(
+        "Excel, several sheets",
+        "book.xlsx",
+        workbook,
+        None,
+        "book.xlsx holds 2 sheets ('Sheet', 'notes'); name one with --sheet.",
+    ),
+    Case("Excel", "people.xlsx", workbook, DOSE, "", "--sheet Sheet"),
+    Case("SQLite", "people.sqlite", sqlite, DOSE, ""),
+    Case("DuckDB", "people.duckdb", duckdb, DOSE, ""),
+]
+
+
+def options_of(case: Case) -> FileOptions:
+    name, _, value = case.options.partition(" ")
+    key = name.removeprefix("--")
+    if key == "sheet":
+        return FileOptions(sheet=value)
+    return FileOptions(dialect=Dialect(**{key: value}) if key else Dialect())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_a_file_is_read_right_and_said_or_refused(case, tmp_path):
+    path = case.write(tmp_path)
+    if case.numbers is None:
+        with pytest.raises(InputError) as caught:
+            options_of(case).read(path)
+        assert str(caught.value) == case.said
+        return
+    table = options_of(case).read(path)
+    assert " ".join(steps_of(table)) == case.said
+    assert table.column("x").to_pylist() == case.numbers
+    assert table.column("town").to_pylist() == TOWN
+
+
+def made() -> str:
+    head = ["| what | file | what is said |", "|---|---|---|"]
+    return "\n".join([BEGIN, *head, *(case.row() for case in CASES), END])
+
+
+def test_the_page_has_this_table():
+    assert made() in PAGE.read_text("utf-8")
+    named = {case.name.rpartition(".")[2] for case in CASES}
+    assert {".csv", ".tsv", ".parquet", ".feather", ".orc", ".jsonl", ".xlsx"} < set(FORMATS)
+    assert {"gz", "zst", "bz2", "sqlite", "duckdb"} < named
+
+
+def test_a_url_is_fetched_only_where_asked(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_bytes(PLAIN)
+    url = Path(f"file://{path}")
+    with pytest.raises(InputError, match="nothing is fetched unless asked: say --fsspec"):
+        FileOptions().read(url)
+    assert FileOptions(fetch=True).read(url).column("x").to_pylist() == DOSE
+    with pytest.raises(InputError, match="cannot be fetched"):
+        FileOptions(fetch=True).read(Path(f"file://{tmp_path}/gone.csv"))
+    with pytest.raises(InputError, match="cannot be fetched"):
+        FileOptions(fetch=True).read(Path("nonsense://somewhere/people.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"separator": ";;"}, "one character"),
+        ({"decimal": ";"}, "a point or a comma"),
+        ({"thousands": "_"}, "a point, a comma, a space or an apostrophe"),
+        ({"decimal": ",", "thousands": ","}, "two different marks"),
+        ({"encoding": "klingon"}, "There is no encoding 'klingon'"),
+    ],
+)
+def test_a_dialect_that_means_nothing_is_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        Dialect(**options)
+
+
+def test_a_wrong_encoding_that_is_named_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(lines("1", "2", "3", encoding="cp1252"))
+    with pytest.raises(InputError, match="not text in the encoding 'ascii'"):
+        read_file(path, dialect=Dialect(encoding="ascii"))
+
+
+def test_sheets_and_dialects_are_for_files_that_have_them(tmp_path):
+    pq.write_table(TABLE, tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="is one table"):
+        read_file(tmp_path / "t.parquet", sheet="people")
+    with pytest.raises(InputError, match="carries its own columns"):
+        read_file(tmp_path / "t.parquet", dialect=Dialect(decimal=","))
+    sqlite(tmp_path / "t.db")
+    with pytest.raises(InputError, match="has no table 'animals', but 'people'"):
+        read_file(tmp_path / "t.db", sheet="animals")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("t.xlsx", b"PK\x03\x04rest", "Excel"),
+        ("t.sqlite", b"SQLite format 3\x00rest", "SQLite"),
+        ("t.duckdb", b"12345678DUCKrest", "DuckDB"),
+        ("t.orc", b"ORCrest", "ORC"),
+        ("t.csv.gz", gzip.compress(PLAIN * 100)[:-20], "gzip"),
+        ("t.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 100)[:-20], "gzip"),
+    ],
+)
+def test_damaged_files_are_refused_in_a_sentence(tmp_path, name, content, kind):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_file(tmp_path / name)
+    assert kind in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text("utf-8")
+    start, stop = text.index(BEGIN), text.index(END) + len(END)
+    PAGE.write_text(text[:start] + made() + text[stop:], "utf-8")

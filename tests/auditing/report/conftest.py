@@ -1,0 +1,13 @@
+"""Keeps one Chromium open for all the pages of a file of tests."""
+
+from __future__ import annotations
+
+import pytest
+from browser import Browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()

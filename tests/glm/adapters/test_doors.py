@@ -1,0 +1,249 @@
+"""Every model is audited right, against refits by its own library, or refused with directions."""
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from sklearn import linear_model as lm
+from sklearn.base import clone
+from sklearn.feature_selection import SelectKBest, f_regression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    PowerTransformer,
+    TargetEncoder,
+)
+from sklearn.svm import LinearSVC
+
+import seepage as sp
+from doors import DOORS, FORMULAS, MIXED, PIPELINES, REAL, SEARCHES, VARIANTS, N, Z, door, released
+from seepage.glm.adapters.kinds import ModelKind, RefusedKind
+from seepage.glm.adapters.registry import KINDS
+
+ROWS = (3, 12, 41)
+SLOW = [name for name, (library, _) in DOORS.items() if library == "skglm"]  # compiles for long
+
+
+def derivative(at, step):
+    """The derivative at 0, by five points."""
+    return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
+
+
+def moved(opened, row, column, frozen, step):
+    """How far what is released moves with one cell."""
+
+    def at(t):
+        table = opened.X.copy()
+        table.loc[row, column] += t
+        return opened.refit(table, opened.y, frozen)
+
+    return np.linalg.norm(derivative(at, step * np.nanstd(opened.X[column])))
+
+
+def check_cells(name, preprocessing, step=1e-4):
+    opened = door(name)
+    leak = sp.leakage(
+        opened.model,
+        opened.X,
+        opened.y,
+        noise=sp.Gaussian(1.0),
+        preprocessing=preprocessing,
+        **dict(opened.options),
+    )
+    cells, names = np.asarray(leak.cells()), list(leak.source.names)
+    numbers = [c for c in opened.X.columns if opened.X[c].dtype.kind == "f"]
+    assert set(numbers) & set(names)
+    for column in numbers:
+        for row in ROWS:
+            found = cells[row, names.index(column)] if column in names else 0.0
+            if np.isnan(opened.X.loc[row, column]):
+                assert found == 0
+                continue
+            truth = moved(opened, row, column, preprocessing == "frozen", step)
+            assert found == pytest.approx(truth, rel=1e-6, abs=1e-9 * cells.max())
+    if opened.labels:
+        labels = opened.y.astype(float)
+
+        def at(t):
+            other = labels.copy()
+            other[ROWS[0]] += t
+            return opened.refit(opened.X, other, preprocessing == "frozen")
+
+        truth = np.linalg.norm(derivative(at, 1e-4))
+        assert np.asarray(leak.labels())[ROWS[0]] == pytest.approx(truth, rel=1e-6)
+    return leak
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in DOORS]
+)
+def test_models_agree_with_refits(name):
+    # liblinear ends so far from its minimiser that only longer steps can be told from its noise.
+    check_cells(name, "frozen", step=1e-2 if name == "LinearSVC" else 1e-4)
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, *FORMULAS])
+def test_other_ways_to_fit_agree_with_refits(name):
+    check_cells(name, "frozen")
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_are_their_best_model(name):
+    leak = check_cells(name, "frozen")
+    assert any("looked at the data" in note for note in leak.notes)
+    assert leak.records().assumptions == leak.notes
+
+
+@pytest.mark.parametrize("preprocessing", ["frozen", "refitted"])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_pipelines_agree_with_refits(name, preprocessing):
+    leak = check_cells(name, preprocessing)
+    word = "counts as public" if preprocessing == "frozen" else "moves with every record"
+    assert any(word in note for note in leak.notes)
+
+
+@pytest.mark.parametrize("column", ["town", "smoker"])
+def test_categories_move_by_whole_levels(column):
+    """A level in place of the first one, in proportion: the final model is fitted in between."""
+    opened = door("OneHotEncoder")
+    before, final = opened.model[:-1], opened.model[-1]
+    leak = sp.leakage(opened.model, opened.X, opened.y, noise=sp.Gaussian(1.0))
+    cells, names = np.asarray(leak.cells()), list(leak.source.names)
+    levels = sorted(MIXED[column].unique())
+    features = np.asarray(before.transform(MIXED), dtype=float)
+    ends = [
+        np.asarray(before.transform(MIXED.assign(**{column: level})), dtype=float)
+        for level in levels
+    ]
+    for level, end in zip(levels[1:], ends[1:], strict=True):
+        place = names.index(f"{column}={level}" if len(levels) > 2 else names[-1])
+        for row in ROWS:
+
+            def at(t, row=row, end=end):
+                rows = features.copy()
+                rows[row] += t * (end - ends[0])[row]
+                return released(clone(final).fit(rows, opened.y))
+
+            truth = np.linalg.norm(derivative(at, 1e-3))
+            assert cells[row, place] == pytest.approx(truth, rel=1e-6)
+    assert leak.attributes.each(False)[0] == ["age", "dose", "weight", "town", names[-1]]
+
+
+def test_an_unconverged_model_is_refined_on_request():
+    rough = lm.SGDRegressor(alpha=0.01, tol=1e-1, random_state=0).fit(Z, REAL)
+    with pytest.raises(sp.NotTheMinimiserError, match=r"sp.refine"):
+        sp.leakage(rough, Z, REAL, noise=sp.Gaussian(1.0))
+    refined = sp.refine(rough, Z, REAL)
+    twin = lm.Ridge(0.01 * N).fit(Z, REAL)
+    np.testing.assert_allclose(refined.coef_, twin.coef_, rtol=1e-9)
+    assert np.shape(refined.intercept_) == np.shape(rough.intercept_)
+    assert not np.allclose(rough.coef_, twin.coef_, rtol=1e-6)
+
+
+def test_every_kind_that_is_read_has_a_door():
+    """So that the table in the docs says of no model that it is audited right without a test."""
+    read = {(kind.library, kind.name) for kind in KINDS if isinstance(kind, ModelKind)}
+    doors = {(library, name.removeprefix("skglm ")) for name, (library, _) in DOORS.items()}
+    assert {kind for kind in read if kind[0] != "seepage"} == doors
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in KINDS if isinstance(k, RefusedKind)], ids=lambda k: f"{k.library} {k.name}"
+)
+def test_refusals_say_why_and_what_instead(kind):
+    name = "Anything" if kind.name == "*" else kind.name
+    model = type(name, (), {"__module__": f"{kind.library}.somewhere"})()
+    with pytest.raises(sp.InputError) as refused:
+        sp.leakage(model, Z, REAL, noise=sp.Gaussian(1.0))
+    text = str(refused.value)
+    why, instead, page = text.partition(". ")[0], kind.instead, "See docs/how-to/models.md."
+    assert text.startswith(why)
+    assert instead in text
+    assert text.endswith(page)
+    assert text.count(". ") == 2  # two sentences and the page
+
+
+def test_settings_that_are_refused():
+    cases = {
+        "loss='hinge'": lm.SGDClassifier("hinge"),
+        "an intercept": LinearSVC(dual=False),
+        "power=3": lm.TweedieRegressor(power=3),
+        "positive=True": lm.Lasso(0.01, positive=True),
+        "average=True": lm.SGDRegressor(average=True),
+        "penalty='l1'": lm.SGDRegressor(penalty="l1"),
+    }
+    for what, model in cases.items():
+        y = np.where(REAL.mean() < REAL, 2.0, 1.0)
+        with pytest.raises(sp.InputError, match=what):
+            sp.leakage(model.fit(Z, y), Z, y, noise=sp.Gaussian(1.0))
+
+
+def test_what_reads_the_target_is_refused():
+    pipeline = make_pipeline(TargetEncoder(), lm.Ridge()).fit(MIXED[["town"]], REAL)
+    with pytest.raises(sp.InputError, match=r"TargetEncoder reads the target.*Use OneHotEncoder"):
+        sp.leakage(pipeline, MIXED[["town"]], REAL, noise=sp.Gaussian(1.0))
+    pipeline = make_pipeline(SelectKBest(f_regression, k=2), lm.Ridge()).fit(Z, REAL)
+    with pytest.raises(sp.InputError, match="SelectKBest reads the target"):
+        sp.leakage(pipeline, Z, REAL, noise=sp.Gaussian(1.0))
+
+
+def test_codes_of_categories_are_asked_about():
+    codes = Z.assign(town=np.arange(N) % 4.0)[["town"]]
+    pipeline = make_pipeline(OneHotEncoder(), lm.Ridge()).fit(codes, REAL)
+    with pytest.raises(sp.InputError, match="name these columns in categorical="):
+        sp.leakage(pipeline, codes, REAL, noise=sp.Gaussian(1.0))
+    leak = sp.leakage(pipeline, codes, REAL, noise=sp.Gaussian(1.0), categorical=["town"])
+    assert leak.attributes.each(False)[0] == ["town"]
+
+
+def test_what_is_cut_has_no_derivative():
+    ranked = make_pipeline(FunctionTransformer(lambda rows: rows.rank()), lm.Ridge()).fit(Z, REAL)
+    with pytest.raises(sp.InputError, match="does not take every row by itself"):
+        sp.leakage(ranked, Z, REAL, noise=sp.Gaussian(1.0))
+    cut = make_pipeline(FunctionTransformer(lambda rows: rows.round(2)), lm.Ridge()).fit(Z, REAL)
+    with pytest.raises(sp.InputError, match="FunctionTransformer has no derivative at some"):
+        sp.leakage(cut, Z, REAL, noise=sp.Gaussian(1.0))
+    power = make_pipeline(PowerTransformer(), lm.Ridge(2.0)).fit(Z, REAL)
+    assert sp.leakage(power, Z, REAL, noise=sp.Gaussian(1.0)).records().shape == (N,)
+    with pytest.raises(sp.InputError, match="PowerTransformer learnt moves with a record is not"):
+        sp.leakage(power, Z, REAL, noise=sp.Gaussian(1.0), preprocessing="refitted")
+
+
+def test_correlated_errors_and_logistic_offsets_are_refused():
+    coupled = sm.GLS(REAL, Z, sigma=0.5 * np.eye(N) + 0.5).fit()
+    with pytest.raises(sp.InputError, match=r"couples the records.*Fit WLS"):
+        sp.leakage(coupled, Z, REAL, noise=sp.Gaussian(1.0))
+    ill = (REAL.mean() < REAL).astype(float)
+    offset = sm.GLM(ill, Z, family=sm.families.Binomial(), offset=REAL * 0 + 0.1).fit()
+    with pytest.raises(sp.InputError, match=r"offset has a margin.*Put the offset"):
+        sp.leakage(offset, Z, ill, noise=sp.Gaussian(1.0))
+    cox = sm.PHReg(np.exp(REAL), Z).fit()
+    with pytest.raises(sp.InputError, match="Cox's partial likelihood couples records"):
+        sp.leakage(cox, Z, REAL, noise=sp.Gaussian(1.0))
+
+
+def test_a_formula_takes_the_labels_from_its_own_data_frame():
+    opened = door("ols formula")
+    given = sp.leakage(opened.model, opened.X, opened.y, noise=sp.Gaussian(1.0))
+    whole = MIXED.assign(outcome=REAL)
+    found = sp.leakage(opened.model, whole, noise=sp.Gaussian(1.0))
+    np.testing.assert_allclose(found.records(), given.records())
+    assert found.attributes.each(False)[0] == ["age", "dose", "town"]
+
+
+def test_membership_through_a_pipeline():
+    opened = door("StandardScaler")
+    leak = sp.leakage(opened.model, opened.X, opened.y, noise=sp.Gaussian(0.1))
+    inner = sp.leakage(
+        opened.model[-1],
+        opened.model[:-1].transform(opened.X),
+        opened.y,
+        noise=sp.Gaussian(0.1),
+    )
+    np.testing.assert_allclose(np.asarray(leak.membership()), np.asarray(inner.membership()))
+    np.testing.assert_allclose(np.asarray(leak.labels()), np.asarray(inner.labels()))
+    again = sp.leakage(
+        opened.model, opened.X, opened.y, noise=sp.Gaussian(0.1), preprocessing="refitted"
+    )
+    with pytest.raises(sp.InputError, match="pass refit="):
+        again.membership()
