@@ -40,7 +40,9 @@ class _LayerNorm(Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
-        standard = out if weight is None and bias is None else (x - mean) * scale
+        # On a graphics card, the statistics of 16-bit numbers are of 32 bits.
+        whole = weight is None and bias is None
+        standard = out if whole else ((x - mean) * scale).to(x.dtype)
         ctx.save_for_backward(x, mean, scale, weight, standard)
         ctx.shape = shape
         return out
@@ -84,7 +86,7 @@ class _LayerNormBack(Function):  # type: ignore[misc]
         g = delta if weight is None else delta * weight
         a, b = (g * standard).mean(axes, keepdim=True), (v * standard).mean(axes, keepdim=True)
         q = (v * pushed).mean(axes, keepdim=True)  # ςQ/N
-        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, q).mul_(-scale)
+        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, q).mul_(-scale.to(x.dtype))
         to_delta = pv if weight is None else pv * weight
         return to_delta, to_x, None, None, None, None, None
 
