@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -27,7 +28,7 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
-from seepage.core.result import ALARMING, Result
+from seepage.core.result import ALARMING, Result, histogram_svg
 from seepage.core.risk_views import (
     Prior,
     guess,
@@ -63,6 +64,7 @@ Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
 _FREE = 1 << 15  # numbers of a release about a table up to which a law is checked besides
+_MANY_GROUPS = 1000  # of which no more is said how exact each is
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -99,6 +101,13 @@ class Leakage(Generic[PerRecord]):
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
         self.attributes, self.notes = attributes, notes
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the line of text, and how the records' η are spread."""
+        text = f"<p><code>{escape(repr(self))}</code></p>"
+        if not self.source.in_memory:
+            return text
+        return text + histogram_svg(np.asarray(self.records()), "FIL η of the records")
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
@@ -223,13 +232,11 @@ class Leakage(Generic[PerRecord]):
         index = np.empty(len(chosen), object)
         index[:] = chosen
         squared = self.release.template.array([found[group] for group in chosen])
-        blocks = [] if isinstance(by, str) else [np.flatnonzero(by == group) for group in chosen]
+        blocks = {} if isinstance(by, str) or len(chosen) > _MANY_GROUPS else _positions(by)
         accuracy = self._accuracy(
             [
-                (value * self._count(measure, unknowns, rows), unknowns, rows)
-                for value, rows in zip(
-                    (found[group] for group in chosen), blocks, strict=bool(blocks)
-                )
+                (found[group] * self._count(measure, unknowns, rows), unknowns, rows)
+                for group, rows in ((group, blocks[group]) for group in chosen if group in blocks)
             ]
         )
         return self._result(squared, "groups", measure, about, accuracy, index)
@@ -795,6 +802,11 @@ def _grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
             )
     else:
         labels = by[chunk.start : chunk.start + len(chunk)]
+    return _positions(labels)
+
+
+def _positions(labels: np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the positions of each label, by one sort of all."""
     known, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
