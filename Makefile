@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -20,6 +20,13 @@ $(STAMPS)/venv:
 $(STAMPS)/core: $(STAMPS)/venv $(INPUTS)
 	@echo "installing seepage into $(VENV) …"
 	@$(PIP) -e .
+	@touch $@
+
+# What is installed is what was locked, down to the files' hashes. torch is not among it: its builds
+# differ from machine to machine.
+$(STAMPS)/locked: $(STAMPS)/venv lock.txt
+	@echo "installing what lock.txt lists into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r lock.txt
 	@touch $@
 
 # One stamp per extra: the same line installs each of them.
@@ -47,6 +54,14 @@ fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth i
 fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/nn/zoo.py $(N)
 
+locked: $(STAMPS)/locked ## Install the dependencies by their hashes, as CI does before anything else
+
+LOCK := --no-deps --no-annotate --no-header --quiet --universal --python-version 3.11.5 --generate-hashes
+lock: $(STAMPS)/venv ## Make lock.txt of constraints.txt: the hashes of every file of every version
+	@$(PIP) uv
+	@{ echo "# Hashes of what constraints.txt names, but torch; made by make lock."; \
+	  grep -vE '^(#|torch==)' constraints.txt | $(BIN)/uv pip compile $(LOCK) -; } > lock.txt.new && mv lock.txt.new lock.txt
+
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports
 
@@ -56,7 +71,7 @@ types: $(STAMPS)/lint ## Check types
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
 	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise release_folder shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-reproduce: $(STAMPS)/nn ## Make every table and figure of the papers again, and their page
+reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction
 	@$(BIN)/python -m reproduction.page seepage-reproduction docs
 

@@ -336,7 +336,7 @@ def _apart(net: nn.Module, view: Any, x: Tensor, y: Tensor) -> dict[str, float]:
     torch.set_float32_matmul_precision("highest")
     with torch.autocast(x.device.type, enabled=False):
         whole = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view, method="derivative")
-        told = whole.step(x, y, probes=8).traces.mean(1)
+        told = whole.step(x, y, probes=32).traces.mean(1)
         small = snn.Engine(
             net, "cross_entropy", clip=snn.NoClip(), view=view, method="thin", scale=quick.scale
         )

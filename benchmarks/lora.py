@@ -99,7 +99,7 @@ def largest(
 ) -> dict[int, float]:
     """Return the peak memory of an accounted step for some numbers of records."""
     view, peaks = snn.Embedding("tokens"), {}
-    for records in (1, 2, batch, 2 * batch):
+    for records in (batch, 2 * batch, 4 * batch, 8 * batch):
         x, y = drawn[:, :records]
         engine = snn.Engine(net, "cross_entropy", clip=clip, view=view, method=how)
         step = accounted_step(engine, x, y, 1)

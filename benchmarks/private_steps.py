@@ -33,6 +33,7 @@ class Stopwatch:
         for _ in range(self.repeats):
             chance.shuffle(order)  # what comes after heavy work is slowed down by it
             for name, work in order:
+                torch.clear_autocast_cache()  # as at the end of a step
                 self._wait()
                 start = self.now()
                 work()

@@ -1,4 +1,4 @@
-"""Every table and figure of the papers that can be made again, by the name people type.
+"""Every table and figure of the papers that can be reproduced, by the name people type.
 
 A name belongs to the module of the same name (``fil-table1`` to ``fil/table1``), which has one
 function ``reproduce(quick)`` that returns an :class:`~reproduction.outcome.Outcome`. To add one,

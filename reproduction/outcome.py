@@ -21,7 +21,7 @@ class Quantity:
     name
         What was measured.
     measured
-        What came out; ``None`` where the paper's number could not be made again.
+        What came out; ``None`` where the paper's number could not be reproduced.
     printed
         The paper's number as it is printed, so that its precision is known; ``None`` where the
         paper prints none. ``> 88`` is a bound, ``9/10`` leaves two open.
@@ -124,7 +124,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A table or figure made again.
+    """A table or figure reproduced.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from seepage.errors import InputError
 
 _LONG = 12  # rows of a table that a reader takes in at a glance
 _HEAD = """\
-# Tables and figures of the papers, made again
+# Reproductions: tables and figures of the papers
 
 These pages were written by a program from the results of `seepage reproduce all`; `make reproduce`
 makes the results and the pages again. `seepage reproduce --list` shows the names, and
@@ -120,14 +120,14 @@ def _tally(entries: Any) -> tuple[int, int, int, int]:
 def _count(entries: Any) -> str:
     printed, agree, differ, left = _tally(entries)
     words = f"Of {printed} printed numbers, {agree} agree"
-    others = [f"{differ} differ"] * bool(differ) + [f"{left} could not be made again"] * bool(left)
+    others = [f"{differ} differ"] * bool(differ) + [f"{left} could not be reproduced"] * bool(left)
     if others:
         words += f"; {' and '.join(others)}, each with its reason"
     return f"{words}."
 
 
 def _paper(paper: str, own: dict[str, dict[str, Any]]) -> Iterator[str]:
-    yield f"# Paper {paper}, made again\n"
+    yield f"# Paper {paper}, reproduced\n"
     yield f"*{PAPERS[paper]}* ([all papers](index.md)). {_count(own.values())}"
     for name, entry in own.items():
         yield from _section(EXPERIMENTS[name], entry)

@@ -71,7 +71,7 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     assert "| c | 4 | – | – | not made (2) |\n| d | 6 | 5 | −1 | no (1) |" in text
     assert "\n1. It was \\*cut off\\*.\n2. The data are not at hand.\n" in text
     assert "Never shown." not in text
-    whole = "Of 4 printed numbers, 1 agree; 2 differ and 1 could not be made again, each with its "
+    whole = "Of 4 printed numbers, 1 agree; 2 differ and 1 could not be reproduced, each with its "
     assert whole in index.read_text()
 
 

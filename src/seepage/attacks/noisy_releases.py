@@ -1,4 +1,4 @@
-"""What leaves the house and is attacked: one released model, or many noisy copies at once."""
+"""What is released and attacked: one released model, or many noisy copies at once."""
 
 from __future__ import annotations
 

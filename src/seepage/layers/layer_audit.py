@@ -366,7 +366,7 @@ def _drops(
 
 
 def layers_to_protect(information: PerLayer) -> list[str]:
-    """Return the layers that give something away, and no clearly less than the highest does.
+    """Return the layers that give something away and are not clearly below the highest.
 
     The P-values are raised for the number of layers by the rule of Benjamini and Hochberg (1995):
     where there is nothing, the chance that any layer is named is 5 %. Few clients leave an interval

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from seepage.nn.accounting.measured_run import MeasuredRun as MeasuredRun
     from seepage.nn.gradients.network_checks import FallbackWarning as FallbackWarning
     from seepage.nn.gradients.network_checks import KinkWarning as KinkWarning
+    from seepage.nn.huggingface.token_map import Token as Token
+    from seepage.nn.huggingface.token_map import TokenMap as TokenMap
+    from seepage.nn.huggingface.token_map import token_leakage as token_leakage
+    from seepage.nn.huggingface.trainer_callback import LeakageCallback as LeakageCallback
     from seepage.nn.jacobian.engine import Engine as Engine
     from seepage.nn.jacobian.engine import Step as Step
     from seepage.nn.measures.estimate import Estimate as Estimate

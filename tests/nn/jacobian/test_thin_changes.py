@@ -16,9 +16,16 @@ from torch.utils.checkpoint import checkpoint
 
 import seepage as sp
 import seepage.nn.jacobian.engine as engine_module
+import seepage.nn.jacobian.replays as replays
 from seepage.nn import Embedding, Engine, HardClip, Input, NoClip, SmoothClip
 from seepage.nn.jacobian.random_directions import row_signs
-from seepage.nn.jacobian.thin_changes import THIN, balanced_step, narrowed, thin_change
+from seepage.nn.jacobian.thin_changes import (
+    THIN,
+    balanced_step,
+    narrowed,
+    random_rows,
+    thin_change,
+)
 
 torch.set_num_threads(1)
 
@@ -41,7 +48,7 @@ class Texts(nn.Module):
         return h + torch.addmm(self.shift, inner.flatten(0, 1), self.down).view_as(h)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.tokens(x) + self.places(torch.arange(x.shape[1]))
+        h = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
         run = partial(checkpoint, self.block, use_reentrant=False)
         return self.head(run(h) if self.checkpointed else self.block(h))
 
@@ -105,7 +112,7 @@ def test_the_mean_over_random_matrices_is_the_squared_change(name: str) -> None:
     h = 0.05
     network, batch, v, pairs = ends(name, h)
     assert narrowed(network), "nothing is narrowed here"
-    found = [thin_change(network, batch, v, h, key) for key in range(150)]
+    found = [thin_change(network, batch, v, h, random_rows(network, k)) for k in range(150)]
     squared = torch.stack([one.squared for one in found])
     along = torch.stack([one.along for one in found])
     product = torch.stack([one.along * one.again for one in found])
@@ -231,3 +238,36 @@ def test_a_small_network_keeps_its_derivatives(monkeypatch: pytest.MonkeyPatch) 
     net = nn.Sequential(nn.Linear(6, 2 * THIN), nn.Tanh(), nn.Linear(2 * THIN, 3))
     engine = Engine(net, "cross_entropy")
     assert not engine.takes_finite_steps(torch.randn(4, 6), torch.tensor([0, 1, 2, 0]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+@pytest.mark.parametrize("kind", ["tf32", "bf16"])
+def test_recorded_passes_on_cuda_give_what_single_launches_do(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_float32_matmul_precision("high")
+    net, x, y, view = case("texts")
+    net, x, y = net.float().cuda(), x.cuda(), y.cuda()
+    net.checkpointed = False
+    given: dict[str, Any] = {"clip": HardClip(0.3), "view": view, "method": "thin", "scale": 0.05}
+    always, never = (Engine(net, "cross_entropy", **given) for _ in range(2))
+    monkeypatch.setattr(replays, "_BOUND", 0.0)
+    never._replays._plain = _Everything()
+    for step in range(6):
+        with torch.autocast("cuda", torch.bfloat16, enabled=kind == "bf16"):
+            drawn = torch.randint(0, 90, (2, 3, 40), device="cuda")
+            recorded = always.step(*drawn, probes=2, key=step, update=True)
+            launched = never.step(*drawn, probes=2, key=step, update=True)
+        assert torch.allclose(recorded.traces, launched.traces, rtol=1e-4)
+        assert torch.allclose(recorded.norms, launched.norms, rtol=1e-4)
+        for name, p in net.named_parameters():
+            gradient = (recorded.gradient or {})[name]
+            assert torch.allclose(gradient, (launched.gradient or {})[name], rtol=1e-3, atol=1e-5)
+            p.data.sub_(gradient, alpha=0.1)  # recordings must see the new parameters
+    assert len(always._replays._recordings) == 2
+    torch.set_float32_matmul_precision("highest")
+
+
+class _Everything(set[Any]):
+    def __contains__(self, item: object) -> bool:
+        return True

@@ -30,7 +30,7 @@ from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Input, View, rows_of
+from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
@@ -168,7 +168,6 @@ class FisherAccountant(RunReader):
                 "drawn: sampler must be 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
-        view = Input() if view is None else view
         followed = range(n) if sketch_records is None else sketch_records
         made = make_clip(clip, max_grad_norm)
         self.sampler = sampler
@@ -185,6 +184,7 @@ class FisherAccountant(RunReader):
             chunk_size=chunk_size,
             seed=seed,
         )
+        view = self.engine.view
         budget = _budget(n, delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
         self.run = MeasuredRun(

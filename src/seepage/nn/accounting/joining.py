@@ -138,7 +138,7 @@ class MergedRuns(RunReader):
     initial parameters and probes.
 
     This is about releasing *one* of the models. The privacy that is told, too, is that of one run.
-    What single records lose of it is told by each run alone: its average promises nothing.
+    What a single record loses is told by each run alone; the average promises nothing.
     """
 
     n: int

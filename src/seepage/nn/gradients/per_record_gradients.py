@@ -284,7 +284,7 @@ def between(
     without cancellation, for whatever is linear in each of at most two tensors.
     """
     pairs = list(zip(ahead.tensors, behind.tensors, strict=True))
-    mean = replace(ahead, tensors=tuple((a + b) / 2 for a, b in pairs))
+    mean = replace(ahead, tensors=tuple(torch.lerp(a, b, 0.5) for a, b in pairs))
     return mean, mean.change(mean.expanded(), [a - b for a, b in pairs])
 
 

@@ -193,5 +193,6 @@ def _instance_norm(
 
 
 def _standard(x: Tensor, axes: list[int], eps: float) -> Tensor:
-    centred = x - x.mean(axes, keepdim=True)
-    return centred / torch.sqrt((centred * centred).mean(axes, keepdim=True) + eps)
+    long = x if x.dtype.itemsize >= 4 else x.float()  # as torch does inside
+    centred = long - long.mean(axes, keepdim=True)
+    return (centred / torch.sqrt((centred * centred).mean(axes, keepdim=True) + eps)).to(x.dtype)

@@ -1,7 +1,7 @@
 """Layers whose second derivatives torch puts together from dozens of kernels, with their own here.
 
 Used where gradients are differentiated again by a backward pass. Each function returns exactly what
-torch's own does; only the way back from the way back is written out by hand.
+torch's own does; only the double-backward pass is written out by hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class _LayerNorm(Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
-        standard = out if weight is None and bias is None else (x - mean) * scale
+        # On a graphics card, the statistics of 16-bit numbers are of 32 bits.
+        whole = weight is None and bias is None
+        standard = out if whole else ((x - mean) * scale).to(x.dtype)
         ctx.save_for_backward(x, mean, scale, weight, standard)
         ctx.shape = shape
         return out
@@ -55,7 +57,7 @@ class _LayerNorm(Function):  # type: ignore[misc]
 class _LayerNormBack(Function):  # type: ignore[misc]
     """``P(ĝ) = ς(ĝ − mean ĝ − x̂ mean(ĝx̂))`` with ``ĝ = δw`` and ``ς`` one over the deviation.
 
-    ``P`` is symmetric, so its way back to ``ĝ`` is ``P`` itself; and ``v·P(ĝ) = ςQ`` with
+    ``P`` is symmetric, so its derivative by ``ĝ`` is ``P`` itself; and ``v·P(ĝ) = ςQ`` with
     ``Q = Σvĝ − N(mean v·mean ĝ + ab)``, ``a = mean(ĝx̂)``, ``b = mean(vx̂)``, has the gradient
     ``−ς²x̂Q/N − ς(bP(ĝ) + aP(v))`` with respect to ``x``.
     """
@@ -84,7 +86,7 @@ class _LayerNormBack(Function):  # type: ignore[misc]
         g = delta if weight is None else delta * weight
         a, b = (g * standard).mean(axes, keepdim=True), (v * standard).mean(axes, keepdim=True)
         q = (v * pushed).mean(axes, keepdim=True)  # ςQ/N
-        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, q).mul_(-scale)
+        to_x = torch.addcmul(pushed * b, pv, a).addcmul_(standard, q).mul_(-scale.to(x.dtype))
         to_delta = pv if weight is None else pv * weight
         return to_delta, to_x, None, None, None, None, None
 
@@ -121,7 +123,7 @@ class _Activated(Function):  # type: ignore[misc]
 
 
 class _ActivatedBack(Function):  # type: ignore[misc]
-    """``δφ′(x)``; its way back to ``x`` is ``vδφ″(x)``."""
+    """``δφ′(x)``; its derivative by ``x`` is ``vδφ″(x)``."""
 
     @staticmethod
     def forward(ctx: Any, delta: Tensor, x: Tensor, activation: _Activation) -> Tensor:
@@ -220,7 +222,7 @@ class _CrossEntropy(Function):  # type: ignore[misc]
 
 
 class _CrossEntropyBack(Function):  # type: ignore[misc]
-    """``c(p − e_y)``; its way back to the logits is ``cp(v − p·v)``, the softmax's own kernel."""
+    """``c(p − e_y)``; its derivative by the logits is ``cp(v − p·v)``, the softmax's own kernel."""
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, logits: Tensor, chances: Tensor, target: Tensor) -> Tensor:
@@ -315,9 +317,9 @@ class KernelMovement:
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:
     """Return the convolution of something to be differentiated with a constant kernel.
 
-    A second backward pass crosses it with one convolution and nothing else. On its way back from
-    the way back, torch forms the gradient of the weight too, wanted or not, as a convolution with
-    the records for channels: on a graphics card that takes longer than all the rest.
+    A second backward pass crosses it with one convolution and nothing else. Torch's own
+    double-backward pass also forms the gradient of the weight, wanted or not, as a convolution with
+    the records in the place of channels: on a graphics card that takes longer than all the rest.
     """
     return _Convolution.apply(x, weight, bias, movement)
 
@@ -336,7 +338,7 @@ class _Convolution(Function):  # type: ignore[misc]
 
 
 class _ConvolutionBack(Function):  # type: ignore[misc]
-    """Linear in ``δ``, and the transpose of the convolution: its way back is the convolution."""
+    """Linear in ``δ``, and the transpose of the convolution: its derivative is the convolution."""
 
     @staticmethod
     def forward(

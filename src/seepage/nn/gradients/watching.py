@@ -32,7 +32,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
-from seepage.nn.problem.plain_run import without_checkpoints
+from seepage.nn.problem.plain_run import twice_differentiable_run
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
 SMALL = 2  # records in the batch by which the shapes of outputs are known
@@ -164,7 +164,18 @@ class LayerCall(Call):
                 f"The input of the layer with {names} is overwritten later in the network; replace "
                 "the in-place operation (x += …, inplace=True) by one that makes a new tensor."
             )
-        return self.rule.terms(self, deltas[0])
+        return self.rule.terms(*self._of_one_type(deltas[0]))
+
+    def _of_one_type(self, delta: Tensor) -> tuple[LayerCall, Tensor]:
+        """Return call and gradient in numbers of one type, where autocast inside made them two."""
+        given = self.arguments.input
+        if given is None or not given.is_floating_point() or given.dtype == delta.dtype:
+            return self, delta
+        if torch.is_autocast_enabled(delta.device.type):  # which does the same, where it matters
+            return self, delta
+        longer = torch.promote_types(given.dtype, delta.dtype)
+        arguments = replace(self.arguments, input=given.to(longer))
+        return replace(self, arguments=arguments), delta.to(longer)
 
 
 @dataclass(frozen=True)
@@ -472,7 +483,7 @@ class WatchedNetwork:
         twice: bool = False,
         thin: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Iterator[NetworkRun]:
-        """Give a run of the network, to which it is held ready for the way back while inside.
+        """Give a run of the network, kept ready for its backward pass while inside.
 
         ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
         them (:meth:`Rule.narrowed`).
@@ -537,15 +548,15 @@ class WatchedNetwork:
 def connected(z: Tensor) -> Tensor:
     """Return the variable as the beginning of a graph; it may be written into.
 
-    A checkpointed part of the network runs again on the way back, where nothing is watched: what
-    makes its outputs require gradients must be there both times, and is the variable.
+    A checkpointed part of the network runs again in the backward pass, where nothing is watched:
+    what makes its outputs require gradients must be there both times, and is the variable.
     """
     return z.detach().requires_grad_().clone()
 
 
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside, and no checkpoints.
+    """Use plain attention and plain recurrent layers while inside, and nothing that ends there.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
     at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
@@ -555,7 +566,7 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_without_fast_path())
-        stack.enter_context(without_checkpoints(net))
+        stack.enter_context(twice_differentiable_run(net))
         if any(isinstance(module, nn.RNNBase) for module in net.modules()):
             stack.enter_context(PlainRecurrence())
         yield

@@ -292,7 +292,7 @@ class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _custom_functions(problem: NetworkProblem, batch: Batch) -> list[str]:
-    """Return the functions with a way back of their own between the record and its loss."""
+    """Return the functions with a backward pass of their own between record and loss."""
     with torch.enable_grad():
         z = batch.z.detach().requires_grad_()
         parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}

@@ -19,13 +19,14 @@ The engine owns the clip, and every pass is made with the one it has just then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seepage.errors import InputError, nearest
 from seepage.nn.gradients.network_checks import Validator, unwrapped
@@ -50,12 +51,15 @@ from seepage.nn.jacobian.random_directions import (
     random_direction,
     row_signs,
 )
+from seepage.nn.jacobian.replays import Replays
 from seepage.nn.jacobian.tangents import inner_products, summed_change
 from seepage.nn.jacobian.thin_changes import (
     ThinChange,
     balanced_step,
     has_short_numbers,
     narrowed,
+    random_rows,
+    rounding_of_products,
     thin_change,
 )
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
@@ -190,6 +194,7 @@ class Engine:
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self._passes = 0  # with derivatives
+        self._replays = Replays()
 
     @property
     def net(self) -> nn.Module:
@@ -399,7 +404,8 @@ class Engine:
         key = key_of(self.seed, "size of steps")
         shape = tuple(batch.z.shape[1:])
         v = self.masked(row_signs(key, torch.arange(len(batch)), shape, batch.z))
-        return lambda h: thin_change(network, batch, v, h, key, along=False).squared
+        drawn = random_rows(network, key)
+        return lambda h: thin_change(network, batch, v, h, drawn, along=False).squared
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
         """Return a step whose traces are changes over finite steps, seen through thin matrices."""
@@ -407,14 +413,28 @@ class Engine:
         self._prepare(x, y)
         exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
 
-        def probed(batch: Batch, rows: slice) -> list[ThinChange]:
-            shape = tuple(batch.z.shape[1:])
-            every = (self.masked(row_signs(k, own[rows], shape, batch.z)) for k in keys)
-            pairs = zip(every, keys, strict=True)
-            return [thin_change(self._network, batch, v, h, k, along=exact) for v, k in pairs]
+        network = self._network
 
-        chunks = self._in_chunks(x, y, 6, probed, self._network)
-        found = [_side_by_side(each) for each in zip(*chunks, strict=True)]
+        def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
+            return tuple(vars(thin_change(network, batch, v, h, drawn, along=exact)).values())
+
+        def probed(batch: Batch, rows: slice) -> list[ThinChange]:
+            found = []
+            for k in keys:
+                v = self.masked(row_signs(k, own[rows], tuple(batch.z.shape[1:]), batch.z))
+                more = v, random_rows(network, k)
+                found.append(
+                    ThinChange(*self._replayed(("thin", h, exact), pass_over, batch, more))
+                )
+            return found
+
+        chunks = self._in_chunks(x, y, 6, probed, network)
+        found = [
+            ThinChange(
+                *(torch.cat(part) for part in zip(*(vars(c).values() for c in each), strict=True))
+            )
+            for each in zip(*chunks, strict=True)
+        ]
         if isinstance(self.clip, NoClip) and not update:  # which needs no more than the passes gave
             traces = torch.stack([each.squared for each in found], 1)
             losses = found[0].losses
@@ -507,7 +527,7 @@ class Engine:
     ) -> list[Value]:
         """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
 
-        Primal values, tangents, gradients of both, and what torch keeps for the way back.
+        Primal values, tangents, gradients of both, and what torch keeps for the backward pass.
         """
 
         def of(rows: slice) -> Value:
@@ -557,11 +577,35 @@ class Engine:
             weights = self.clip.factor(unknown)
             losses, gradient = weighted_gradient(self.problem, batch, weights)
             return Step(losses, unknown, none, gradient if update else None)
+        network, clip = self._network, self.clip
         if update:
-            done = clipped_gradient(self._network, batch, self.clip)
-            return Step(done.losses, done.norms, none, done.gradient)
-        size, losses = norms(self._network, batch)
+            clipped = self._replayed(
+                ("update", clip), lambda b: vars(clipped_gradient(network, b, clip)), batch
+            )
+            return Step(clipped["losses"], clipped["norms"], none, clipped["gradient"])
+        size, losses = self._replayed("norms", lambda b: norms(network, b), batch)
         return Step(losses, size, none)
+
+    def _replayed(
+        self,
+        what: Hashable,
+        function: Callable[..., Any],
+        batch: Batch,
+        more: tuple[Tensor, ...] = (),
+    ) -> Any:
+        """Return a function of a batch and more tensors, replayed where launches bound it."""
+        if not batch.z.is_cuda:
+            return function(batch, *more)
+        leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
+
+        def of(*tensors: Tensor) -> Any:
+            given = tree_unflatten(list(tensors[: len(leaves)]), structure)
+            return function(Batch(*given), *tensors[len(leaves) :])
+
+        memory = tuple(t.data_ptr() for t in (*self.net.parameters(), *self.net.buffers()))
+        numbers = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        modes = self._validator.key(batch.x, batch.y), rounding_of_products(), numbers
+        return self._replays.run((what, memory, modes), of, [*leaves, *more])
 
     def _from_tangents(self, batch: Batch, v: Tensor, update: bool) -> Step:
         """Return a step from tangents of the records, clipped exactly."""
@@ -597,15 +641,6 @@ class Engine:
                 raise InputError("An empty batch has no pulls for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
-
-
-def _side_by_side(parts: Sequence[ThinChange]) -> ThinChange:
-    """Return the changes of a batch's chunks as one."""
-    return ThinChange(*(torch.cat(each) for each in zip(*map(_fields, parts), strict=True)))
-
-
-def _fields(change: ThinChange) -> tuple[Tensor, ...]:
-    return change.squared, change.along, change.again, change.losses
 
 
 def _joined(steps: list[Step]) -> Step:

@@ -8,7 +8,7 @@ where ``Δ`` is the difference and a bar the mean of the two sides: exact, witho
 every term of a gradient (a term is linear in each of at most two tensors). Each side is clipped by
 its own factor, which scales its ``δ``. This takes plain training passes only, so that it tells the
 truth at the scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch sees
-(``torch.no_grad()``, ``.detach()``, functions with a way back of their own).
+(``torch.no_grad()``, ``.detach()``, functions with a backward pass of their own).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ inputs and output gradients (one forward-over-reverse pass for the whole batch),
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,7 @@ from seepage.nn.gradients.per_record_gradients import (
     grouped,
     weighted_sums,
 )
+from seepage.nn.gradients.plain_kernels import PlainNorms
 from seepage.nn.gradients.watching import NetworkRun, WatchedNetwork, differentiable_backends
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
@@ -101,7 +103,9 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
         primal, (_, changes) = jvp(pieces, (batch.z,), (direction,))
         return primal, changes
 
-    with differentiable_backends(network.problem.net):
+    # On a graphics card, torch's tangents of a LayerNorm of 16-bit numbers are of 32 bits.
+    norms = PlainNorms() if batch.z.dtype.itemsize < 4 else nullcontext()
+    with differentiable_backends(network.problem.net), norms:
         if len(directions) == 1:
             (losses, values), changes = one(directions[0])
             changes = [tuple(t[None] for t in tensors) for tensors in changes]

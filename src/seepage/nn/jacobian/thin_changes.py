@@ -59,14 +59,14 @@ class ThinChange:
 
 
 def thin_change(
-    network: WatchedNetwork, batch: Batch, v: Tensor, h: float, key: int, along: bool = True
+    network: WatchedNetwork, batch: Batch, v: Tensor, h: float, drawn: Tensor, along: bool = True
 ) -> ThinChange:
     """Return the change of every record's gradient along its direction ``v (B, …)``.
 
-    ``key`` decides the random numbers; ``along`` says whether the part of the change along the
-    gradient is wanted, which clipping needs.
+    ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether the part of the
+    change along the gradient is wanted, which clipping needs.
     """
-    total = _Totals(network, batch, key, along)
+    total = _Totals(network, batch, drawn, along)
     losses = layer_by_layer(network, batch.on_both_sides(h * v), total.take, total.thin)
     squared, first, second = total.sums
     parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h))
@@ -76,9 +76,10 @@ def thin_change(
 class _Totals:
     """Sums over the parameters of ``‖Δg‖²``, and of ``g·Δg`` by two halves of the columns."""
 
-    def __init__(self, network: WatchedNetwork, batch: Batch, key: int, along: bool) -> None:
+    def __init__(self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool) -> None:
         self.network, self.along = network, along
-        self.thin = _random_matrices(network, key)
+        rows = _rows(network)
+        self.thin = dict(zip(rows, drawn.split(list(rows.values())), strict=True))
         self.sums = torch.zeros(3, len(batch), dtype=batch.at_least_single(), device=batch.z.device)
 
     def take(self, key: Key, terms: list[GradientTerm]) -> None:
@@ -114,39 +115,42 @@ class _Totals:
         self.sums[1:] += columns.unflatten(1, (2, -1)).mean(2).T
 
 
-def _random_matrices(network: WatchedNetwork, key: int) -> dict[str, Tensor]:
-    """Return random signs, ``(inputs, THIN)``, for each weight that is narrowed."""
-    released, rows = network.problem.detached(), {}
-    for name in narrowed(network):
-        axis = network.plan.narrow[name].axis
-        rows[name] = released[name].flatten(1).shape[axis]
-    if not rows:
-        return {}
-    like = next(iter(released.values()))
-    drawn = signs(key, (sum(rows.values()), THIN), like).split(list(rows.values()))
-    return dict(zip(rows, drawn, strict=True))
+def random_rows(network: WatchedNetwork, key: int) -> Tensor:
+    """Return the rows of the matrices of random signs, one after another, ``(…, THIN)``."""
+    like = next(iter(network.problem.detached().values()))
+    return signs(key, (sum(_rows(network).values()), THIN), like)
 
 
 def narrowed(network: WatchedNetwork) -> list[str]:
     """Return the weights whose gradients are worth narrowing: wide, and used at many positions."""
-    released = network.problem.released()
-    return [
-        name
-        for name, narrow in network.plan.narrow.items()
-        if narrow.positions > THIN and released[name].flatten(1).shape[narrow.axis] > 2 * THIN
-    ]
+    return list(_rows(network))
+
+
+def _rows(network: WatchedNetwork) -> dict[str, int]:
+    """Return how many rows the matrix of each weight has that is narrowed."""
+    released, rows = network.problem.released(), {}
+    for name, narrow in network.plan.narrow.items():
+        size = released[name].flatten(1).shape[narrow.axis]
+        if narrow.positions > THIN and size > 2 * THIN:
+            rows[name] = size
+    return rows
 
 
 def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
     """Return whether a network on an accelerator runs in TF32, in 16 bits or under autocast."""
     if device.type != "cuda":
         return False
-    try:
-        whole = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # the caller has set each kind of product apart
-        whole = torch.backends.cuda.matmul.fp32_precision == "ieee"
+    whole = rounding_of_products() in ("highest", "ieee")
     floating = (p.dtype for p in net.parameters() if p.is_floating_point())
     return not whole or torch.is_autocast_enabled("cuda") or any(t.itemsize < 4 for t in floating)
+
+
+def rounding_of_products() -> str:
+    """Return how products of float32 numbers may be rounded, in torch's words."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller has set each kind of product apart
+        return str(torch.backends.cuda.matmul.fp32_precision)
 
 
 def balanced_step(squared_over: Callable[[float], Tensor], scale: float) -> tuple[float, float]:

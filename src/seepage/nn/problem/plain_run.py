@@ -39,11 +39,17 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def without_checkpoints(net: nn.Module) -> Iterator[None]:
-    """Switch off, while inside, the gradient checkpointing of Hugging Face's layers."""
+def twice_differentiable_run(net: nn.Module) -> Iterator[None]:
+    """Switch off, while inside, what cannot be differentiated a second time.
+
+    That is the checkpointing of Hugging Face's layers, and the autocast which accelerate puts
+    around a model's forward pass, but not around the way back.
+    """
     with ExitStack() as stack:
         for module in net.modules():
             _switch(stack, module, "gradient_checkpointing", False)
+            if "_original_forward" in module.__dict__:
+                _switch(stack, module, "forward", module.__dict__["_original_forward"])
         yield
 
 

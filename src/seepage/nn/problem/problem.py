@@ -118,7 +118,7 @@ class NetworkProblem:
     ) -> Iterator[Callable[[], Tensor]]:
         """Put parameters and variable into the network while inside; give what runs it.
 
-        They stay for the way back, too: with gradient checkpointing, the network runs again there.
+        They stay for the backward pass: with gradient checkpointing, the network runs again there.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)

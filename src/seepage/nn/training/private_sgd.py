@@ -308,7 +308,7 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return what a checkpoint must share with this trainer to be gone on from."""
+        """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
             "learning_rate",

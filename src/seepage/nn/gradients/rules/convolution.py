@@ -56,7 +56,7 @@ class ConvolutionRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run it with a way back of its own, unless the zeros on the two sides differ."""
+        """Run it with a backward pass of its own, unless the zeros on the two sides differ."""
         x, weight = arguments.input, arguments.parameters["weight"]
         movement = _movement(arguments)
         if not x.requires_grad or weight is None or movement is None:
@@ -137,6 +137,8 @@ class Geometry:
 
         The entries of a patch are in the order of the weight's.
         """
+        if not torch.is_grad_enabled() and not self.keeps_channels_last(inputs):
+            return self.cut(inputs).mT  # one copy instead of two, but no way back
         padded = self._padded(inputs)
         cuts = [padded[(..., *where)].flatten(2) for where in self._windows()]
         blocks = torch.stack(cuts, 2)  # (N, in, offsets, places)

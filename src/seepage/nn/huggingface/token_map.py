@@ -1,0 +1,371 @@
+"""Who leaks which word: the leakage about every token of a text, with the tokens beside it.
+
+A token of a causal model is an input, of which the model sees the embedding, *and* a target, which
+it is to predict from what came before. Both paths lead into the gradient:
+
+    input    the dFIL about the token's embedding, averaged over the embedding's numbers
+    target   the dFIL about its soft target, averaged over the probabilities of all tokens
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+from seepage.nn.jacobian.random_directions import key_of, row_signs
+from seepage.nn.measures.gradient_leakage import CONDITIONS, GradientLeakage, leakage
+from seepage.nn.measures.traces import check_probes
+from seepage.nn.problem.own_loss import IGNORED
+from seepage.nn.problem.views import Label, rows_of
+from seepage.risks.guessing import best_guess, checked_prior
+from seepage.support.files import write_private
+from seepage.tables.source import build_frame
+
+_IDS, _MASK, _LABELS = "input_ids", "attention_mask", "labels"
+_BEGINS = ("Ġ", "▁")  # how the pieces of a word begin that stands after a space
+_CONTINUES = "##"  # and those that continue one
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Leakage by token</title><style>
+body {{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }}
+p {{ margin: 1.2em 0 }} span {{ padding: .1em 0; border-bottom: .2em solid transparent }}
+small {{ color: #666 }}
+</style></head><body>
+<h1>Leakage by token</h1>
+<p><small>The darker a token, the more is told about it as an input (at most {highest:.3g}); the
+darker the line below it, the more about it as a target. These numbers depend on the data: do not
+publish them.</small></p>
+{records}
+</body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a record and the leakage about it; nan where it has no part in a path."""
+
+    record: int
+    position: int
+    text: str
+    word: int  # the number of its word in the record
+    input: float = math.nan
+    target: float = math.nan
+    input_error: float = math.nan  # a standard error
+    target_error: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMap:
+    """The leakage about every token of a batch of texts, and about their words.
+
+    Where the model has an encoder and a decoder, the tokens of a record's input come first and
+    those of its labels after them.
+
+    Parameters
+    ----------
+    tokens
+        All tokens but padding, record by record.
+    leak
+        The leakage of the records' gradients about their token embeddings.
+    conditions
+        What must hold for the numbers to mean what they say, in words.
+    """
+
+    tokens: tuple[Token, ...]
+    leak: GradientLeakage
+    conditions: tuple[str, ...] = CONDITIONS
+
+    def __repr__(self) -> str:
+        worst = max(self.tokens, key=lambda token: np.nan_to_num(token.input))
+        return (
+            f"<{len(self.tokens)} tokens of {self.tokens[-1].record + 1} records: dFIL η̄ as an "
+            f"input, worst {worst.input:.4g} at {worst.text!r} of record {worst.record}>"
+        )
+
+    def table(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one line for each token."""
+        names = ("record", "position", "text", "word")
+        measured = ("input", "input_error", "target", "target_error")
+        columns = {n: np.array([getattr(t, n) for t in self.tokens]) for n in names + measured}
+        return build_frame(columns, library)
+
+    def words(self, library: str = "pyarrow") -> Any:
+        """Return a data frame with one line for each word, whose numbers are averages.
+
+        The information about a word is that about its tokens, per unknown.
+        """
+        groups: dict[tuple[int, int], list[Token]] = {}
+        for token in self.tokens:
+            groups.setdefault((token.record, token.word), []).append(token)
+        columns: dict[str, Any] = {
+            "record": np.array([record for record, _ in groups]),
+            "word": np.array(["".join(_plain(t.text) for t in g) for g in groups.values()]),
+        }
+        for path in ("input", "target"):
+            columns[path] = np.array(
+                [_root_mean_square([getattr(t, path) for t in g]) for g in groups.values()]
+            )
+        return build_frame(columns, library)
+
+    def html(self) -> str:
+        """Return a page with the texts, every token shaded by the leakage about it."""
+        highest = {
+            path: float(np.nanmax([getattr(t, path) for t in self.tokens] + [0.0])) or 1.0
+            for path in ("input", "target")
+        }
+        texts: dict[int, list[str]] = {}
+        for token in self.tokens:
+            texts.setdefault(token.record, []).append(_shaded(token, highest))
+        records = "\n".join(
+            f"<p><small>Record {record}</small><br>{''.join(spans)}</p>"
+            for record, spans in texts.items()
+        )
+        return _PAGE.format(highest=highest["input"], records=records)
+
+    def write(self, path: str | Path) -> None:
+        """Write the page, readable by its owner only."""
+        page = self.html().encode()
+        write_private(Path(path), lambda file: file.write(page))
+
+    def guess(
+        self,
+        record: int,
+        position: int,
+        candidates: Sequence[int],
+        prior: Sequence[float] | None = None,
+    ) -> tuple[float, float]:
+        """Return how often the best guess of a token is right, and how often without the release.
+
+        Whoever guesses knows the rest of the record, all other records and the candidates, and
+        sees the noisy gradient. The token is replaced wherever it stands at that position: as an
+        input, and as a label where it is one.
+
+        Parameters
+        ----------
+        record, position
+            Which token of the batch is meant.
+        candidates
+            The numbers of the tokens it may be, its own among them.
+        prior
+            How likely each of them is before the release; equally likely where it is not given.
+        """
+        x = rows_of(self.leak.x, slice(record, record + 1))
+        own = int(x[_IDS][0, position])
+        if own not in candidates or len(set(candidates)) < len(candidates):
+            raise InputError(
+                f"The candidates must have the token itself, {own}, among them, and each only once."
+            )
+        means = [self._gradient(x, position, own, int(token)) for token in candidates]
+        flat = torch.stack(means).double().cpu() / self.leak.jacobian.noise
+        flat = flat - flat[0]
+        chances = np.full(len(candidates), 1 / len(candidates)) if prior is None else prior
+        prior_of = checked_prior(np.asarray(chances), (1, len(candidates)))
+        found = best_guess((flat @ flat.T).numpy()[None], prior_of)
+        return float(found.right[0]), float(prior_of.max())
+
+    def _gradient(self, x: Mapping[str, Tensor], position: int, own: int, token: int) -> Tensor:
+        """Return the record's clipped gradient with another token in the place of one."""
+        changed = {name: value.clone() for name, value in x.items()}
+        changed[_IDS][0, position] = token
+        labels = changed.get(_LABELS)
+        if labels is not None and labels.shape == changed[_IDS].shape:
+            labels[0, position] = token if int(labels[0, position]) == own else labels[0, position]
+        y = changed[_LABELS] if _LABELS in changed else self.leak.y[:1]
+        total = self.leak.engine.clipped_gradient(changed, y).gradient
+        return torch.cat([part.flatten() for part in total.values()])
+
+
+def token_leakage(
+    net: nn.Module,
+    batch: Mapping[str, Tensor],
+    tokenizer: Any = None,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float | None = None,
+    probes: int = 16,
+    targets: bool = True,
+    **options: Any,
+) -> TokenMap:
+    """Measure what releasing the noisy gradient of a batch of texts tells about every token.
+
+    Parameters
+    ----------
+    net, batch
+        A model of Hugging Face and a batch of texts as its data collator makes it.
+    tokenizer
+        What turns the numbers of tokens into text: a tokenizer of Hugging Face, or a function of
+        one number. Without it, the numbers stand for themselves.
+    noise_multiplier, max_grad_norm
+        As for :func:`sp.nn.leakage <seepage.nn.measures.gradient_leakage.leakage>`.
+    probes
+        How many probes to spend on each path, at least 2; over finite steps, on each token.
+    targets
+        Whether to measure the tokens as targets too.
+    **options
+        Further options of ``sp.nn.leakage``: ``clip``, ``method``, ``scale``, ``chunk_size``,
+        ``seed``.
+    """
+    check_probes(probes)
+    how = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, **options}
+    if not isinstance(batch, Mapping) or not isinstance(batch.get(_IDS), Tensor):
+        raise InputError("Tokens are told apart by their numbers: the batch must have 'input_ids'.")
+    ids = batch[_IDS]
+    leak = leakage(net, batch, **how)
+    as_input = _per_token(leak, probes)
+    counted = batch[_MASK] != 0 if _MASK in batch else torch.ones_like(ids, dtype=torch.bool)
+    nothing = (torch.full(ids.shape, math.nan),) * 2
+    as_target, labels, of_labels = nothing, batch.get(_LABELS), None
+    if targets and isinstance(labels, Tensor) and labels.dim() == 2 and not _is_real(labels):
+        of_labels = _per_token(leakage(net, batch, view=Label(), **how), probes)
+        if not _is_generated(net):
+            kept = (labels != IGNORED).cpu()
+            value, error = (torch.where(kept, part, math.nan) for part in of_labels)
+            as_target, of_labels = (value, error), None
+    read = _reader(tokenizer)
+    tokens: list[Token] = []
+    for record in range(len(ids)):
+        rows = _rows(ids, counted, read, record, as_input, as_target)
+        if of_labels is not None and labels is not None:
+            unseen = (torch.full(labels.shape, math.nan),) * 2
+            rows += _rows(labels, labels != IGNORED, read, record, unseen, of_labels, len(rows))
+        tokens += rows
+    return TokenMap(tuple(tokens), leak)
+
+
+_Measured = tuple[Tensor, Tensor]  # dFIL and its standard error, (B, S)
+
+
+def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
+    """Return the dFIL about every token's numbers, and its standard error."""
+    engine, x, y = leak.engine, leak.x, leak.y
+    like = engine.variable(x, y)
+    if like.dim() != 3:
+        raise InputError("The view must have one line of numbers for each token of a record.")
+    if engine.takes_finite_steps(x, y):
+        squares = _moved(leak, probes, like)
+    else:
+        squares = torch.stack([_pulled(leak, k) for k in range(probes)], 1)
+    information = squares.cpu() / (like.shape[2] * leak.jacobian.noise**2)
+    value = information.mean(1).clamp(min=0).sqrt()
+    spread = information.std(1, correction=1) / math.sqrt(probes)
+    return value, torch.where(value > 0, spread / (2 * value.clamp(min=1e-300)), 0.0)
+
+
+def _pulled(leak: GradientLeakage, k: int) -> Tensor:
+    """Return an estimate of the information about every token from one probe, ``(B, S)``."""
+    step = leak.engine.step(leak.x, leak.y, probes=1, key=("tokens", k), pulls=True)
+    assert step.pulls is not None  # noqa: S101 - they were asked for
+    return step.pulls[:, 0].double().square().sum(-1)
+
+
+def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
+    """Return squared changes over finite steps, ``(B, probes, S)``: one token moves at a time."""
+    engine, count = leak.engine, len(leak.y)
+    rows, shape = torch.arange(count), tuple(like.shape[1:])
+    signs = torch.stack(
+        [row_signs(key_of(engine.seed, "tokens", k), rows, shape, like) for k in range(probes)]
+    )
+    found = []
+    for token in range(shape[0]):
+        only = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        only[token] = 1
+        found.append(engine.squared_changes(leak.x, leak.y, signs * only).double())
+    return torch.stack(found, 2)
+
+
+def _rows(
+    ids: Tensor,
+    counted: Tensor,
+    read: Callable[[int], str],
+    record: int,
+    as_input: _Measured,
+    as_target: _Measured,
+    start: int = 0,
+) -> list[Token]:
+    places = torch.nonzero(counted[record]).flatten().tolist()
+    texts = [read(int(ids[record, place])) for place in places]
+    out = []
+    for place, text, word in zip(places, texts, _word_numbers(texts), strict=True):
+        numbers = (float(part[record, place]) for part in (*as_input, *as_target))
+        value, error, target, target_error = numbers
+        out.append(
+            Token(record, start + place, text, start + word, value, target, error, target_error)
+        )
+    return out
+
+
+def _reader(tokenizer: Any) -> Callable[[int], str]:
+    """Return what turns the number of a token into text."""
+    if tokenizer is None:
+        return str
+    for name in ("convert_ids_to_tokens", "id_to_token"):
+        if hasattr(tokenizer, name):
+            of = getattr(tokenizer, name)
+            return lambda number: str(of(number))
+    if not callable(tokenizer):
+        raise InputError(
+            "tokenizer must turn the number of a token into text: a tokenizer of Hugging Face, or "
+            f"a function of one number, not a {type(tokenizer).__name__}."
+        )
+    return lambda number: str(tokenizer(number))
+
+
+def _word_numbers(texts: Sequence[str]) -> list[int]:
+    """Return the number of the word that each token belongs to, by the marks of its pieces."""
+    spaced = any(text.startswith(_BEGINS) for text in texts)
+    numbers: list[int] = []
+    for text in texts:
+        begins = text.startswith(_BEGINS) if spaced else not text.startswith(_CONTINUES)
+        numbers.append(numbers[-1] + begins if numbers else 0)
+    return numbers
+
+
+def _plain(text: str) -> str:
+    for mark in _BEGINS:
+        text = text.replace(mark, " ")
+    return text.removeprefix(_CONTINUES).strip()
+
+
+def _shaded(token: Token, highest: Mapping[str, float]) -> str:
+    share = {
+        path: float(np.nan_to_num(getattr(token, path))) / most for path, most in highest.items()
+    }
+    text = token.text
+    for mark in _BEGINS:
+        text = text.replace(mark, " ")
+    text = text.removeprefix(_CONTINUES).replace("Ċ", "\n")
+    told = ", ".join(
+        f"as {path} {value:.3g} ± {error:.2g}"
+        for path, value, error in (
+            ("an input", token.input, token.input_error),
+            ("a target", token.target, token.target_error),
+        )
+        if not math.isnan(value)
+    )
+    return (
+        f'<span title="{html.escape(told)}" style="background:rgba(200,60,20,'
+        f'{share["input"]:.2f});border-color:rgba(20,60,160,{share["target"]:.2f})">'
+        f"{html.escape(text) or '&nbsp;'}</span>"
+    )
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    squares = np.square([value for value in values if not math.isnan(value)])
+    return float(np.sqrt(squares.mean())) if len(squares) else math.nan
+
+
+def _is_generated(net: nn.Module) -> bool:
+    """Return whether a model's labels are another text than its input."""
+    return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
+
+
+def _is_real(labels: Tensor) -> bool:
+    return bool(labels.is_floating_point())
