@@ -292,7 +292,7 @@ def within_in_chunks(
 
 
 @dataclass(frozen=True)
-class Question:
+class GuessQuestion:
     """What is guessed about a record, and what is common to all of them."""
 
     others: Alternatives
@@ -336,7 +336,7 @@ class Question:
 def _guessed(
     leak: Leakage[Any],
     changes: FiniteChanges,
-    question: Question,
+    question: GuessQuestion,
     priors: Sequence[Prior],
     rows: np.ndarray,
     exact: bool | int,
@@ -376,7 +376,10 @@ _GUESSED = ("right", "right_lower", "baseline", "gain")
 
 
 def _stream(
-    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], question: Question, prior: Prior
+    leak: Leakage[Any],
+    changes: Callable[[Chunk], FiniteChanges],
+    question: GuessQuestion,
+    prior: Prior,
 ) -> RecordStream:
     given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
     return RecordStream(
@@ -393,7 +396,7 @@ def _stream(
 
 
 def _guess_of_chunk(
-    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Question, prior: Any
+    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: GuessQuestion, prior: Any
 ) -> np.ndarray:
     here, K = changes(chunk), len(question.others)
     found = []
@@ -539,7 +542,7 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _among_levels(
     leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
-) -> Question:
+) -> GuessQuestion:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
         ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
@@ -552,7 +555,7 @@ def _among_levels(
         names = leak.source.classes.tolist() if leak.source.in_memory else []
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
-        return Question(
+        return GuessQuestion(
             Alternatives(labels=labels), levels, shares, "a guess of the label", precision
         )
     unknowns, about = leak.unknowns(column, False)
@@ -567,7 +570,7 @@ def _among_levels(
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
     others = Alternatives(columns, values)
-    return Question(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
+    return GuessQuestion(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
 
 
 def _to_within(
@@ -577,7 +580,7 @@ def _to_within(
     tolerance: float,
     values: Any,
     prior: Prior,
-) -> Question:
+) -> GuessQuestion:
     """Return the question what number a record has, to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
         raise InputError("The tolerance is a number above zero, in the unit of the column.")
@@ -609,7 +612,7 @@ def _to_within(
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
-    return Question(
+    return GuessQuestion(
         others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
     )
 
