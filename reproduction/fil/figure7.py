@@ -1,13 +1,14 @@
 """Paper 001, Figure 7: leakage and white-box accuracy by decile of leakage, over rounds of IRFIL.
 
 Deciles are those of the first η, before any reweighting, in rising order. The adversary knows the
-weights and keeps them in every refit.
+weights and keeps them in every refit. Beside it stands the exact optimum, which nobody beats who
+sees the release and knows all else, but of the attribute beforehand its frequencies alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.attribute_problems import AttributeProblem, census, warfarin
+from reproduction.fil.best_guesses import Beside, beside_the_optimum
 from reproduction.outcome import Outcome, Quantity
 from seepage import attacks, glm
 from seepage.attacks import Accuracy, InversionResult
@@ -41,6 +43,8 @@ class Course:
     eta: Vector
     deciles: Positions
     results: dict[int, InversionResult]  # by round
+    # The exact optimum, by round
+    beside: dict[int, Beside] = field(default_factory=dict)
 
     def accuracies(self, stage: int) -> list[Accuracy]:
         """Return the accuracy in each decile after some rounds."""
@@ -87,7 +91,10 @@ def reproduce(quick: bool) -> Outcome:
         "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult "
         "(λ = 10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, "
         f"each round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
-        "are at 95 %, over records and releases. Deciles are of η before reweighting. η is about "
+        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "optimum is Bayes' rule for somebody who knows all but the attribute of one record, and "
+        "beforehand its frequencies; rules are held against it with that attribute drawn from "
+        "them. η is about "
         "small changes and the adversary compares whole levels, so that equal η need not mean "
         "equal accuracy."
     )
@@ -113,7 +120,7 @@ def _follow(target: AttributeProblem) -> Course:
     X, y = target.problem.X, target.problem.y
     model = glm.LinearRegression(l2=target.l2)
     weights = np.ones(len(y))
-    eta, results = [], {}
+    eta, results, beside = [], {}, {}
     for stage in progress(range(ROUNDS + 1), target.name):
         # Going on from the weights so far is the next round of the same algorithm.
         step = glm.reweight(
@@ -133,7 +140,8 @@ def _follow(target: AttributeProblem) -> Course:
             noise = Gaussian(SIGMA)
             releases = attacks.draw_releases(adversary.model_, noise, TRIALS, seed=0)
             results[stage] = adversary.attack(X, y, releases)
-    return Course(target, np.array(eta), deciles_of(eta[0]), results)
+            beside[stage] = beside_the_optimum(adversary, len(y), SIGMA, TRIALS, stage)
+    return Course(target, np.array(eta), deciles_of(eta[0]), results, beside)
 
 
 def deciles_of(values: Vector) -> Positions:
@@ -161,8 +169,27 @@ def _numbers(course: Course, stage: int) -> list[Quantity]:
             Quantity(f"{what}, ±", half),
             Quantity(f"{what}, standard deviation over releases", course.bar(stage, k)),
         ]
+    beside = course.beside[stage]
+    ends = {"first": course.deciles == 0, "last": course.deciles == DECILES - 1}
     return [
         *quantities,
+        *(
+            Quantity(
+                f"{name}: exact optimum in the {words} decile", float(beside.optimum[k].mean())
+            )
+            for words, k in ends.items()
+        ),
+        *(
+            Quantity(
+                f"{name}: the white-box rule in the {words} decile, levels drawn",
+                float(beside.plain[:, k].mean()),
+            )
+            for words, k in ends.items()
+        ),
+        Quantity(
+            f"{name}: the most that a rule lies above the optimum, in standard errors",
+            max(beside.excess(beside.plain), beside.excess(beside.weighed)),
+        ),
         Quantity(f"{name}: last less first decile", gap),
         Quantity(f"{name}: last less first decile, ±", reach),
         Quantity(f"{name}: last less first decile, like levels compared", alike),
@@ -185,7 +212,13 @@ def _compare(course: Course) -> str:
             f"{_judged(alike, alike_reach)})"
         )
     both = "; ".join(words).replace("-", "−")
-    return f"{course.target.name}, accuracy in the first and the last decile: {both}."
+    beside = [course.beside[stage] for stage in (0, ROUNDS)]
+    shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
+    return (
+        f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
+        f"records the white-box rule reaches {shares[0]} that are possible at best before, and "
+        f"{shares[1]} after."
+    )
 
 
 def _judged(gap: float, reach: float) -> str:
@@ -259,6 +292,10 @@ def _accuracy(axes: Any, course: Course) -> None:
             capsize=2.5,
             label=_when(stage),
         )
+        optimum = course.beside[stage].optimum
+        best = [optimum[course.deciles == decile].mean() for decile in range(len(found))]
+        label = "exact optimum" if stage == 0 else None
+        axes.plot(places, best, color=colour, lw=1.2, ls=(0, (1, 1)), label=label)
     chance = 1 / len(course.target.attribute)
     axes.axhline(chance, color=MUTED, lw=1.2, ls=":")
     axes.annotate(

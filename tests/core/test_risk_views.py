@@ -8,6 +8,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -267,6 +268,57 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     assert np.median(np.asarray(found)) > np.median(np.asarray(leak.membership()))
     assert "anew" in found.mu.assumptions[1]
     assert "held fixed" in leak.membership().mu.assumptions[1]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["sp.glm", "scikit-learn"])
+def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(0)
+    raw = rng.gamma(1.0, size=(30, 2))
+    y = (raw[:, 0] + 0.3 * rng.standard_normal(30) > 0.8).astype(int)
+    model = sp.glm.LogisticRegression(l2=0.01, fit_intercept=True)
+    last = model if own else LogisticRegression(C=1 / 0.3, tol=1e-8)
+    pipeline = make_pipeline(StandardScaler(), last).fit(raw, y)
+    leak = sp.leakage(pipeline, raw, y, noise=sp.Gaussian(0.1))
+    found = leak.membership(refit="pipeline")
+
+    def released(kept: np.ndarray) -> np.ndarray:
+        X = (raw[kept] - raw[kept].mean(axis=0)) / raw[kept].std(axis=0)
+        return refit("bernoulli", X, y[kept].astype(float), np.ones(len(kept)), 0.3, True)
+
+    every = np.arange(30)
+    truth = [np.linalg.norm(released(np.delete(every, i)) - released(every)) for i in range(30)]
+    assert np.asarray(found) == pytest.approx(np.array(truth) / 0.1, rel=1e-6)
+    assert "anew" in found.mu.assumptions[1]
+    held = np.median(np.asarray(leak.membership()))
+    assert np.median(np.asarray(found)) > held
+    with pytest.raises(sp.InputError, match="refit is 'pipeline' or a function, not 'all'"):
+        leak.membership(refit="all")
+
+
+def test_only_a_pipeline_is_fitted_anew_by_name() -> None:
+    problem = Problem("bernoulli", everything=False)
+    with pytest.raises(sp.InputError, match="this release is of a model alone"):
+        problem.leak.membership(refit="pipeline")
+
+
+def test_a_category_that_leaves_with_its_only_record_tells_for_certain() -> None:
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"kind": ["a", "b"] * 15 + ["c"], "age": rng.standard_normal(31)})
+    y = rng.standard_normal(31)
+    encode = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+    pipeline = make_pipeline(encode, sp.glm.LinearRegression(l2=0.1)).fit(frame, y)
+    leak = sp.leakage(pipeline, frame, y, noise=sp.Gaussian(0.1))
+    found = np.asarray(leak.membership(rows=[3, 30], refit="pipeline"))
+    assert np.isfinite(found[0])
+    assert np.isinf(found[1])
 
 
 @pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0, 100.0])

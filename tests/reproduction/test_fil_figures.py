@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import seepage as sp
+from bayes_oracle import by_lines
+from reproduction.fil import best_guesses, objective_perturbation
 from reproduction.fil import figure4 as fil_figure4
 from reproduction.fil import figure6 as fil_figure6
 from reproduction.fil import figure7 as fil_figure7
-from reproduction.fil import objective_perturbation
 from reproduction.fil import overlap as fil_overlap
 from reproduction.fil import table1 as fil_table1
 from reproduction.fil.image_models import ImageModel
@@ -77,6 +78,24 @@ def test_whether_the_ends_overlap(last, overlap):
     assert gap == pytest.approx(hits[:, deciles == 9].mean() - hits[:, deciles == 0].mean())
     assert (abs(gap) < reach) is overlap
     assert course.overlap(0) is overlap
+
+
+def test_the_optimum_is_bayes_rule_and_no_rule_beats_it():
+    rng = np.random.default_rng(3)
+    X = np.column_stack([np.eye(3)[rng.integers(0, 3, 40)][:, 1:], rng.standard_normal((40, 2))])
+    y = X @ [1.0, -1.0, 0.5, 0.2] + rng.standard_normal(40)
+    attribute = sp.attacks.NominalAttribute.from_table(X, [0, 1], "kind")
+    white = sp.attacks.WhiteBox(attribute, sp.glm.LinearRegression(l2=1e-2)).fit(X, y)
+    found = best_guesses.beside_the_optimum(white, 40, 0.05, 2000, 0)
+    prior = np.exp(white.log_prior_)
+    refits = white.candidates_.differences(slice(0, 2)) / 0.05
+    for i, points in enumerate(refits):
+        centred = points - points.mean(axis=0)
+        plane = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+        assert found.optimum[i] == pytest.approx(by_lines(plane, prior), abs=1e-8)
+    assert found.excess(found.plain) < 3
+    assert abs(found.excess(found.weighed)) < 3.5
+    assert found.plain.mean() < found.weighed.mean()
 
 
 def test_round_after_round_is_the_algorithm():

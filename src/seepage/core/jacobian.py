@@ -353,6 +353,16 @@ class MeasuredRelease(ABC):
             "read in chunks; take them into memory."
         )
 
+    def without_records(self, kept: np.ndarray) -> np.ndarray:
+        """Return the numbers that the whole procedure releases on the records that stay.
+
+        NaN where there would be none, or others.
+        """
+        raise InputError(
+            "refit='pipeline' fits a pipeline anew; this release is of a model alone. Pass the "
+            "fitted pipeline and its raw table to sp.leakage, or a function for refit."
+        )
+
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
         """Return both releases as one where that is simpler than their composition."""
         return None

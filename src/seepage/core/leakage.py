@@ -283,7 +283,7 @@ class Leakage(Generic[PerRecord]):
         *,
         groups: Any = None,
         exact: bool | int = False,
-        refit: Callable[[np.ndarray], Any] | None = None,
+        refit: Callable[[np.ndarray], Any] | str | None = None,
     ) -> Any:
         """Return how well anybody can tell that a record was in the data: for every record μ.
 
@@ -306,8 +306,9 @@ class Leakage(Generic[PerRecord]):
             Refit for every record, however many there are; a number refits as many, the most
             exposed and the least certain first.
         refit
-            Makes the whole release anew: called with the positions of the records that stay, it
-            returns the numbers that would be released, scaling and all. Without it, what
+            ``"pipeline"`` fits the whole pipeline anew on the records that stay, scaling and all,
+            with nλ as it is. A function does the same for any procedure: given the positions of
+            these records, it returns the numbers that would be released. Without either, what
             ``mu.assumptions`` of the result names is held fixed.
 
         Examples

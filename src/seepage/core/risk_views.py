@@ -23,7 +23,7 @@ from seepage.errors import InputError
 from seepage.risks import guessing
 from seepage.risks.guessing import Success, best_guess, checked_prior
 from seepage.risks.tolerance import Within, best_within, windows
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, as_numpy, build_frame
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def membership(
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
     exact: bool | int,
-    refit: Callable[[np.ndarray], Any] | None,
+    refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
@@ -199,6 +199,10 @@ def membership(
         index = _index(leak, rows)
     else:
         (index, sets), view = groups, "groups"
+    if isinstance(refit, str):
+        if refit != "pipeline":
+            raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
+        refit = leak.release.without_records
     if refit is not None:
         moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
     else:
@@ -292,7 +296,7 @@ def within_in_chunks(
 
 
 @dataclass(frozen=True)
-class GuessQuestion:
+class Candidates:
     """What is guessed about a record, and what is common to all of them."""
 
     others: Alternatives
@@ -336,7 +340,7 @@ class GuessQuestion:
 def _guessed(
     leak: Leakage[Any],
     changes: FiniteChanges,
-    question: GuessQuestion,
+    question: Candidates,
     priors: Sequence[Prior],
     rows: np.ndarray,
     exact: bool | int,
@@ -378,7 +382,7 @@ _GUESSED = ("right", "right_lower", "baseline", "gain")
 def _stream(
     leak: Leakage[Any],
     changes: Callable[[Chunk], FiniteChanges],
-    question: GuessQuestion,
+    question: Candidates,
     prior: Prior,
 ) -> RecordStream:
     given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
@@ -396,7 +400,7 @@ def _stream(
 
 
 def _guess_of_chunk(
-    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: GuessQuestion, prior: Any
+    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
 ) -> np.ndarray:
     here, K = changes(chunk), len(question.others)
     found = []
@@ -458,12 +462,11 @@ def _by_given_refit(
     size = leak.release.template.size
     if len(here) != size:
         raise InputError(f"refit returned {len(here)} numbers, but the release has {size}.")
-    moves = np.stack(
-        [
-            np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1) - here
-            for rows in sets
-        ]
-    )
+    moves = np.full((len(sets), size), np.inf)
+    for k, rows in enumerate(progress(sets, "refits")):
+        there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
+        if len(there) == size:  # a release of another length is told for certain
+            moves[k] = there - here
     lost = ~np.isfinite(moves).all(axis=1)
     moves[lost] = 0.0
     squares = np.zeros(len(moves))
@@ -542,7 +545,7 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _among_levels(
     leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
-) -> GuessQuestion:
+) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
         ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
@@ -555,7 +558,7 @@ def _among_levels(
         names = leak.source.classes.tolist() if leak.source.in_memory else []
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
-        return GuessQuestion(
+        return Candidates(
             Alternatives(labels=labels), levels, shares, "a guess of the label", precision
         )
     unknowns, about = leak.unknowns(column, False)
@@ -570,7 +573,7 @@ def _among_levels(
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
     others = Alternatives(columns, values)
-    return GuessQuestion(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
+    return Candidates(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
 
 
 def _to_within(
@@ -580,7 +583,7 @@ def _to_within(
     tolerance: float,
     values: Any,
     prior: Prior,
-) -> GuessQuestion:
+) -> Candidates:
     """Return the question what number a record has, to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
         raise InputError("The tolerance is a number above zero, in the unit of the column.")
@@ -612,7 +615,7 @@ def _to_within(
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
-    return GuessQuestion(
+    return Candidates(
         others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
     )
 

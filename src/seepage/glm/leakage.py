@@ -47,11 +47,13 @@ from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
+from seepage.glm.preprocessing.steps import dense
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, read_table
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6
+_SAME_PENALTY = 1e-9
 _FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
@@ -153,7 +155,10 @@ def leakage(
     if opened.steps:
         followed = FollowedColumns(X, Chain(opened.steps), categorical)
         refitted = preprocessing == "refitted"
-        found = _through_steps(opened, followed, y, noise, sample_weight, on_mismatch, refitted)
+        pipeline = model if type(model).__name__ == "Pipeline" else None
+        found = _through_steps(
+            opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
+        )
         found.attributes = Attributes(found.source, attributes)
         return found
     source = as_source(X, y, sample_weight, dtype)
@@ -169,6 +174,7 @@ def _through_steps(
     sample_weight: Any,
     on_mismatch: str,
     refitted: bool,
+    pipeline: Any,
 ) -> Leakage[Any]:
     """Return the leakage about raw columns through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
@@ -183,7 +189,49 @@ def _through_steps(
     if followed.steps.learns:
         notes = (*notes, REFITTED if refitted else FROZEN)
     whole = RawRelease(release, jacobian, refitted)
+    if pipeline is not None:
+        whole = replace(whole, anew=_PipelineAnew(pipeline, followed.X, source, whole, noise))
     return Leakage(whole, source, (noise,), Attributes(source), notes)
+
+
+@dataclass(frozen=True)
+class _PipelineAnew:
+    """A pipeline fitted anew on some of its records, nλ as it was on all of them."""
+
+    pipeline: Any
+    X: Any
+    source: MemorySource
+    release: RawRelease
+    noise: Noise
+
+    def __call__(self, kept: np.ndarray) -> np.ndarray:
+        """Return its parameters at the minimiser; NaN where there is none on these records."""
+        from sklearn.base import clone
+
+        inner = self.release.inner
+        ridge = inner.model.ridge
+        pipeline = clone(self.pipeline)
+        try:
+            found = self._fitted(pipeline, kept)
+            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # a penalty for each record
+                stated = pipeline[-1].get_params()
+                name = next(name for name in ("l2", "alpha", "alphas") if name in stated)
+                pipeline[-1].set_params(**{name: stated[name] * ridge / found.ridge})
+                found = self._fitted(pipeline, kept)
+        except (InputError, ValueError, StopIteration):  # no minimiser, or a class that is gone
+            return np.full(inner.template.size, np.nan)
+        return np.asarray(as_numpy(found.parameters)).reshape(-1)
+
+    def _fitted(self, pipeline: Any, kept: np.ndarray) -> FittedGLM:
+        X = self.X.iloc[kept] if hasattr(self.X, "iloc") else self.X[kept]
+        y, given = as_numpy(self.source.y)[kept], self.source.sample_weight
+        weight = None if given is None else as_numpy(given)[kept]
+        last = pipeline.steps[-1][0]
+        told = {} if weight is None else {f"{last}__sample_weight": weight}
+        opened = unwrap(pipeline.fit(X, y, **told), X)
+        table = read_table(dense(Chain(opened.steps).transform(X)))
+        release = release_of(opened.model, MemorySource(table, y, weight), self.noise, "warn")
+        return release.fit
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ class RawRelease(MeasuredRelease):
     inner: MeasuredRelease
     template: RawJacobian
     refitted: bool
+    anew: Callable[[np.ndarray], np.ndarray] | None = None
 
     @property
     def model(self) -> Any:
@@ -158,12 +159,16 @@ class RawRelease(MeasuredRelease):
         """Return the Jacobian about the table in memory, which is one chunk."""
         return self.template
 
+    def without_records(self, kept: np.ndarray) -> np.ndarray:
+        """Return the parameters that the whole pipeline has on the records that stay."""
+        return super().without_records(kept) if self.anew is None else self.anew(kept)
+
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves when a record leaves, the preprocessing as it is."""
         if self.refitted:
             raise InputError(
                 "What the whole procedure would release without a record takes running it anew: "
-                "pass refit= to membership(), or take preprocessing='frozen'."
+                "pass refit='pipeline' to membership(), or take preprocessing='frozen'."
             )
         return LeavingOnly(self.inner.finite_changes())
 

@@ -264,6 +264,8 @@ class MeasuredRun(RunReader):
             total.cpu().numpy(),
             error.cpu().numpy(),
             partial(run_epsilon or _renyi_epsilon, so_far),
+            so_far,
+            (self.sums.uses > 0).cpu().numpy(),
         )
 
     def kept(self) -> dict[str, Sums]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
+from seepage.nn.privacy.run_membership import RunMembership, run_membership
 from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
 from seepage.nn.sampling.samplers import OTHER
 
@@ -192,6 +193,15 @@ class RunReader(ABC):
         """
         chosen = self.default_delta() if delta is None else delta
         return guarantee(self.ledger, chosen, method=method, orders=orders)
+
+    def membership(self) -> RunMembership:
+        """Return how well anybody can tell that a record was in the data: a trade-off curve.
+
+        It holds for every record, as the clip bounds what any of them adds to a step, and is
+        refused where it does not; ``individual_privacy().membership(record)`` estimates one
+        record's own.
+        """
+        return run_membership(self.ledger)
 
     def default_delta(self) -> float:
         """Return δ where none is given: one over the number of records."""

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.privacy.run_membership import RunMembership, own_membership
+from seepage.nn.privacy.run_privacy import Ledger
 
 Numbers = NDArray[np.float64]
 
@@ -136,12 +138,18 @@ class IndividualPrivacy:
         Its standard errors; nan for a record that was in fewer than two batches.
     run_epsilon
         The ε of the whole run as a function of δ, which no record's exceeds.
+    ledger
+        The steps of the run, and with them the trade-off curves of single records.
+    seen
+        Which records were in any batch.
     """
 
     orders: tuple[int, ...]
     costs: Numbers
     errors: Numbers
     run_epsilon: Callable[[float], float] | None = None
+    ledger: Ledger | None = None
+    seen: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
@@ -169,6 +177,19 @@ class IndividualPrivacy:
         every = self.costs + np.log1p(-1 / order) - np.log(delta * order) / (order - 1)
         whole = np.inf if self.run_epsilon is None else self.run_epsilon(delta)
         return np.asarray(np.minimum(np.maximum(every.min(axis=1), 0.0), whole))
+
+    def membership(self, record: int) -> RunMembership:
+        """Return how well anybody can tell that one record was in the data: a trade-off curve.
+
+        From the norms of its own gradients, so an estimate; of a record that was in no batch, what
+        the clip guarantees for all (``accountant.membership()``).
+        """
+        if self.ledger is None:
+            raise InputError("Trade-off curves need the steps of the run: ask an accountant.")
+        if not 0 <= record < len(self.costs):
+            raise InputError(f"There is no record {record}: the run has {len(self.costs)}.")
+        seen = bool(self.seen[record]) if self.seen is not None else True
+        return own_membership(self.ledger, float(self.rdp(2)[record]), seen)
 
     def _place(self, order: int) -> int:
         if order not in self.orders:

@@ -1,0 +1,166 @@
+"""How well anybody can tell that a record was in the data of a run: its trade-off curve.
+
+A run of subsampled Gaussian steps has a curve, not one μ. With ``P`` what leaves with the record
+and ``Q`` what leaves without it, ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says everything:
+no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong,
+Roth and Su 2022, proposition 2.12). Both directions come from the privacy loss distributions of
+dp-accounting, which round towards more loss, so every number is an upper end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.nn.sampling.samplers import FIXED, POISSON
+
+if TYPE_CHECKING:
+    from seepage.nn.privacy.run_privacy import Ledger
+
+_GRID = 2000  # values of ε whose lines the curve is made of
+_LEAST = 1e-12  # the δ beyond whose ε lines no longer matter
+_COARSE = 1e-4  # steps of privacy losses
+_HALVINGS = 60
+
+GUARANTEED = (
+    "Nothing leaves but the noisy gradients of the steps, or what is computed from them.",
+    "It holds for every record, as the clip bounds what any of them adds to a step.",
+)
+MEASURED = (
+    GUARANTEED[0],
+    "It is an estimate along the run that took place: the record's own gradients are charged at "
+    "the one length that costs as much, at the Rényi order 2, as the lengths they had.",
+)
+UNSEEN = "The record was in no batch, so it is charged all that the clip allows."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunMembership:
+    """The trade-off curve of telling that a record was in the data of a run.
+
+    Parameters
+    ----------
+    removed, added
+        The privacy losses of dp-accounting: of the run with the record against the one without it,
+        and the other way round.
+    kind
+        ``guarantee`` where the clip bounds it for every record, ``estimate`` where it is from the
+        norms of one record's own gradients.
+    conditions
+        What must hold for the numbers to mean what they say.
+    """
+
+    removed: Any
+    added: Any
+    kind: str
+    conditions: tuple[str, ...]
+
+    def excess(self, epsilon: Any) -> np.ndarray:
+        """Return ``δ(ε) = sup_S P(S) − e^ε Q(S)`` at any real ε."""
+        wanted = np.atleast_1d(np.asarray(epsilon, dtype=float))
+        order = np.argsort(wanted, kind="stable")
+        sorted_, found = wanted[order], np.empty_like(wanted)
+        below = sorted_ < 0
+        above = np.asarray(self.removed.get_delta_for_epsilon(sorted_[~below]))
+        # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on what S leaves.
+        turned = np.asarray(self.added.get_delta_for_epsilon(-sorted_[below][::-1]))[::-1]
+        found[order[~below]] = above
+        found[order[below]] = 1 - np.exp(sorted_[below]) * (1 - turned)
+        return np.asarray(np.clip(found, 0.0, 1.0).reshape(np.shape(epsilon)))
+
+    def advantage(self) -> float:
+        """Return the largest difference between true and false positives."""
+        return float(self.excess(0.0))
+
+    def accuracy(self, prior: float = 0.5) -> float:
+        """Return how often the best test is right, if the record takes part with this probability.
+
+        ``1 − p + p δ(log((1 − p)/p))``.
+        """
+        if not 0 < prior < 1:
+            raise InputError("A prior is a probability, between 0 and 1.")
+        odds = math.log1p(-prior) - math.log(prior)
+        return 1 - prior + prior * float(self.excess(odds))
+
+    def tpr(self, fpr: Any = 0.01) -> np.ndarray:
+        """Return the most true positives at each rate of false ones."""
+        rate = np.asarray(fpr, dtype=float)
+        if not np.all((rate >= 0) & (rate <= 1)):
+            raise InputError("A false positive rate is a share, between 0 and 1.")
+        far = max(self.removed.get_epsilon_for_delta(_LEAST), 1.0)
+        epsilon = np.linspace(-far, far, 2 * _GRID + 1)
+        lines = self.excess(epsilon) + np.exp(epsilon) * rate[..., None]
+        return np.asarray(np.clip(lines.min(axis=-1), rate, 1.0))
+
+    def __repr__(self) -> str:
+        most = "at most " if self.kind == "guarantee" else ""
+        return (
+            f"<membership in a run, {self.kind}: told right {most}{100 * self.accuracy():.1f} "
+            f"times in 100 (50 is a coin), {100 * float(self.tpr(0.01)):.1f} % of true positives "
+            "at 1 % of false ones>"
+        )
+
+
+def run_membership(ledger: Ledger) -> RunMembership:
+    """Return the curve that holds for every record of a run."""
+    return RunMembership(*_losses(ledger, 1.0), "guarantee", GUARANTEED)
+
+
+def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
+    """Return the curve of one record, given its Rényi cost at order 2 over the whole run.
+
+    Where the steps are many, ``Σ log(1 + q²(e^{μ²} − 1))``, the cost at order 2, decides the whole
+    curve (Bu, Dong, Long and Su 2020, theorem 5); so all steps get the one length with that cost.
+    """
+    if not seen:
+        found = run_membership(ledger)
+        return RunMembership(found.removed, found.added, found.kind, (*GUARANTEED, UNSEEN))
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _order_two(ledger, middle) < cost else (low, middle)
+    return RunMembership(*_losses(ledger, high), "estimate", MEASURED)
+
+
+def _order_two(ledger: Ledger, share: float) -> float:
+    """Return the Rényi cost of a run at order 2, for gradients of a share of the largest length."""
+    total = 0.0
+    for entry in ledger:
+        shift = share * entry.sensitivity / entry.noise
+        rate = entry.sample_rate if entry.sampler == POISSON else 1.0
+        grown = math.expm1(shift**2) if shift**2 < 700 else math.inf
+        total += entry.steps * math.log1p(rate**2 * grown)
+    return total
+
+
+def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
+    """Return the privacy losses of a run in both directions, composed over its steps."""
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    if not len(ledger):
+        raise InputError("No step was taken yet, so nothing has left; observe some first.")
+    total: Any = None
+    for entry in ledger:
+        if math.isinf(entry.sensitivity):
+            raise InputError(
+                "Gradients that are not clipped can be of any length, so nothing bounds how well "
+                "membership is told; clip them (clip='hard' or 'smooth')."
+            )
+        if entry.sampler == FIXED:
+            raise InputError(
+                "Of batches of a fixed size a record cannot leave without another coming, so there "
+                "is no curve for its membership; draw Poisson batches (sampler='poisson')."
+            )
+        step = losses.from_gaussian_mechanism(
+            entry.noise / max(share * entry.sensitivity, 1e-12),
+            value_discretization_interval=_COARSE,
+            sampling_prob=entry.sample_rate if entry.sampler == POISSON else 1.0,
+        )
+        steps = step.self_compose(entry.steps)
+        total = steps if total is None else total.compose(steps)
+    # Its public methods take the larger of both directions at each ε, which is not one curve.
+    return total._pmf_remove, total._pmf_add

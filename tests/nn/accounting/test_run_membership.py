@@ -1,0 +1,115 @@
+"""Trade-off curves of runs against numerical integration over what leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from small_run import N, small_accountant, small_problem
+
+import seepage as sp
+from seepage.nn.privacy.run_membership import own_membership, run_membership
+from seepage.nn.privacy.run_privacy import Entry, Ledger
+
+RATES = np.array([0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
+
+
+def poisson(steps: int, rate: float, sigma: float, clip: float = 1.0) -> Entry:
+    return Entry(steps, "poisson", rate, sigma, clip, clip, 1000)
+
+
+def by_integration(shifts: list[float], rate: float) -> tuple[np.ndarray, float]:
+    """Return the true positives at RATES and the advantage, by sorting cells of a grid of steps."""
+    cells = np.linspace(-8, 8 + max(shifts), 1500)
+    middle = (cells[1:] + cells[:-1]) / 2
+    without = np.diff(norm.cdf(cells))
+    Q, ratio = np.ones(1), np.zeros(1)
+    for shift in shifts:
+        Q = np.outer(Q, without).reshape(-1)
+        step = np.log1p(rate * np.expm1(shift * middle - shift**2 / 2))
+        ratio = np.add.outer(ratio, step).reshape(-1)
+    P = Q * np.exp(ratio)
+    order = np.argsort(-ratio)
+    false, true = np.cumsum(Q[order]), np.cumsum(P[order])
+    return np.interp(RATES, false, true), float(np.max(true - false))
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.8), (0.5, 2.0), (1.0, 1.5)])
+def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> None:
+    found = run_membership(Ledger((poisson(1, rate, sigma),)))
+    truth = (1 - rate) * RATES + rate * norm.cdf(norm.ppf(RATES) + 1 / sigma)
+    assert found.tpr(RATES) == pytest.approx(truth, abs=2e-4)
+    assert np.all(found.tpr(RATES) >= truth - 1e-9)  # never below
+    assert found.advantage() == pytest.approx(rate * (2 * norm.cdf(0.5 / sigma) - 1), abs=1e-4)
+    assert found.kind == "guarantee"
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.7])
+def test_steps_of_different_noise_compose(rate: float) -> None:
+    found = run_membership(Ledger((poisson(1, rate, 1.0), poisson(1, rate, 2.0))))
+    truth, advantage = by_integration([1.0, 0.5], rate)
+    assert found.tpr(RATES) == pytest.approx(truth, abs=2e-3)
+    assert found.advantage() == pytest.approx(advantage, abs=1e-3)
+    assert found.accuracy() == pytest.approx((1 + advantage) / 2, abs=1e-3)
+
+
+def test_without_sampling_it_is_gaussian_differential_privacy() -> None:
+    found = run_membership(Ledger((Entry(9, "other", 0.1, 3.0, 2.0, 2.0, 1000),)))
+    assert found.tpr(RATES) == pytest.approx(norm.cdf(norm.ppf(RATES) + 1.0), abs=2e-4)
+    p = 0.2
+    shift = np.log(p / (1 - p))
+    right = p * norm.cdf(0.5 + shift) + (1 - p) * norm.cdf(0.5 - shift)
+    assert found.accuracy(p) == pytest.approx(right, abs=2e-4)
+
+
+def test_a_record_of_shorter_gradients_is_told_less() -> None:
+    ledger = Ledger((poisson(200, 0.05, 1.0),))
+    whole = run_membership(ledger)
+    for length in (0.3, 0.7):
+        cost = 200 * np.log1p(0.05**2 * np.expm1(length**2))
+        own = own_membership(ledger, cost, True)
+        same = run_membership(Ledger((poisson(200, 0.05, 1.0 / length),)))
+        assert own.tpr(RATES) == pytest.approx(same.tpr(RATES), abs=1e-6)
+        assert np.all(own.tpr(RATES) <= whole.tpr(RATES) + 1e-9)
+        assert own.kind == "estimate"
+
+
+def test_one_length_stands_for_many() -> None:
+    """Gradients of lengths 0.4 and 1.2, drawn in turn, against the one length of the same cost."""
+    ledger = Ledger((poisson(100, 0.05, 1.0),))
+    lengths = np.array([0.4, 0.9])
+    cost = 50 * float(np.sum(np.log1p(0.05**2 * np.expm1(lengths**2))))
+    own = own_membership(ledger, cost, True)
+    turns = run_membership(Ledger((poisson(50, 0.05, 1 / 0.4), poisson(50, 0.05, 1 / 0.9))))
+    assert own.tpr(RATES) == pytest.approx(turns.tpr(RATES), abs=0.02)
+    assert own.advantage() == pytest.approx(turns.advantage(), rel=0.05)
+
+
+def test_an_accountant_tells_curves() -> None:
+    net, x, y = small_problem()
+    accountant = small_accountant(net)
+    for step in range(4):
+        index = torch.nonzero(torch.arange(N) % 3 == step % 3).flatten()[:-1]
+        accountant.observe(index, x[index], y[index])
+    whole = accountant.membership()
+    own = accountant.individual_privacy()
+    assert whole.kind == "guarantee"
+    assert own.membership(0).kind == "estimate"
+    assert own.membership(0).advantage() <= whole.advantage() + 1e-9
+    never = own.membership(N - 1)
+    assert never.kind == "guarantee"
+    assert "no batch" in never.conditions[-1]
+    assert never.advantage() == pytest.approx(whole.advantage())
+    assert "guarantee: told right" in repr(whole)
+    with pytest.raises(sp.InputError, match="There is no record 99"):
+        own.membership(99)
+
+
+def test_what_no_clip_bounds_is_refused() -> None:
+    with pytest.raises(sp.InputError, match="not clipped can be of any length"):
+        run_membership(Ledger((Entry(1, "poisson", 0.1, 1.0, 1.0, float("inf"), 10),)))
+    with pytest.raises(sp.InputError, match="draw Poisson batches"):
+        run_membership(Ledger((Entry(1, "fixed", 0.1, 1.0, 1.0, 1.0, 10),)))
+    with pytest.raises(sp.InputError, match="No step was taken yet"):
+        run_membership(Ledger())
