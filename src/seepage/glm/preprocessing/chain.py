@@ -157,7 +157,9 @@ class Chain(FeatureStep):
 class ColumnsApart(FeatureStep):
     """A ``ColumnTransformer`` or ``FeatureUnion``: steps beside one another."""
 
-    def __init__(self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int) -> None:
+    def __init__(
+        self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int
+    ) -> None:
         self.inner, self.name = inner, type(inner).__name__
         self.parts, self.width = parts, width
 
