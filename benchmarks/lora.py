@@ -69,9 +69,10 @@ def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict
         net.checkpointed = True
         again = watch.compare(steps(net, x, y, clip, how))
         found |= {f"{name}, checkpointed": value for name, value in again.items()}
-        held = largest(net, drawn, clip, how, batch) if device.type == "cuda" else {}
-    count = sum(p.numel() for p in net.parameters())
-    weights = sum(p.numel() * p.element_size() for p in net.parameters()) / GIB
+        count = sum(p.numel() for p in net.parameters())
+        weights = sum(p.numel() * p.element_size() for p in net.parameters()) / GIB
+        tried = device.type == "cuda" and weights < CARD
+        held = largest(net, drawn, clip, how, batch) if tried else {}
     print(f"\nLlama's shape, {count / 1e9:.2f} billion parameters, {weights:.1f} GiB, LoRA of rank")
     print(f"16 on q and v, bf16, batch {batch} × {length} tokens")
     table(found, PLAIN)

@@ -37,7 +37,7 @@ Plan = Annotated[
 ]
 ModelKind = Annotated[
     str | None,
-    typer.Option(help="linear, logistic, poisson or softmax (default: by the target)."),
+    typer.Option(help="linear, logistic, poisson or softmax (default: by the target); or a file."),
 ]
 Penalty = Annotated[
     float | None, typer.Option("--l2", help="The penalty λ (default 0.001; 0.01 if separable).")
@@ -96,6 +96,23 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="Fit once: no remedies and no repeated splits.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
+
+
+_MODEL_FILES = (".json", ".safetensors")
+
+
+def _kind(model: str | None) -> str | None:
+    """Return the kind of model that --model names, where it does not name a file."""
+    return None if model is None or Path(model).suffix.lower() in _MODEL_FILES else model
+
+
+def _file(model: str | None, model_file: Path | None) -> Path | None:
+    """Return the file that --model or --model-file names."""
+    if model is None or _kind(model) is not None:
+        return model_file
+    if model_file is not None:
+        raise InputError("--model and --model-file both name a file; give one of them.")
+    return Path(model)
 
 
 INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
@@ -288,7 +305,7 @@ def audit(
     question = Question(
         table=table,
         target=target,
-        model=model,
+        model=_kind(model),
         l2=l2,
         intercept=not no_intercept,
         sigma=sigma,
@@ -302,7 +319,7 @@ def audit(
         scale=not no_scale,
         options=options,
         plan=None if plan is None else PlanFile.read(plan),
-        model_file=model_file,
+        model_file=_file(model, model_file),
         show_values=show_values,
         public=public,
         dask=dask,
@@ -474,7 +491,7 @@ def calibrate(
     question = Question(
         table=table,
         target=target,
-        model=model,
+        model=_kind(model),
         l2=l2,
         target_eta=target_eta,
         drop=drop or (),
@@ -484,7 +501,7 @@ def calibrate(
         scale=not no_scale,
         options=options,
         plan=None if plan is None else PlanFile.read(plan),
-        model_file=model_file,
+        model_file=_file(model, model_file),
     )
     run_calibration(question, as_json=as_json)
 

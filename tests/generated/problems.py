@@ -154,6 +154,10 @@ def draw(seed: int, kind: str | None = None) -> Problem:
         weights = rng.uniform(0.2, 3.0, n)
         if kind == "zero weights" and n > 2:
             weights[rng.permutation(n)[: max(1, n // 4)]] = 0.0
+            if family in ("bernoulli", "categorical"):
+                # Of one class alone there is nothing to learn: one record of each keeps its weight.
+                kept = np.unique(y, return_index=True)[1]
+                weights[kept] = np.where(weights[kept] > 0, weights[kept], 1.0)
     if dtype == "float32" and weights is not None:
         weights = weights.astype(np.float32).astype(float)
     if dtype == "float32" and family in ("gaussian", "pseudo-huber"):

@@ -17,12 +17,18 @@ from scipy.special import ndtri
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
 from seepage.auditing.findings import Audit, Gate, RiskFinding
 from seepage.auditing.intake.files import FileOptions
-from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
+from seepage.auditing.intake.table import (
+    ColumnPlan,
+    TableInMemory,
+    TableToAudit,
+    encode,
+    plan_columns,
+)
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.core.result import NOTICE, round_up
-from seepage.errors import InputError
+from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
 from seepage.tables.names import counted, escaped, shown
@@ -154,30 +160,36 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
         )
         fitted = _given_model(question)
         # A model's coefficients belong to the table as it stands.
+        scaling = None if fitted is None else fitted.scaling_
         encoded = encode(
             table,
             plan,
-            scale=question.scale and fitted is None,
-            drop_first=question.intercept if fitted is None else bool(fitted.fit_intercept),
+            scale=scaling is not None or (question.scale and fitted is None),
+            drop_first=question.intercept if fitted is None else _drops_first(fitted, plan),
             public_records=_public(question),
+            scaling=scaling,
         )
         if fitted is not None:
-            from seepage.auditing.intake.model_file import match_features
+            from seepage.auditing.intake.model_file import match_features, settle_penalty
 
             match_features(fitted, encoded.source.names)
-        return audit_table(
-            encoded,
-            name=question.table.name,
-            model=question.model,
-            l2=question.l2,
-            intercept=question.intercept,
-            sigma=question.sigma,
-            target_eta=question.target_eta,
-            fitted=fitted,
-            show_values=question.show_values,
-            effort=effort,
-            tell=tell,
-        )
+            settle_penalty(fitted, len(encoded.source))
+        try:
+            return audit_table(
+                encoded,
+                name=question.table.name,
+                model=question.model,
+                l2=question.l2,
+                intercept=question.intercept,
+                sigma=question.sigma,
+                target_eta=question.target_eta,
+                fitted=fitted,
+                show_values=question.show_values,
+                effort=effort,
+                tell=tell,
+            )
+        except NotTheMinimiserError as error:
+            raise _mismatch(question) from error
 
 
 def _public(question: Question) -> TableInMemory | None:
@@ -468,6 +480,25 @@ def _cluster(question: Question) -> AbstractContextManager[Any]:
     from seepage.streams.dask.spread_files import on_cluster
 
     return on_cluster(question.dask, question.workers)
+
+
+def _drops_first(fitted: Any, plan: ColumnPlan) -> bool:
+    from seepage.auditing.intake.model_file import keeps_first_levels
+
+    categories = [n for n in plan.features if plan.kinds[n] == "categorical"]
+    return not keeps_first_levels(fitted, {n: len(plan.sums[n].levels or ()) for n in categories})
+
+
+def _mismatch(question: Question) -> InputError:
+    """Return the refusal of a model that does not minimise its objective on the table."""
+    file = "the model file" if question.model_file is None else escaped(question.model_file.name)
+    return InputError(
+        f"The coefficients in {file} do not minimise their objective on "
+        f"{escaped(question.table.name)}. The table must be the one the model was fitted on, with "
+        "the same columns (--drop leaves others out, --categorical names codes) and, in the file, "
+        "the scaling and penalty of the fit, as sp.save writes them; a fit that stopped early can "
+        "be taken to its minimiser with sp.refine before it is saved."
+    )
 
 
 def _given_model(question: Question) -> Any:

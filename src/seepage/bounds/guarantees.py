@@ -319,7 +319,7 @@ def _at(found: Result | RecordStream, position: int) -> np.ndarray:
     """Return what was found about one record."""
     if isinstance(found, Result):
         return np.asarray(np.asarray(found)[position])
-    pick = partial(_pick, function=found.function, row=position)
+    pick = partial(_pick, function=found.numbers, row=position)
     return np.asarray(found.source.total(pick, "one record")[0])
 
 

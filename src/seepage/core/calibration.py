@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
-from seepage.core.record_stream import Measure, RecordStream
+from seepage.core.record_stream import Numbers, RecordStream
 from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
 from seepage.tables.source import Chunk
@@ -168,14 +168,14 @@ def _implied(values: np.ndarray, measure: str) -> np.ndarray:
 def _mean(result: Result | RecordStream, power: float) -> float:
     """Return the mean of a power of the leakage."""
     if isinstance(result, RecordStream):
-        ask = partial(_powers, function=result.function, measure=result.measure, power=power)
+        ask = partial(_powers, function=result.numbers, measure=result.measure, power=power)
         total, count = result.source.total(ask, result.view)
     else:
         total, count = _sum_of_powers(_as_leakage(result), power)
     return float(total / count)
 
 
-def _powers(chunk: Chunk, function: Measure, measure: str, power: float) -> np.ndarray:
+def _powers(chunk: Chunk, function: Numbers, measure: str, power: float) -> np.ndarray:
     return _sum_of_powers(_implied(np.asarray(function(chunk)), measure), power)
 
 
@@ -188,7 +188,7 @@ def _sum_of_powers(leakage: np.ndarray, power: float) -> np.ndarray:
 
 def _quantile(stream: RecordStream, share: float) -> float:
     """Return a quantile of a stream's leakage, in a few passes that keep none of the numbers."""
-    ask = partial(_in_one_column, function=stream.function, measure=stream.measure)
+    ask = partial(_in_one_column, function=stream.numbers, measure=stream.measure)
     bins = stream.source.total(partial(_count, numbers=ask), stream.view)
     place = share * (int(bins.counts.sum()) - 1)
     ranks = [(0, math.floor(place)), (0, math.ceil(place))]
@@ -202,13 +202,13 @@ def _quantile(stream: RecordStream, share: float) -> float:
     return low + (place - math.floor(place)) * (high - low)
 
 
-def _in_one_column(chunk: Chunk, function: Measure, measure: str) -> np.ndarray:
+def _in_one_column(chunk: Chunk, function: Numbers, measure: str) -> np.ndarray:
     return _implied(np.asarray(function(chunk)), measure).reshape(-1, 1)
 
 
-def _count(chunk: Chunk, numbers: Measure) -> Bins:
+def _count(chunk: Chunk, numbers: Numbers) -> Bins:
     return bin_numbers(numbers(chunk))
 
 
-def _look(chunk: Chunk, numbers: Measure, intervals: tuple[Interval, ...]) -> Inside:
+def _look(chunk: Chunk, numbers: Numbers, intervals: tuple[Interval, ...]) -> Inside:
     return look_into(intervals, [0], numbers(chunk))

@@ -183,6 +183,19 @@ class ComposedJacobian(ReleaseJacobian):
         """Return the relative error of η of a block: that of the least exact release."""
         return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
 
+    def error_terms(self, unknowns: Unknowns) -> Array:
+        """Return what each record adds to the errors of a block, one release after the other."""
+        terms = [part.error_terms(unknowns) for part in self.parts]
+        return array_namespace(self.X).concat(terms, axis=1)
+
+    def error_of(self, squared: float, terms: Array) -> float:
+        """Return the relative error of η of a block: that of the least exact release."""
+        width = terms.shape[0] // len(self.parts)
+        return max(
+            part.error_of(squared, terms[k * width : (k + 1) * width])
+            for k, part in enumerate(self.parts)
+        )
+
     def _worst(self, errors: list[Array]) -> Array:
         xp = array_namespace(self.X)
         return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)

@@ -194,6 +194,19 @@ class ReleaseJacobian(ABC):
         """Return the relative error of η of a block, given the square of it."""
         return self._rounding()
 
+    def error_terms(self, unknowns: Unknowns) -> Array:
+        """Return what each record adds to the errors of a block, ``(n, e)``; their sum counts."""
+        return self.zeros(self.rows, 1)
+
+    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the sums of the terms of each attribute over the rows, one line for each."""
+        xp = array_namespace(self.X)
+        return xp.stack([xp.sum(self.error_terms(u)[rows, :], axis=0) for u in attributes])
+
+    def error_of(self, squared: float, terms: Array) -> float:
+        """Return the relative error of η of a block that is read in chunks, by its terms."""
+        return self._rounding()
+
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the relative errors of η of each attribute over the rows, given its squares."""
         return self.array(

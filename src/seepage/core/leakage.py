@@ -14,7 +14,6 @@ memory is the one with a single chunk.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,7 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
-from seepage.core.result import ALARMING, Result
+from seepage.core.result import Result, warned
 from seepage.core.risk_views import (
     Prior,
     guess,
@@ -38,9 +37,10 @@ from seepage.core.risk_views import (
     within_in_chunks,
 )
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InaccurateWarning, InputError, nearest
+from seepage.errors import InputError, nearest
 from seepage.support.chunks import progress
 from seepage.tables.source import (
+    Answer,
     Array,
     Chunk,
     MemorySource,
@@ -185,8 +185,16 @@ class Leakage(Generic[PerRecord]):
         about = "one attribute of all records" if rows is None else "one attribute of some records"
         traces = squared if measure == "fil" else squared * self.release.template.array(sizes)
         template, accuracy = self.release.template, None
-        if self.source.in_memory and template.states_accuracy:
+        if template.states_accuracy and self.source.in_memory:
             accuracy = template.column_accuracy(traces, unknowns, self.row_positions(which))
+        elif template.states_accuracy:
+            terms = self._over_columns("column_error_terms", unknowns, which)
+            accuracy = template.array(
+                [
+                    template.error_of(float(value), own)
+                    for value, own in zip(traces, terms, strict=True)
+                ]
+            )
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
     def groups(
@@ -223,15 +231,16 @@ class Leakage(Generic[PerRecord]):
         index = np.empty(len(chosen), object)
         index[:] = chosen
         squared = self.release.template.array([found[group] for group in chosen])
-        blocks = [] if isinstance(by, str) else [np.flatnonzero(by == group) for group in chosen]
-        accuracy = self._accuracy(
-            [
-                (value * self._count(measure, unknowns, rows), unknowns, rows)
-                for value, rows in zip(
-                    (found[group] for group in chosen), blocks, strict=bool(blocks)
-                )
-            ]
-        )
+        if self.source.in_memory and not isinstance(by, str):
+            blocks = [np.flatnonzero(by == group) for group in chosen]
+            accuracy = self._accuracy(
+                [
+                    (value * self._count(measure, unknowns, rows), unknowns, rows)
+                    for value, rows in zip((found[g] for g in chosen), blocks, strict=True)
+                ]
+            )
+        else:
+            accuracy = found.accuracy_of(chosen)
         return self._result(squared, "groups", measure, about, accuracy, index)
 
     def subset(
@@ -471,7 +480,6 @@ class Leakage(Generic[PerRecord]):
             names = tuple(self.source.names[j] for j in which)
         if question in ("fil", "dfil"):
             measure = question
-        function = self._ask_each(question, unknowns)
         told: dict[str, Any] = {
             "view": view,
             "measure": measure,
@@ -482,7 +490,8 @@ class Leakage(Generic[PerRecord]):
             "noise": self.noise,
         }
         if not self.source.in_memory:
-            return cast(PerRecord, RecordStream(self.source, function, **told))
+            ask = partial(_with_accuracy, question=question, unknowns=unknowns)
+            return cast(PerRecord, RecordStream(self.source, self._asking(ask), **told))
         values, accuracy = self._narrowed(
             *_with_accuracy(self.release.template, question, unknowns)
         )
@@ -491,7 +500,10 @@ class Leakage(Generic[PerRecord]):
         return cast(PerRecord, warned(result))
 
     def _ask_each(self, question: str, unknowns: Unknowns) -> Callable[[Chunk], Array]:
-        ask = partial(_of_each_record, question=question, unknowns=unknowns)
+        return self._asking(partial(_of_each_record, question=question, unknowns=unknowns))
+
+    def _asking(self, ask: Callable[[ReleaseJacobian], Answer]) -> Callable[[Chunk], Answer]:
+        """Return what asks the Jacobian about the records of a chunk."""
         if not self.source.in_memory:
             # The template first: what all records have in common is then kept and passed on.
             ask(self.release.template)
@@ -500,11 +512,15 @@ class Leakage(Generic[PerRecord]):
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
     ) -> Result:
-        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))[_ALL]
-        whole = found * self._count(measure, unknowns, which)
-        accuracy = self._accuracy([(whole, unknowns, which)])
+        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))
+        squared = found[_ALL]
+        if self.source.in_memory:
+            whole = squared * self._count(measure, unknowns, which)
+            accuracy = self._accuracy([(whole, unknowns, which)])
+        else:
+            accuracy = found.accuracy_of([_ALL])
         accuracy = None if accuracy is None else accuracy[0]
-        return self._result(self.release.template.array(found), view, measure, about, accuracy)
+        return self._result(self.release.template.array(squared), view, measure, about, accuracy)
 
     def _count(self, measure: str, unknowns: Unknowns, which: np.ndarray | None) -> int:
         """Return how many unknowns a squared measure of a block is the mean over: 1 for FIL."""
@@ -516,7 +532,7 @@ class Leakage(Generic[PerRecord]):
     ) -> np.ndarray | None:
         """Return the relative errors of blocks of a table in memory, given traces or norms."""
         jacobian = self.release.template
-        if not (self.source.in_memory and blocks and jacobian.states_accuracy):
+        if not (blocks and jacobian.states_accuracy):
             return None
         found = []
         for value, unknowns, which in blocks:
@@ -559,10 +575,14 @@ class Leakage(Generic[PerRecord]):
         found = self.source.total(ask, "groups", extra)
         template = self.release.template
         for label, block in found.items():
-            if isinstance(block, Traces):
-                found[label] = block.trace / (template.unknown_count(unknowns) * block.rows)
+            squared, count = block.found, 1
+            if measure == "dfil":
+                count = template.unknown_count(unknowns) * block.rows
             elif not self.source.in_memory:
-                found[label] = template.norm_of(unknowns, block)
+                squared = template.norm_of(unknowns, squared)
+            found[label] = squared / count
+            if block.terms is not None:
+                found.accuracy[label] = template.error_of(squared, block.terms)
         return found
 
     def _column_norms(self, attributes: list[Unknowns], which: np.ndarray | None) -> Array:
@@ -636,8 +656,8 @@ class Leakage(Generic[PerRecord]):
 
 
 def _of_each_chunk(
-    chunk: Chunk, release: MeasuredRelease, ask: Callable[[ReleaseJacobian], Array]
-) -> Array:
+    chunk: Chunk, release: MeasuredRelease, ask: Callable[[ReleaseJacobian], Answer]
+) -> Answer:
     return ask(release.jacobian(chunk))
 
 
@@ -676,19 +696,6 @@ def _with_accuracy(
     return _root(squared), jacobian.row_accuracy(squared, unknowns)
 
 
-def warned(result: Result) -> Result:
-    """Return a result, with a warning where rounding shows in its numbers."""
-    if result.worst_accuracy > ALARMING:
-        warnings.warn(
-            f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
-            f"(see .accuracy of the {result.view}): the data all but leave them open. A larger "
-            "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
-            InaccurateWarning,
-            stacklevel=4,
-        )
-    return result
-
-
 def _information(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, row: int
 ) -> list[Array]:
@@ -699,14 +706,16 @@ def _information(
 
 
 @dataclass(frozen=True)
-class Traces:
-    """The trace of the information about some records, and their number."""
+class Block:
+    """What was found of some records together; those of two chunks are added."""
 
-    trace: float
+    found: Any  # a norm, the sums it is made of, or the trace of the information
     rows: int
+    terms: Array | None  # those of the errors, where they are to be stated
 
-    def __add__(self, other: Traces) -> Traces:
-        return Traces(self.trace + other.trace, self.rows + other.rows)
+    def __add__(self, other: Block) -> Block:
+        terms = None if self.terms is None else self.terms + other.terms
+        return Block(self.found + other.found, self.rows + other.rows, terms)
 
 
 class BlockAnswers(dict[Any, Any]):
@@ -714,6 +723,14 @@ class BlockAnswers(dict[Any, Any]):
 
     most: int = _FEWEST
     seen: frozenset[Any] = frozenset()
+
+    def __init__(self, *found: Any) -> None:
+        super().__init__(*found)
+        self.accuracy: dict[Any, float] = {}
+
+    def accuracy_of(self, blocks: Sequence[Any]) -> np.ndarray | None:
+        """Return the relative errors of η of some blocks, where they were told."""
+        return np.array([self.accuracy[block] for block in blocks]) if self.accuracy else None
 
     def __add__(self, other: BlockAnswers) -> BlockAnswers:
         both = BlockAnswers(self)
@@ -745,14 +762,16 @@ def _of_blocks(
     found.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
     wanted = [label for label in blocks if only is None or label in only]
     traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
+    stated = not alone and jacobian.states_accuracy and wanted
+    terms = jacobian.error_terms(unknowns) if stated else None
     for label in progress(wanted, "groups") if alone else wanted:
         rows = xp.asarray(blocks[label], device=chunk.X.device)
         if traces is not None:
-            found[label] = Traces(float(xp.sum(traces[rows])), len(blocks[label]))
-        elif alone:
-            found[label] = jacobian.block_norm(unknowns, rows)
+            answer = float(xp.sum(traces[rows]))
         else:
-            found[label] = jacobian.block_sums(unknowns, rows)
+            answer = (jacobian.block_norm if alone else jacobian.block_sums)(unknowns, rows)
+        lost = None if terms is None else xp.sum(terms[rows, :], axis=0)
+        found[label] = Block(answer, len(blocks[label]), lost)
     return found
 
 

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seepage.core.result import NOTICE, UNBIASED, Result
+from seepage.core.result import NOTICE, UNBIASED, Result, warned
 from seepage.errors import InputError
 from seepage.tables.source import Chunk, RowSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Measure = Callable[[Chunk], np.ndarray]
+Numbers = Callable[[Chunk], np.ndarray]
+# The numbers of the records of one chunk, ``(m,)``, or ``(m, k)`` for cells, and their accuracy
+Measure = Callable[[Chunk], tuple[np.ndarray, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class RecordStream:
     source
         The data.
     function
-        Gives the numbers of the records of one chunk, ``(m,)``, or ``(m, k)`` for cells.
+        Gives the numbers of the records of one chunk, ``(m,)``, or ``(m, k)`` for cells, and their
+        accuracy as :class:`~seepage.core.result.Result` has it.
     view, measure, kind, about, names, assumptions, noise
         As in :class:`~seepage.core.result.Result`.
     """
@@ -63,16 +66,26 @@ class RecordStream:
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the numbers of some records after those of others, in the order of the rows."""
-        yield from self.source.each(self.function, self.view)
+        yield from self.source.each(self.numbers, self.view)
+
+    @property
+    def numbers(self) -> Numbers:
+        """What gives the numbers of the records of one chunk, without their accuracy."""
+        return partial(_numbers_alone, function=self.function)
 
     def result(self) -> Result:
-        """Compute all numbers and hold them in memory: eight bytes for every record."""
-        return self._result(np.concatenate(list(self.chunks())), None)
+        """Compute all numbers and hold them in memory: eight bytes for every record.
+
+        As many again where each has an accuracy of its own.
+        """
+        parts = list(self.source.each(self.function, self.view))
+        values = np.concatenate([numbers for numbers, _ in parts])
+        return self._result(values, None, _joined(parts))
 
     def to_dask(self) -> Any:
         """Return the numbers of Dask data as a dask array, which the workers keep."""
         width = None if self.names is None else len(self.names)
-        return self.source.lazily(self.function, width, self.view)
+        return self.source.lazily(self.numbers, width, self.view)
 
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` records with the most leakage, the worst first.
@@ -83,7 +96,7 @@ class RecordStream:
         sign = 1.0 if self.measure in ("mse", "std") else -1.0
         best = partial(_best, function=self.function, sign=sign, count=count)
         found = self.source.total(best, f"{self.view}, the worst")
-        return self._result(found.values, found.rows)
+        return self._result(found.values, found.rows, found.accuracy)
 
     def mse_bound(self) -> RecordStream:
         """Return the least mean squared error per unknown; see :meth:`Result.mse_bound`."""
@@ -109,27 +122,30 @@ class RecordStream:
         sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
-        return write_records(self.source, path, {names: self.function})
+        return write_records(self.source, path, {names: self.numbers})
 
-    def _result(self, values: np.ndarray, rows: np.ndarray | None) -> Result:
-        return Result(
-            values,
-            self.view,
-            self.measure,
-            self.kind,
-            self.about,
-            rows,
-            self.names,
-            self.assumptions,
-            "pyarrow",
-            self.noise,
+    def _result(self, values: np.ndarray, rows: np.ndarray | None, accuracy: Any) -> Result:
+        return warned(
+            Result(
+                values,
+                self.view,
+                self.measure,
+                self.kind,
+                self.about,
+                rows,
+                self.names,
+                self.assumptions,
+                "pyarrow",
+                self.noise,
+                accuracy,
+            )
         )
 
 
 def write_records(
     source: RowSource,
     path: str | os.PathLike[str],
-    measures: dict[tuple[str, ...], Measure],
+    measures: dict[tuple[str, ...], Numbers],
 ) -> Path:
     """Write what several functions say about every record, in one pass, to one Parquet file.
 
@@ -142,7 +158,7 @@ def write_records(
     return out
 
 
-def _table(chunk: Chunk, measures: dict[tuple[str, ...], Measure]) -> pa.Table:
+def _table(chunk: Chunk, measures: dict[tuple[str, ...], Numbers]) -> pa.Table:
     import pyarrow as pa
 
     columns: dict[str, Any] = {"row": np.arange(chunk.start, chunk.start + len(chunk))}
@@ -154,6 +170,20 @@ def _table(chunk: Chunk, measures: dict[tuple[str, ...], Measure]) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({"notice": NOTICE})
 
 
+def _numbers_alone(chunk: Chunk, function: Measure) -> np.ndarray:
+    return function(chunk)[0]
+
+
+def _joined(parts: list[tuple[np.ndarray, Any]]) -> Any:
+    """Return the accuracies of chunks as one; a single number where none has more."""
+    stated = [accuracy for _, accuracy in parts]
+    if stated[0] is None:
+        return None
+    if all(np.ndim(accuracy) == 0 for accuracy in stated):
+        return np.max(stated)
+    return np.concatenate([np.broadcast_to(a, values.shape) for values, a in parts])
+
+
 @dataclass(frozen=True)
 class _Best:
     """The leading records so far."""
@@ -161,31 +191,44 @@ class _Best:
     keys: np.ndarray
     values: np.ndarray
     rows: np.ndarray
+    accuracy: np.ndarray | None
     count: int
 
     def __add__(self, other: _Best) -> _Best:
         keys = np.concatenate([self.keys, other.keys])
         first = np.argsort(keys, kind="stable")[: self.count]
-        values = np.concatenate([self.values, other.values])
+
+        def both(mine: np.ndarray, yours: np.ndarray) -> np.ndarray:
+            return np.concatenate([mine, yours])[first]
+
+        accuracy = None
+        if self.accuracy is not None and other.accuracy is not None:
+            accuracy = both(self.accuracy, other.accuracy)
         return _Best(
-            keys[first], values[first], np.concatenate([self.rows, other.rows])[first], self.count
+            keys[first],
+            both(self.values, other.values),
+            both(self.rows, other.rows),
+            accuracy,
+            self.count,
         )
 
 
 def _best(chunk: Chunk, function: Measure, sign: float, count: int) -> _Best:
-    values = function(chunk)
+    values, stated = function(chunk)
     keys = sign * values
     if keys.ndim == 2:
         keys = keys.min(axis=1)
     first = np.argsort(keys, kind="stable")[:count]
-    return _Best(keys[first], values[first], chunk.start + first, count)
+    accuracy = None if stated is None else np.broadcast_to(stated, values.shape)[first]
+    return _Best(keys[first], values[first], chunk.start + first, accuracy, count)
 
 
-def _inverse_square(chunk: Chunk, function: Measure) -> np.ndarray:
-    values = function(chunk)
+def _inverse_square(chunk: Chunk, function: Measure) -> tuple[np.ndarray, Any]:
+    values, accuracy = function(chunk)
     with np.errstate(divide="ignore"):
-        return np.asarray(1 / (values * values))
+        return 1 / (values * values), None if accuracy is None else 2 * accuracy
 
 
-def _root(chunk: Chunk, function: Measure) -> np.ndarray:
-    return np.asarray(np.sqrt(function(chunk)))
+def _root(chunk: Chunk, function: Measure) -> tuple[np.ndarray, Any]:
+    values, accuracy = function(chunk)
+    return np.sqrt(values), None if accuracy is None else accuracy / 2

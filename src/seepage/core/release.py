@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +28,13 @@ class ReleaseRecord:
         The noise that was added.
     seeded
         Whether it came from a fixed seed: then the model is an experiment, not a release.
+    public
+        The steps of a pipeline before the model: what they learnt leaves as it is, without noise.
     """
 
     noise: Noise
     seeded: bool
+    public: tuple[str, ...] = ()
 
 
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
@@ -46,7 +50,10 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     Parameters
     ----------
     model
-        A fitted model with ``coef_`` and, where it has one, ``intercept_``.
+        A fitted model with ``coef_`` and, where it has one, ``intercept_``; a pipeline that ends in
+        one, or a search, of which the best model is released. What the steps before the model
+        learnt (means, deviations, levels) leaves with them, as it is: the leakage with
+        ``preprocessing="frozen"`` counts it as public.
     noise
         :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
     seed
@@ -59,6 +66,10 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
             "The results of statsmodels cannot be released, for they hold the data themselves; add "
             "noise.draw(len(results.params)) to results.params and pass on the sum alone."
         )
+    if hasattr(model, "best_estimator_"):
+        return release(model.best_estimator_, noise, seed=seed)
+    if type(model).__name__ == "Pipeline":
+        return _released_pipeline(model, noise, seed)
     if not hasattr(model, "coef_"):
         raise InputError("Only a fitted model with coef_ can be released; fit it first.")
     if hasattr(model, "release_"):
@@ -98,6 +109,31 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         released.intercept_ = _like(model.intercept_, noisy[features:].reshape(intercept.shape))
     released.release_ = ReleaseRecord(noise, seed is not None)
     return released
+
+
+def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
+    """Return a copy of a pipeline that ends in a released model."""
+    if hasattr(pipeline, "release_"):
+        raise InputError(
+            "This pipeline has been released already; release the original once more instead, and "
+            "account for both with sp.compose."
+        )
+    before = [(name, _without_counts(step)) for name, step in pipeline.steps[:-1]]
+    last, final = pipeline.steps[-1]
+    released = copy(pipeline)
+    released.steps = [*before, (last, release(final, noise, seed=seed))]
+    names = (type(step).__name__ for _, step in before if hasattr(step, "transform"))
+    released.release_ = ReleaseRecord(noise, seed is not None, tuple(names))
+    return released
+
+
+def _without_counts(step: Any) -> Any:
+    """Return a transformer without the number of records, which it does not need to transform."""
+    if not hasattr(step, "n_samples_seen_"):
+        return step
+    other = copy(step)
+    del other.n_samples_seen_
+    return other
 
 
 def _has_intercept(model: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from array_api_compat import array_namespace
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
-from seepage.errors import InputError
+from seepage.errors import InaccurateWarning, InputError
 from seepage.tables.source import Array, as_numpy, build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
@@ -307,3 +308,16 @@ def round_to_multiple(value: float, step: float) -> float:
     (30.0, 20.0)
     """
     return round(value / step - _OFF_ROUND) * step
+
+
+def warned(result: Result) -> Result:
+    """Return a result, with a warning where rounding shows in its numbers."""
+    if result.worst_accuracy > ALARMING:
+        warnings.warn(
+            f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
+            f"(see .accuracy of the {result.view}): the data all but leave them open. A larger "
+            "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
+            InaccurateWarning,
+            stacklevel=4,
+        )
+    return result

@@ -244,8 +244,10 @@ def membership_in_chunks(leak: Leakage[Any]) -> RecordStream:
     )
 
 
-def _most_of_chunk(chunk: Chunk, changes: Callable[[Chunk], FiniteChanges]) -> np.ndarray:
-    return changes(chunk).without(np.arange(len(chunk))).distances()[1][:, 0]
+def _most_of_chunk(
+    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges]
+) -> tuple[np.ndarray, None]:
+    return changes(chunk).without(np.arange(len(chunk))).distances()[1][:, 0], None
 
 
 def guess(

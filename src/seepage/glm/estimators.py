@@ -321,7 +321,15 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model of a numeric target, for the family a subclass names."""
+    """A generalized linear model of a numeric target, for the family a subclass names.
+
+    Attributes
+    ----------
+    coef_
+        ``w``, (d,).
+    intercept_
+        ``w₀``; 0 where the model has none.
+    """
 
     def _family(self) -> Family:
         raise NotImplementedError
@@ -351,7 +359,8 @@ class LinearRegression(GLMRegressor):
     """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13).
+    the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves ``coef_`` and
+    ``intercept_``.
 
     Parameters
     ----------
@@ -359,13 +368,6 @@ class LinearRegression(GLMRegressor):
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; it is then part of what is released.
-
-    Attributes
-    ----------
-    coef_
-        ``w``, (d,).
-    intercept_
-        ``w₀``; 0 where the model has none.
 
     Examples
     --------
@@ -384,7 +386,8 @@ class PoissonRegression(GLMRegressor):
     """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm.
+    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm. A fit
+    leaves ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
@@ -393,13 +396,6 @@ class PoissonRegression(GLMRegressor):
         zero throughout some category.
     fit_intercept
         Whether there is an intercept; it is then part of what is released.
-
-    Attributes
-    ----------
-    coef_
-        ``w``, (d,).
-    intercept_
-        ``w₀``; 0 where the model has none.
 
     Examples
     --------
@@ -425,7 +421,8 @@ class GeneralizedLinearRegression(GLMRegressor):
     """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
     Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights (one
-    where none are given); the intercept w₀ is not penalised (paper 001, equation 13).
+    where none are given); the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves
+    ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
@@ -436,13 +433,6 @@ class GeneralizedLinearRegression(GLMRegressor):
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
         Whether there is an intercept; it is then part of what is released.
-
-    Attributes
-    ----------
-    coef_
-        ``w``, (d,).
-    intercept_
-        ``w₀``; 0 where the model has none.
 
     Examples
     --------

@@ -24,23 +24,18 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
-from seepage.glm.fitting.objective import FittedGLM, Objective, check_columns
-from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
-    MINIMAL,
-    REFUSE,
     Optimum,
-    OptimumSums,
+    Records,
     Whitener,
-    judge_stationarity,
+    about,
     optimum,
-    optimum_sums,
-    plain_inverse,
-    polished,
-    whitened,
+    plain_optimum,
     whitener_of,
 )
 from seepage.glm.losses import Categorical
@@ -247,6 +242,7 @@ class GLMRelease(MeasuredRelease):
     template: GLMJacobian
     # On the parameters; several where they were released as often
     noise: tuple[Noise, ...]
+    optimum: Optimum
 
     @property
     def model(self) -> FittedGLM:
@@ -257,12 +253,11 @@ class GLMRelease(MeasuredRelease):
         """Return the Jacobian about the rows of a chunk, exact for each of them."""
         if self.problem is None:
             return self.template
-        fit = _about(self.fit, self.problem, chunk)
-        margins = fit.margins(chunk.X)
+        fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
         if isinstance(self.template, SingleOutputJacobian):
-            r, a, b = _weighted_derivatives(fit, margins)
-            return self.template.about(chunk.X, r, a, b, fit.target)
-        return _jacobian_of_rows(fit, chunk.X, margins, self.template.map)
+            r, a, b, error = self.optimum.derivatives(fit, near, every=False)
+            return self.template.about(chunk.X, r, a, b, fit.target, near, error)
+        return _categorical(fit, chunk.X, self.optimum.margins(near), self.template.map, near)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one where they are the same model with other noise."""
@@ -289,7 +284,10 @@ class GLMRelease(MeasuredRelease):
 
     @cached_property
     def _changes(self) -> ChangedRecords:
-        return ChangedRecords(self.fit, self.template.X, self.noise)
+        found = self.optimum
+        return ChangedRecords(
+            found.near, found.shifted(self.template.X), self.noise, centre=found.centre
+        )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of the records of a chunk; a pass finds what they share."""
@@ -304,10 +302,9 @@ class GLMRelease(MeasuredRelease):
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
-        root = self.noise[0].root(self.template.size)
-        A = np.asarray(self.template.whitener)
-        solved = np.linalg.solve(root, A) if root.ndim == 2 else A / root.reshape(-1, 1)
-        facts = SharedFacts((solved + solved.T) / 2, 0.0, np.zeros_like(solved))
+        inverse = self.optimum.inverse
+        inverse = inverse.high if isinstance(inverse, Double) else inverse
+        facts = SharedFacts(inverse, 0.0, np.zeros_like(inverse))
         ask = partial(_changes_of_chunk, release=self, problem=problem)
         found = source.total(partial(_sizes_of_chunk, ask=partial(ask, shared=facts)), "norms")
         return partial(ask, shared=replace(facts, largest=found.largest, quartic=found.quartic))
@@ -319,46 +316,22 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
-    if problem is None:
-        return _release_in_memory(fit, source, noise, on_mismatch)
-    sums = source.total(partial(_optimum_sums, fit=fit, problem=problem), "Hessian")
-    penalty = kind_of(model).penalty
-    if penalty is not None:  # per record or weight, of which the description has made-up rows
-        fit = replace(fit, ridge=penalty(model, len(source), sums.weight))
-        problem = replace(problem, ridge=fit.ridge)
-    objective = StreamedObjective(source, problem)
-    H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, source.names)
-    H = objective.definite(H)
-    if MINIMAL < judge_stationarity(fit, sums, H, on_mismatch) <= REFUSE:
-        fit, H = polished(
-            fit,
-            sums,
-            H,
-            objective.definite,
-            lambda near: source.total(partial(_optimum_sums, fit=near, problem=problem), "polish"),
-        )
-    row = np.zeros((1, len(source.names)))
-    one = replace(fit, target=np.zeros((1, *fit.coef.shape[1:])), sample_weight=None)
-    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
-    template = _jacobian_of_rows(one, row, one.margins(row), whitener)
-    return GLMRelease(fit, problem, template, (noise,))
-
-
-def _release_in_memory(
-    fit: FittedGLM, source: RowSource, noise: Noise, on_mismatch: str
-) -> GLMRelease:
-    """Return the release of a model at the exact minimiser on a table in memory."""
-    X: Array = source.table.values  # type: ignore[attr-defined]
-    found = optimum(fit, X, source.names, noise, on_mismatch)
-    xp = array_namespace(X)
-    near, whitener = found.X, whitener_of(found, noise)
-    loss = found.condition * whitener.amplified
-    if X.dtype != xp.float64 and (loss > _NARROW or _extreme(whitener.matrix)):
-        X, near = _wide(X), _wide(near)
-    template = _jacobian_at(found, X, near, whitener)
-    template.fit = found.fit
-    return GLMRelease(found.fit, None, template, (noise,))
+    found = optimum(fit, Records(source, problem), noise, on_mismatch)
+    whitener = whitener_of(found, noise)
+    if isinstance(source, MemorySource):
+        X = source.table.values
+        near = found.shifted(X)
+        loss = found.condition * whitener.amplified
+        if X.dtype != array_namespace(X).float64 and (loss > _NARROW or _extreme(whitener.matrix)):
+            X, near = _wide(X), _wide(near)
+        template = _jacobian_at(found, found.fit, X, near, whitener)
+        template.fit = found.fit
+    else:
+        row = np.zeros((1, len(source.names)))
+        target = np.zeros((1, *found.fit.coef.shape[1:]))
+        one = replace(found.fit, target=target, sample_weight=None)
+        template = _jacobian_at(found, one, row, row, whitener)
+    return GLMRelease(found.fit, problem, template, (noise,), found)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
@@ -396,10 +369,18 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
             f"A {type(model).__name__} is not supported on data that are read in chunks; take the "
             "rows it was fitted on into memory."
         )
+    penalty = kind_of(model).penalty
+    if penalty is not None:  # per record or weight, of which the description has made-up rows
+        weight = source.total(_weight, "weights") if source.weighted else float(len(source))
+        fit = replace(fit, ridge=penalty(model, len(source), weight))
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
     known = None if classes is None else np.asarray(classes)
     intercept = fit.intercept is not None
     return fit, PenalisedLoss(fit.family, known, fit.ridge, intercept, len(source.names))
+
+
+def _weight(chunk: Chunk) -> float:
+    return float(np.sum(np.asarray(chunk.weight)))
 
 
 def jacobian_of_some_rows(
@@ -440,23 +421,32 @@ def _plain_jacobians(
     fit: FittedGLM, X: Array, noise: Noise
 ) -> Callable[[slice | Array], GLMJacobian]:
     """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
-    margins, objective = fit.margins(X), Objective.of(fit, X)
-    H = objective.definite(objective.hessian(margins))
-    whitener = whitened(*plain_inverse(H, fit.ridge), outputs=_outputs(fit), noise=noise)
+    found = plain_optimum(fit, Records.in_memory(X))
+    whitener = whitener_of(found, noise)
 
-    def about(rows: slice | Array) -> GLMJacobian:
-        weight = None if fit.sample_weight is None else fit.sample_weight[rows]
-        alone = replace(fit, sample_weight=weight, target=fit.target[rows, ...])
-        return _jacobian_of_rows(alone, X[rows, :], margins[rows, ...], whitener)
+    def about_rows(rows: slice | Array) -> GLMJacobian:
+        weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
+        some = replace(
+            found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
+        )
+        x = X[rows, :]
+        return _jacobian_at(found, some, x, found.shifted(x), whitener)
 
-    return about
+    return about_rows
 
 
 def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shared: SharedFacts
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
-    return ChangedRecords(_about(release.fit, problem, chunk), chunk.X, release.noise, shared)
+    found = release.optimum
+    return ChangedRecords(
+        about(found.near, problem, chunk),
+        found.shifted(chunk.X),
+        release.noise,
+        shared,
+        found.centre,
+    )
 
 
 @dataclass(frozen=True)
@@ -474,18 +464,13 @@ def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Si
     return _Sizes(*ask(chunk).sizes_here())
 
 
-def _optimum_sums(chunk: Chunk, fit: FittedGLM, problem: PenalisedLoss) -> OptimumSums:
-    """Return the sums over a chunk at the coefficients."""
-    return optimum_sums(_about(fit, problem, chunk), chunk.X)
+def _jacobian_at(
+    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener
+) -> GLMJacobian:
+    """Return the Jacobian about rows, whose labels and weights are in ``fit``, at an optimum.
 
-
-def _about(fit: FittedGLM, problem: PenalisedLoss, chunk: Chunk) -> FittedGLM:
-    """Return the model with the labels and weights of a chunk."""
-    return replace(fit, target=problem.targets(chunk), sample_weight=chunk.weight)
-
-
-def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> GLMJacobian:
-    """Return the Jacobian about the rows at whose optimum it is taken."""
+    ``near`` are the rows as the optimum has shifted them.
+    """
     lost = 0.0
     if not whitener.precise:  # what ordinary products ``A x̃`` lose
         rounding = float(array_namespace(X).finfo(X.dtype).eps)
@@ -493,18 +478,19 @@ def _jacobian_at(found: Optimum, X: Array, near: Array, whitener: Whitener) -> G
     narrow = replace(
         whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
     )
-    if isinstance(found.fit.family, Categorical):
-        return _categorical(found.fit, X, found.margins, narrow, near)
-    r, a, b, error = (_narrow(v, X) for v in found.derivatives)
+    if isinstance(fit.family, Categorical):
+        return _categorical(fit, X, found.margins(near), narrow, near)
+    every = fit is found.fit
+    r, a, b, error = (_narrow(v, X) for v in found.derivatives(fit, near, every))
     return SingleOutputJacobian(
         X,
-        _narrow(found.fit.coef, X),
-        intercept=found.fit.intercept is not None,
+        _narrow(fit.coef, X),
+        intercept=fit.intercept is not None,
         r=r,
         a=a,
         b=b,
         whitener=narrow,
-        target=found.fit.target,
+        target=fit.target,
         near=near,
         slope_error=error,
     )
@@ -516,37 +502,8 @@ def _extreme(A: Array) -> bool:
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 
 
-def _outputs(fit: FittedGLM) -> int:
-    return int(fit.coef.shape[1]) if len(fit.coef.shape) == 2 else 1
-
-
-def _jacobian_of_rows(fit: FittedGLM, X: Array, margins: Array, whitener: Whitener) -> GLMJacobian:
-    """Return the Jacobian about rows whose targets and weights are those of ``fit``."""
-    if isinstance(fit.family, Categorical):
-        return _categorical(fit, X, margins, whitener, None)
-    r, a, b = _weighted_derivatives(fit, margins)
-    return SingleOutputJacobian(
-        X,
-        fit.coef,
-        intercept=fit.intercept is not None,
-        r=r,
-        a=a,
-        b=b,
-        whitener=whitener,
-        target=fit.target,
-    )
-
-
-def _weighted_derivatives(fit: FittedGLM, margins: Array) -> tuple[Array, Array, Array]:
-    """Return ``r``, ``a`` and ``b`` of rows with these margins, the weights folded in, (n,)."""
-    family, y, weight = fit.family, fit.target, fit.sample_weight
-    r, a, b = family.slope(margins, y), family.curvature(margins, y), family.label_slope(margins, y)
-    b = b if fit.label_unit is None else b * fit.label_unit
-    return (r, a, b) if weight is None else (weight * r, weight * a, weight * b)
-
-
 def _categorical(
-    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array | None
+    fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array
 ) -> GLMJacobian:
     family, y, weight = fit.family, fit.target, fit.sample_weight
     exact = margins if isinstance(margins, Double) else None

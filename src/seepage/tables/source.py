@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -198,6 +198,50 @@ class MemorySource(RowSource):
     def _column(self, name: str) -> np.ndarray:
         check_column(name, self.names)
         return as_numpy(self.table.values[:, self.names.index(name)])
+
+
+class ShiftedSource(RowSource):
+    """The records of a source that is read in chunks, less a centre, column by column."""
+
+    def __init__(self, source: RowSource, centre: np.ndarray) -> None:
+        self.source, self.centre = source, centre
+        self.names, self.attributes, self.target = source.names, source.attributes, source.target
+        self.weighted, self.index, self.library = source.weighted, source.index, source.library
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The different labels, sorted."""
+        return self.source.classes
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on every chunk, in the order of the rows."""
+        return self.source.each(self._near(function), what, extra)
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum (by ``+``) of the function's answers over all chunks."""
+        return self.source.total(self._near(function), what, extra)
+
+    def _near(self, function: Callable[[Chunk], Answer]) -> Callable[[Chunk], Answer]:
+        return partial(_of_shifted, function=function, centre=self.centre)
+
+
+def _of_shifted(chunk: Chunk, function: Callable[[Chunk], Answer], centre: np.ndarray) -> Answer:
+    return function(replace(chunk, X=chunk.X - centre))
+
+
+def less(source: RowSource, centre: Array) -> RowSource:
+    """Return the records of a source less a centre."""
+    if not isinstance(source, MemorySource):
+        return ShiftedSource(source, centre)
+    table = replace(source.table, values=source.table.values - centre[None, :])
+    return MemorySource(table, source.y, source.sample_weight)
 
 
 def check_column(name: str, known: Sequence[str]) -> None:

@@ -211,4 +211,21 @@ def test_a_csv_file_can_be_released(run, tmp_path):
     result = run("patients.csv", "--target", "response", "--sigma", "1", "--domain", "dose=0:150")
     assert result.exit_code == 0, result.output
     assert "scaling by domains (2): declared public" in result.stdout
-    assert run(".", "--target", "response").exit_code == 2
+    (tmp_path / "empty").mkdir()
+    assert run("empty", "--target", "response").exit_code == 2
+
+
+def test_a_folder_of_parquet_files_is_released_as_one_table(run, tmp_path):
+    (tmp_path / "parts").mkdir()
+    for k in range(4):
+        pq.write_table(people().slice(30 * k, 30), tmp_path / "parts" / f"{k}.parquet")
+    options = ("--target", "ill", "--drop", "number", "--rare", "merge", "--sigma", "5")
+    assert run("parts", *options).exit_code == 0
+    parts = (tmp_path / "seepage-release" / "release.json").read_text()
+    assert run("people.parquet", *options, "--out", "whole", "--ledger", "other").exit_code == 0
+    told, whole = (json.loads(t) for t in (parts, (tmp_path / "whole/release.json").read_text()))
+    assert told["columns"] == whole["columns"]
+    assert [i["name"] for i in told["leaves"]] == [i["name"] for i in whole["leaves"]]
+    refused = run("parts", *options, "--out", "parts/release")
+    assert refused.exit_code == 2
+    assert "one lies within the other" in refused.stderr

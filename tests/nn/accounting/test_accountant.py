@@ -318,7 +318,8 @@ def test_an_overflow_is_told_when_the_rows_are_read():
     net, x, y = small_problem()
     accountant = small_accountant(net, probes=1)
     accountant.observe([3], x[[3]], y[[3]])
-    accountant.run.sums.add(torch.tensor([3]), torch.tensor([[math.inf]]), torch.ones(1), 1.0)
+    one = torch.ones(1)
+    accountant.run.sums.add(torch.tensor([3]), torch.tensor([[math.inf]]), one, one, 1.0)
     with pytest.raises(InputError, match="record 3"):
         accountant.records("dfil")
 

@@ -216,9 +216,13 @@ def read_file(
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
     names_now, changed = good_names(table.column_names)
+    return with_steps(table.rename_columns(names_now), steps + changed)
+
+
+def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
+    """Return a table that carries what was found out and had to be changed to read it."""
     # What the file's writer put there goes: the next reader takes it for ours.
-    known = {_STEPS: json.dumps(steps + changed).encode()}
-    return table.rename_columns(names_now).replace_schema_metadata(known)
+    return table.replace_schema_metadata({_STEPS: json.dumps(list(steps)).encode()})
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:

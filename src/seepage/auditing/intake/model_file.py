@@ -10,11 +10,14 @@ Both formats say the same. The model must minimise, on the table that is audited
       "family": "logistic",              linear, logistic, poisson or softmax
       "coefficients": [0.5, -1.25],      w, one per feature; for softmax one such list per class
       "intercept": -0.1,                 w₀; for softmax one per class; left out: the model has none
-      "l2": 0.001,                       λ
+      "l2": 0.001,                       λ; or instead "ridge": nλ
       "classes": ["no", "yes"],          logistic: two, the second is the one with the larger wᵀx;
                                          softmax: one per list of coefficients; otherwise left out
-      "features": ["age", "sex=male"]    optional: what each coefficient belongs to
-    }
+      "features": ["age", "sex=male"],   optional: what each coefficient belongs to
+      "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
+    }                                    optional: its feature is (age − 50)/10; so in release.json
+
+:func:`save_model`, which people know as ``sp.save``, writes such a file.
 
 **safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
 optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
@@ -27,7 +30,7 @@ Pickles are not read: opening one runs whatever program its writer put in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ from seepage.tables.names import counted, listed, shown
 
 MOST_BYTES = 256 * 10**6
 
-_KEYS = ("family", "coefficients", "intercept", "l2", "classes", "features")
+_KEYS = ("family", "coefficients", "intercept", "l2", "ridge", "classes", "features", "columns")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
 
 Array = np.ndarray[Any, Any]
@@ -69,6 +72,23 @@ def load_model(path: Path) -> Any:
             f"{MOST_BYTES / 1e6:g} MB."
         )
     return _build(path.name, reader(path))
+
+
+def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
+    """Say whether a loaded model has a feature for every level of the table's categories.
+
+    Else the first level of each is left out. ``levels`` counts those of every category.
+    """
+    known = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    if not known or not levels:
+        return not model.fit_intercept
+    return all(sum(f.startswith(f"{n}=") for f in known) == count for n, count in levels.items())
+
+
+def settle_penalty(model: Any, rows: int) -> None:
+    """Turn a penalty that a file states as a whole, ``nλ``, into λ for so many records."""
+    if model.whole_ridge_ is not None:
+        model.l2 = model.whole_ridge_ / rows
 
 
 def match_features(model: Any, names: Sequence[str]) -> None:
@@ -166,6 +186,10 @@ def _build(file: str, found: dict[str, Any]) -> Any:
     if unknown:
         hint = nearest(unknown[0][:100], _KEYS)
         raise InputError(f"{file} says {shown(unknown[0])}, which no model has{hint}.")
+    if "ridge" in found and "l2" not in found:
+        found = found | {"l2": found["ridge"]}
+    elif "ridge" in found:
+        raise InputError(f"{file} says both 'l2' and 'ridge', which is n times l2; keep one.")
     for key in ("family", "coefficients", "l2"):
         if key not in found:
             raise InputError(
@@ -204,7 +228,25 @@ def _build(file: str, found: dict[str, Any]) -> Any:
     model.weighted_ = False
     _add_classes(file, model, family, found.get("classes"), outputs)
     _add_features(file, model, found.get("features"))
+    model.whole_ridge_ = float(l2) if "ridge" in found else None
+    model.scaling_ = _scaling(file, found.get("columns"))
     return model
+
+
+def _scaling(file: str, columns: Any) -> dict[str, tuple[float, float]] | None:
+    """Return the centre and unit of every column that the file says is scaled."""
+    if columns is None:
+        return None
+    try:
+        read = {str(c["name"]): (float(c["centre"]), float(c["unit"])) for c in columns}
+    except (TypeError, KeyError, ValueError):
+        read = {}
+    good = all(np.isfinite(pair).all() and pair[1] > 0 for pair in read.values())
+    if not isinstance(columns, list) or len(read) != len(columns) or not good:
+        raise InputError(
+            f"{file}: columns must be a list of objects with a name, a centre and a positive unit."
+        )
+    return read
 
 
 def _numbers(file: str, what: str, given: Any, dimensions: int) -> Array:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.files import MISSING, clean_column, good_names
-from seepage.auditing.intake.table import LabelCoding, TableToAudit
+from seepage.auditing.intake.files import MISSING, clean_column, good_names, with_steps
+from seepage.auditing.intake.table import MOST_BYTES, LabelCoding, TableToAudit
 from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches
@@ -30,6 +30,8 @@ from seepage.tables.columns import (
     rows_in,
 )
 from seepage.tables.source import RowSource
+
+_ROWS_AT_ONCE = 1 << 17  # of a table that is read whole
 
 
 class TableInChunks(TableToAudit):
@@ -47,6 +49,19 @@ class TableInChunks(TableToAudit):
             raise InputError("The Parquet data have no rows.")
         refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
+
+    def whole(self) -> pa.Table:
+        """Return the table in memory, as a file would be read."""
+        size = 8 * self.rows * len(self.names)
+        if size > MOST_BYTES:
+            raise InputError(
+                f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would take "
+                f"{size / 1e9:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed in memory; "
+                "take a sample of its rows."
+            )
+        pieces = self._batches.read(list(self.names), _ROWS_AT_ONCE)
+        tables = [pa.Table.from_batches([piece.batch]) for piece in pieces]
+        return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
         """Return the sum of a function's answers on some columns (:data:`ROW` may be one)."""

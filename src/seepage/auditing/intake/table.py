@@ -448,6 +448,7 @@ def encode(
     drop_first: bool = True,
     public: Mapping[str, tuple[float, float]] | None = None,
     public_records: TableInMemory | None = None,
+    scaling: Mapping[str, tuple[float, float]] | None = None,
 ) -> EncodedTable:
     """Encode a table as planned by :func:`plan_columns`.
 
@@ -455,7 +456,8 @@ def encode(
     ``public`` both may be published: they come from the declared domain of a column, or lie on a
     coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
     levels together would be one column too many. ``public_records``, a table of the same columns,
-    are encoded in the same way.
+    are encoded in the same way. ``scaling`` gives the centre and the unit of columns instead: those
+    that a given model was fitted with.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -467,16 +469,21 @@ def encode(
     parts = _usable_parts(parts, plan, steps)
     if public is not None:
         parts = [_publicly_scaled(part, sums[part.name], public) for part in parts]
+    own = parts
+    if scaling is not None:
+        parts = [_scaled_as_given(part, scaling) for part in parts]
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
-    steps.extend(_told_steps(parts, scale, drop_first, public is not None))
+    steps.extend(_told_steps(parts, scale, drop_first, public is not None or scaling is not None))
+    if scaling is not None:
+        steps.append("Columns were scaled as the model file says.")
     steps.extend(_told_rare(parts, sums))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
         source=source,
-        attributes=_attributes(coding),
+        attributes=_attributes(coding) if scaling is None else _given_attributes(coding, own),
         target=plan.target,
         target_kind=plan.target_kind,
         labels=known,
@@ -560,6 +567,30 @@ def _publicly_scaled(
         return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
     unit = round_up(part.spread, UNITS)
     return replace(part, mean=round_to_multiple(part.mean, unit), spread=unit)
+
+
+def _scaled_as_given(
+    part: ColumnEncoding, scaling: Mapping[str, tuple[float, float]]
+) -> ColumnEncoding:
+    """Return the encoding with the centre and the unit that a model was fitted with."""
+    centre, unit = scaling.get(part.name, (0.0, 1.0))
+    return replace(part, mean=centre, spread=unit, low=centre, step=unit)
+
+
+def _given_attributes(
+    coding: TableEncoding, own: Sequence[ColumnEncoding]
+) -> tuple[Attribute, ...]:
+    """Return every column with its features, scaled as given; spreads are the table's own."""
+    found = []
+    for (part, at), before in zip(coding.places(), own, strict=True):
+        columns = tuple(range(at.start, at.stop))
+        moved = {"numeric": 1 / part.spread, "boolean": before.step / part.step}.get(part.kind, 1.0)
+        steps = np.eye(len(columns)) * moved
+        if part.levels is not None and not coding.drop_first:
+            # A level in place of the first, which has a feature of its own.
+            steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
+        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
+    return tuple(found)
 
 
 def _code_labels(

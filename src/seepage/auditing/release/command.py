@@ -37,12 +37,10 @@ def run_release(
     plan: PlanFile | None = None,
 ) -> None:
     """Make a release of a table, write both folders and the ledger, and tell what leaves."""
-    if table.is_dir():
-        raise InputError("A release is made of one table in memory; name a file, not a folder.")
     _keep_apart(out, report, ledger)
     for folder, kind in ((out, "release"), (report, "report")):
         check_folder(folder, kind, (table, ledger))
-    raw = options.read(table)
+    raw = _read(table, options)
     procedure = _planned(procedure, plan, raw)
     for name in procedure.domain:
         if name not in raw.column_names:
@@ -58,6 +56,17 @@ def run_release(
         page = write_report(made.audit, report, keep=(table, ledger))
         write_release(made.release, out, keep=(table, ledger))
     _tell(made, out, page, ledger)
+
+
+def _read(table: Path, options: FileOptions) -> pa.Table:
+    """Read a file, or a folder of Parquet files, into memory: records are changed one by one."""
+    if not table.is_dir():
+        return options.read(table)
+    from seepage.auditing.intake.parquet import TableInChunks
+    from seepage.streams.disk.files import open_batches
+
+    options.refuse_in_chunks()
+    return TableInChunks.of(open_batches(table)).whole()
 
 
 def read_domain(given: Sequence[str]) -> Domain:

@@ -83,6 +83,11 @@ class Release:
         if record.seeded:
             raise InputError("Noise from a fixed seed protects nothing: release without a seed.")
         noise = repr(record.noise)
+        learnt = [
+            Item(f"learnt by {step}", "declared", "It leaves as it is, and counts as public.")
+            for step in record.public
+        ]
+        model = model[-1] if learnt or type(model).__name__ == "Pipeline" else model
         items = [
             Item("coefficients", "noised", f"Each has {noise} noise.", int(np.size(model.coef_)))
         ]
@@ -90,7 +95,7 @@ class Release:
             how = f"It has {noise} noise."
             items.append(Item("intercept", "noised", how, int(np.size(model.intercept_))))
         items.append(Item("noise", "declared", f"{noise} was given by whoever made the release."))
-        items += _declared(model)
+        items += [*learnt, *_declared(model)]
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
         return Release(ReleasedModel.of_features(model), tuple(items), "\n".join(card))
 

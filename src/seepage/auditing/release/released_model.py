@@ -40,6 +40,10 @@ class ColumnCoding:
             return cls(part.name, part.kind, part.mean, part.spread)
         return cls(part.name, part.kind, part.low, part.step)
 
+    def told(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return asdict(self) | {"levels": list(self.levels)}
+
     def titles(self) -> list[str]:
         """Return the names of the features."""
         return [f"{self.name}={level}" for level in self.levels[1:]] or [self.name]
@@ -143,7 +147,7 @@ class ReleasedModel:
 
     def told(self) -> list[dict[str, Any]]:
         """Return the columns as plain JSON values."""
-        return [asdict(column) | {"levels": list(column.levels)} for column in self.columns]
+        return [column.told() for column in self.columns]
 
     @classmethod
     def read(cls, estimator: Any, told: Any) -> ReleasedModel:

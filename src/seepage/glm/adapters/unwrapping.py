@@ -17,7 +17,7 @@ from seepage.glm.adapters.kinds import SEARCHES, ModelKind, refusal
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.formula import FormulaStep, takes_frame
-from seepage.glm.preprocessing.steps import KeptColumns, Step
+from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
 from seepage.tables.source import as_numpy
 
 SEARCHED = (
@@ -37,7 +37,7 @@ class Unwrapped:
     """A model that is read as it is, the steps before it, and what is left out."""
 
     model: Any
-    steps: tuple[Step, ...] = ()
+    steps: tuple[FeatureStep, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -83,7 +83,7 @@ def _has_signs(model: Any) -> bool:
     return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
 
 
-def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[Step, ...]]:
+def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
     """Return the model of the columns whose coefficients are not zero, and those columns."""
     columns = np.flatnonzero(coef)
     if not len(columns):

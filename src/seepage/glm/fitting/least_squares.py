@@ -44,6 +44,10 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
 
 def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     H, gradient, counted = objective.quadratic()
+    shifted = None if isinstance(objective, Objective) else objective.near_zero(H)
+    if shifted is not None:
+        inner, coordinates = shifted
+        return coordinates.back(_solve(inner, names))
     check_columns(objective, H, counted, names)
     factor = cholesky_factor(H)
     if factor is None or factor.smallest_pivot < _WELL_CONDITIONED:

@@ -83,6 +83,10 @@ def minimise(
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
     far = start is None and math.prod(objective.shape) >= _LBFGS_FROM and not objective.rereads
     point = objective.at(theta, hessian=not far or objective.ridge == 0)
+    shifted = None if isinstance(objective, Objective) else objective.near_zero(point.hessian)
+    if shifted is not None:
+        objective, coordinates = shifted
+        point = objective.at(coordinates.into(theta))
     check_counts(objective, point.label_scale)
     if names is not None:
         check_columns(objective, point.hessian, point.counted, names)
@@ -105,7 +109,7 @@ def minimise(
             check_drift(objective, step, point.largest_norm)
         if settled and objective.rereads:
             last = _gauge_free(objective, point.theta + step)
-            return Minimum(last, steps, relative)
+            return Minimum(coordinates.back(last), steps, relative)
         nearer = None if settled or exhausted else _line_search(objective, point, step)
         if nearer is None:
             point = point if objective.rereads else _polish(objective, point, factor)

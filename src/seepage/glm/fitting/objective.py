@@ -225,7 +225,7 @@ class Objective:
         """``‖xᵢ‖`` of every row, the intercept's 1 included."""
         xp = array_namespace(self.X)
         squares = [
-            xp.sum(self.X[rows, :] * self.X[rows, :], axis=1) for rows in row_chunks(*self.X.shape)
+            xp.vecdot(self.X[rows, :], self.X[rows, :]) for rows in row_chunks(*self.X.shape)
         ]
         return xp.sqrt(xp.concat(squares) + float(self.intercept))
 

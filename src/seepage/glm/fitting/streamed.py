@@ -13,11 +13,14 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
+    Coordinates,
     NewtonSums,
     Objective,
+    far_centre,
     gauge_fixed,
     norm,
     parameter_shape,
@@ -25,12 +28,14 @@ from seepage.glm.fitting.objective import (
     stacked_r,
 )
 from seepage.glm.losses import Categorical, Family, class_positions, class_targets
-from seepage.tables.source import Array
+from seepage.tables.source import Array, less
 
 if TYPE_CHECKING:
     from seepage.tables.source import Chunk, RowSource
 
 Answer = TypeVar("Answer")
+
+_ALL_OFFSET = 0.98  # the share of a column's squares in its mean's from which on it may be far off
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,24 @@ class StreamedObjective:
         """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
+    def near_zero(self, H: Array) -> tuple[StreamedObjective, Coordinates] | None:
+        """Return the objective with columns that are far from zero shifted; ``None`` without such.
+
+        The moments in a Hessian tell whether to look for them, which takes a pass over the source.
+        """
+        if not self.intercept:
+            return None
+        step = self.family.outputs if isinstance(self.family, Categorical) else 1
+        gram = H[::step, ::step]
+        means, squares = gram[-1, :-1] / gram[-1, -1], np.diagonal(gram)[:-1] - self.ridge
+        if not np.any(means**2 * gram[-1, -1] > _ALL_OFFSET * squares):
+            return None
+        found = self._total(_column_range, "looking for columns far from zero")
+        centre = far_centre(found.least, found.most)
+        if centre is None:
+            return None
+        return replace(self, source=less(self.source, centre)), Coordinates(centre)
+
     def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
         """Return what Newton's method asks about some parameters, by one pass over the source."""
         what = f"fit, pass {next(self._passes)}"
@@ -156,22 +179,23 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 
 @dataclass(frozen=True)
-class _Extent:
+class Extent:
     """The least and the most of something over some records, elementwise."""
 
     least: Array
     most: Array
 
-    def __add__(self, other: _Extent) -> _Extent:
-        return _Extent(np.minimum(self.least, other.least), np.maximum(self.most, other.most))
+    def __add__(self, other: Extent) -> Extent:
+        xp = array_namespace(self.least)
+        return Extent(xp.minimum(self.least, other.least), xp.maximum(self.most, other.most))
 
 
-def _gains(part: Objective, step: Array) -> _Extent:
-    return _Extent(*part.gains(step))
+def _gains(part: Objective, step: Array) -> Extent:
+    return Extent(*map(np.asarray, part.gains(step)))
 
 
-def _column_range(part: Objective) -> _Extent:
-    return _Extent(*part.column_range())
+def _column_range(part: Objective) -> Extent:
+    return Extent(*part.column_range())
 
 
 @dataclass(frozen=True)

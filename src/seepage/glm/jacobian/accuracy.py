@@ -9,7 +9,6 @@ first), none of this is computed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
 from seepage.glm.jacobian.twice_precise import paired_sizes
-from seepage.support.chunks import by_rows
+from seepage.support.chunks import by_rows, row_slices
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:
@@ -35,15 +34,38 @@ def cell_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Ar
     return jacobian.relative_errors(squared, *sizes)
 
 
-def block_error(jacobian: GLMJacobian, squared: float, unknowns: Unknowns, rows: Array) -> float:
-    """Return the relative error of η of a block, given the square of it."""
+def error_terms(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
+    """Return the squares of the norms of every record's terms, and of their errors, ``(n, 2)``.
+
+    Those of a block of records are their sums.
+    """
+    return array_namespace(jacobian.X).stack(_row_term_sizes(jacobian, unknowns), axis=1) ** 2
+
+
+def column_error_terms(jacobian: GLMJacobian, attributes: list[Unknowns], rows: Array) -> Array:
+    """Return the sums of the terms of each attribute over some rows, ``(len(attributes), 2)``."""
     xp = array_namespace(jacobian.X)
-    one = xp.asarray([1.0], dtype=xp.float64)
-    part, error = (
-        math.sqrt(float(xp.sum(sizes[rows] ** 2))) * one
-        for sizes in _row_term_sizes(jacobian, unknowns)
-    )
-    return float(jacobian.relative_errors(squared * one, part, error)[0])
+
+    def sums(unknowns: Unknowns) -> Array:
+        """Return those of each unknown feature, ``(2, t)``."""
+        total: Array = 0.0
+        width = jacobian.row_width(unknowns)
+        for piece in row_slices(rows.shape[0], width, chunk=jacobian.chunk):
+            both = _term_sizes(jacobian, unknowns, rows[piece])
+            total = total + xp.stack([xp.sum(sizes**2, axis=0) for sizes in both])
+        return total
+
+    every = sums(Unknowns(None, False))
+    lines = [sums(u) if u.basis is not None else u.of(every, axis=1) for u in attributes]
+    return xp.stack([xp.sum(line, axis=1) for line in lines])
+
+
+def block_error(jacobian: GLMJacobian, squared: float, terms: Array, from_entries: bool) -> float:
+    """Return the relative error of η of a block, given the square of it and the sums of terms."""
+    xp = array_namespace(terms)
+    part, error = (xp.reshape(xp.sqrt(term), (1,)) for term in (terms[0], terms[1]))
+    one = xp.asarray([squared], dtype=part.dtype, device=part.device)
+    return float(jacobian.relative_errors(one, part, error, from_entries=from_entries)[0])
 
 
 def entry_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -108,11 +130,16 @@ def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | A
     xp = array_namespace(jacobian.X)
     r, a, _ = jacobian.derivatives(rows)
     _, B = jacobian.slopes(unknowns, rows)
-    chosen = jacobian.deviations(unknowns)
     leverage = jacobian.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
     out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
-    slopes = xp.sqrt(xp.sum(r * r, axis=1))
-    out[:, : chosen.shape[0]] += slopes[:, None] * chosen[None, :]
+    if jacobian.map.pairs is None:
+        direct = xp.sqrt(xp.sum(r * r, axis=1))[:, None] * jacobian.deviations(unknowns)[None, :]
+    else:
+        # Slopes are differences of the other classes and the record's own.
+        own = xp.argmax(jacobian.target[rows, :], axis=1)
+        by_own = jacobian.spread_over(jacobian.map.pairs, unknowns)[:, :, own]  # (t, K, m)
+        direct = xp.sum(xp.abs(r).T[None, :, :] * by_own, axis=1).T
+    out[:, : direct.shape[1]] += direct
     return jacobian.map.curvature_error * out
 
 

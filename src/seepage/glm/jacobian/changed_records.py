@@ -45,6 +45,7 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
+from seepage.glm.jacobian.optimum import near_zero
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
 from seepage.tables.source import as_numpy
@@ -76,12 +77,14 @@ class ChangedRecords(FiniteChanges):
     fit
         The model at the exact minimiser on its table.
     X
-        The table, (n, d).
+        The table, (n, d), less the centre.
     noise
         Gaussian noise on the parameters; several for the same parameters released as often.
     shared
         Where these are only some of the rows the model was fitted on: what is known of all. There
         are then no refits, and no passes over pairs.
+    centre
+        What was subtracted from the caller's columns, (d,); the parameters are released for those.
     """
 
     def __init__(
@@ -90,13 +93,15 @@ class ChangedRecords(FiniteChanges):
         X: Any,
         noise: tuple[Noise, ...],
         shared: SharedFacts | None = None,
+        centre: Any = None,
     ) -> None:
         self.shared = shared
+        self.centre = None if centre is None else as_numpy(centre).astype(np.float64, copy=False)
         self.fit, self.X = _in_numpy(fit, X)
         self.target, self.records = self.fit.target, len(self.X)
         self.theta = np.asarray(self.fit.parameters)
         self.work = 40.0 * self.X.size * (self.theta.size // self.theta.shape[0])
-        self._whiten = Whitening(noise, self.theta.size)
+        self._whiten = Whitening(noise, self.theta.size, self.centre)
         family = self.fit.family
         # Softmax has a curvature matrix for each record, and is refitted.
         self.constant = None if isinstance(family, Categorical) else family.self_concordance
@@ -140,10 +145,15 @@ class ChangedRecords(FiniteChanges):
         K = len(others)
         Z = np.repeat(self.X[row : row + 1], K, axis=0)
         if others.values is not None:
-            Z[:, list(others.columns)] = others.values
+            Z[:, list(others.columns)] = self._near(others)
         own = self.target[row]
         T = np.broadcast_to(own, (K, *np.shape(own))) if others.labels is None else others.labels
         return Z, np.asarray(T, dtype=float)
+
+    def _near(self, others: Alternatives) -> np.ndarray:
+        """Return the values of alternatives less the centre, (K, c)."""
+        values = np.asarray(others.values)
+        return values if self.centre is None else values - self.centre[list(others.columns)]
 
     def _exact(self, moves: np.ndarray) -> Moves:
         """Return refits' moves, (m, K, P), as inner products."""
@@ -284,7 +294,7 @@ class ChangedRecords(FiniteChanges):
         shape = (len(rows), len(others))
         change = np.zeros((*shape, 0))
         if others.values is not None:
-            change = others.values[None, :, :] - self.X[rows][:, None, list(others.columns)]
+            change = self._near(others)[None, :, :] - self.X[rows][:, None, list(others.columns)]
         own = self.target[rows][:, None, ...]
         labels = own if others.labels is None else np.asarray(others.labels)[None, ...]
         return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
@@ -669,8 +679,14 @@ class RecordRefits:
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
 
     @cached_property
+    def _near(self) -> tuple[FittedGLM, np.ndarray, np.ndarray | None]:
+        """The model and its table less a centre, and the centre."""
+        return near_zero(self.fit, self.X)
+
+    @cached_property
     def _refits(self) -> BatchedRefits:
-        return BatchedRefits(self.fit, self.X, _inverse_hessian(self.fit, self.X))
+        fit, X, _ = self._near
+        return BatchedRefits(fit, X, _inverse_hessian(fit, X))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return how far the parameters of each replacement lie from the actual ones, (K, P).
@@ -683,9 +699,11 @@ class RecordRefits:
         T = np.broadcast_to(own, (len(Z), *np.shape(own)))
         if labels is not None:
             T = np.asarray(labels, dtype=float).reshape(T.shape)
+        centre = self._near[2]
+        Z = Z if centre is None else Z - centre
         weight, gone = float(self._refits.weight[row]), np.array([row])
         changes = [Change(gone, z, t, weight) for z, t in zip(Z, T, strict=True)]
-        moves = self._refits.moves(changes)
+        moves = callers_moves(self._refits.moves(changes), centre)
         return np.where(np.isfinite(moves).all(axis=1, keepdims=True), moves, np.nan)
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
@@ -719,6 +737,17 @@ def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
         target=as_numpy(fit.target),
     )
     return local, as_numpy(X).astype(np.float64, copy=False)
+
+
+def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
+    """Return moves of the parameters of columns less a centre, (…, P), as those of the columns."""
+    if centre is None:
+        return moves
+    features = len(centre)
+    outputs = moves.shape[-1] // (features + 1)
+    out = moves.reshape(*moves.shape[:-1], features + 1, outputs).copy()
+    out[..., features, :] -= np.einsum("...jk,j->...k", out[..., :features, :], centre)
+    return np.asarray(out.reshape(moves.shape))
 
 
 def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
@@ -823,9 +852,15 @@ def _is_wide(moves: Moves) -> np.ndarray:
 
 
 class Whitening:
-    """``Φ^½``, applied to rows: the unit of Gaussian noise, or of several on the same numbers."""
+    """``Φ^½``, applied to rows: the unit of Gaussian noise, or of several on the same numbers.
 
-    def __init__(self, noise: tuple[Noise, ...], size: int) -> None:
+    The rows are parameters of columns less a centre; what is released is of the caller's columns.
+    """
+
+    def __init__(
+        self, noise: tuple[Noise, ...], size: int, centre: np.ndarray | None = None
+    ) -> None:
+        self.centre = centre
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
@@ -856,6 +891,7 @@ class Whitening:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` of vectors along the last axis."""
+        rows = callers_moves(rows, self.centre)
         return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
 
 

@@ -166,7 +166,7 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     Q, R = xp.linalg.qr(A_V * scale[None, :])
     root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
     inverse = root @ root.T
-    to_y = A.T @ (Q @ root.T)
+    along = Q.T @ A
     # The condition number of R, at most, but for a factor that is less than the root of its size.
     norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
     jacobian.inverse_terms = SharedTerms(
@@ -174,8 +174,8 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
         xp.linalg.diagonal(inverse),
         w,
         inverse @ w,
-        to_y,
-        A - A_V @ to_y.T,
+        along.T @ root.T,
+        A - Q @ along,
         scale,
         rounding=8 * R.shape[0] * jacobian.rounding,
         condition=math.sqrt(float(norms) / R.shape[0]),
@@ -199,15 +199,12 @@ def _row_terms(
         if jacobian.intercept:
             y, y_off = y + shared.to_y[-1, :][None, :], solved
             kappa = xp.sum(shared.beyond[:, -1] ** 2)
-            seen = xp.sum(jacobian.whitener[:, -1] ** 2)
-            kappa_off = _square_off(shared, kappa, seen)
+            kappa_off = _square_off(shared, kappa, shared.to_y[-1, :])
     else:
         y, y_off = jacobian.design_times(rows, shared.to_y), solved
         out_of_reach = jacobian.design_times(rows, shared.beyond.T)
         kappa = xp.vecdot(out_of_reach, out_of_reach)
-        reached = y / shared.scale[None, :]
-        seen = kappa + shared.w.shape[0] * xp.vecdot(reached, reached)
-        kappa_off = _square_off(shared, kappa, seen)
+        kappa_off = _square_off(shared, kappa, y)
     y_squared = xp.vecdot(y, y)
     curve = xp.sum(shared.w * shared.v)
     along = a * (y @ shared.w)
@@ -237,11 +234,15 @@ def _row_terms(
     )
 
 
-def _square_off(shared: SharedTerms, kappa: Array, seen: Array) -> Array:
-    """Return the error of ``κ``, the square of what a projection leaves of a vector that long."""
+def _square_off(shared: SharedTerms, kappa: Array, y: Array) -> Array:
+    """Return the error of ``κ``, the square of what is left of a vector without ``A_V y``.
+
+    The columns of ``A_V`` may all but cancel in that sum: what they are off by does not.
+    """
     xp = array_namespace(shared.v)
-    rest = xp.sqrt(kappa)
-    off = shared.rounding * (xp.sqrt(seen) + shared.condition * rest)
+    rest, reached = xp.sqrt(kappa), y / shared.scale
+    seen = xp.sqrt(kappa + shared.w.shape[0] * xp.vecdot(reached, reached))
+    off = shared.rounding * (seen + shared.condition * rest)
     return off * (2 * rest + off)
 
 

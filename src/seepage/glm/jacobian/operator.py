@@ -28,7 +28,14 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
-from seepage.glm.jacobian.accuracy import block_error, cell_errors, entry_errors, row_errors
+from seepage.glm.jacobian.accuracy import (
+    block_error,
+    cell_errors,
+    column_error_terms,
+    entry_errors,
+    error_terms,
+    row_errors,
+)
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.optimum import Whitener
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
@@ -192,15 +199,20 @@ class GLMJacobian(ReleaseJacobian):
         return self.outputs > 1 and self.map.precise
 
     def deviations(self, unknowns: Unknowns) -> Array:
-        """Return ``√(H⁻¹)_jj`` of the unknown features, at most, ``(t,)``."""
-        xp = array_namespace(self.X)
+        """Return the deviations of the unknown features, at most, ``(t,)``."""
         if self.map.deviations is None:
             return self.zeros(unknowns.features(self.features))
-        every = xp.astype(self.map.deviations[: self.features], self.X.dtype, copy=False)
+        return self.spread_over(self.map.deviations, unknowns)
+
+    def spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
+        """Return sizes of the unknown features, at most, of those of all parameters, ``(D, …)``."""
+        xp = array_namespace(self.X)
+        every = xp.astype(sizes[: self.features, ...], self.X.dtype, copy=False)
         if unknowns.basis is None:
             return unknowns.of(every)
         chosen = replace(unknowns, basis=None).of(every)
-        return chosen @ xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+        basis = xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+        return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
         """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
@@ -230,7 +242,22 @@ class GLMJacobian(ReleaseJacobian):
         """Return the relative error of η of a block, given the square of it."""
         one = array_namespace(self.X).asarray([squared], dtype=self.X.dtype)
         at_most = self._at_most(one, unknowns, int(rows.shape[0]))
-        return at_most if at_most <= FINE else block_error(self, squared, unknowns, rows)
+        if at_most <= FINE:
+            return at_most
+        terms = array_namespace(self.X).sum(error_terms(self, unknowns)[rows, :], axis=0)
+        return block_error(self, squared, terms, from_entries=True)
+
+    def error_terms(self, unknowns: Unknowns) -> Array:
+        """Return the squares of each record's terms and of their errors, ``(n, 2)``."""
+        return error_terms(self, unknowns)
+
+    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the sums of the terms of each attribute over the rows, one line for each."""
+        return column_error_terms(self, attributes, rows)
+
+    def error_of(self, squared: float, terms: Array) -> float:
+        """Return the relative error of η of a block that is read in chunks, by its terms."""
+        return block_error(self, squared, terms, from_entries=self.paired)
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return the relative errors of the columns of whitened Jacobians, given their squares.
@@ -284,21 +311,28 @@ class GLMJacobian(ReleaseJacobian):
         return self._largest
 
     def relative_errors(
-        self, squared: Array, part: Array, error: Array, share: float = NEGLIGIBLE
+        self,
+        squared: Array,
+        part: Array,
+        error: Array,
+        share: float = NEGLIGIBLE,
+        from_entries: bool = True,
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
 
         The Jacobian is the sum of ``r A_V``, of norm ``part`` and off by ``error``, and of another
         term, whose norm is ``η + part`` at most. Squares of its entries lose to rounding the square
-        of what cancels; where that is much, it was computed from the entries themselves. Of numbers
-        that are next to nothing beside the largest, the error is relative to a share of that.
+        of what cancels; where that is much, it was computed from the entries themselves, unless
+        these were not at hand. Of numbers that are next to nothing beside the largest, the error is
+        relative to a share of that.
         """
         xp = array_namespace(squared)
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
         ratio = 1 + 2 * part / eta
-        rounds = xp.where(squared < CANCELLED * part**2, ratio, ratio**2) * (8 * self.rounding)
+        mended = from_entries & (squared < CANCELLED * part**2)
+        rounds = xp.where(mended, ratio, ratio**2) * (8 * self.rounding)
         found = self.map.accuracy * ratio + error / eta + rounds
         # Of nothing but zeros nothing cancels.
         return xp.where(squared > 0, found, xp.zeros_like(found))
@@ -337,12 +371,17 @@ class GLMJacobian(ReleaseJacobian):
         part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
         if not self.paired and squared > 0 and squared >= CANCELLED * part:
             return squared
+        return float(dense_largest(self._entry_sums(unknowns, rows)[None, :, :])[0])
+
+    def _entry_sums(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``Σ_i J_i J_iᵀ`` over some rows, (P, P), from the entries."""
+        xp = array_namespace(self.X)
         total = self.zeros(self.size, self.size)
         width = self.size * self.unknown_count(unknowns)
         for piece in row_slices(rows.shape[0], width, chunk=WIDE_CHUNK):
             J = self.row_jacobians(unknowns, rows[piece])
             total += xp.sum(J @ xp.matrix_transpose(J), axis=0)
-        return float(dense_largest(total[None, :, :])[0])
+        return total
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
@@ -474,10 +513,13 @@ class GLMJacobian(ReleaseJacobian):
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before it is whitened.
 
-        With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
+        After it, where classes are compared with a record's own before anything is rounded. With
+        ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
             Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
         """
+        if self.paired:
+            return self._entry_sums(unknowns, rows)
         xp = array_namespace(self.X)
         K, P, D = self.outputs, self.size, self.size // self.outputs
         r, a, _ = self.derivatives(rows)
@@ -501,8 +543,8 @@ class GLMJacobian(ReleaseJacobian):
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
         """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
-        A = self.whitener
-        return float(dense_largest((A @ sums @ A.T)[None, :, :])[0])
+        whitened = sums if self.paired else self.whitener @ sums @ self.whitener.T
+        return float(dense_largest(whitened[None, :, :])[0])
 
     def with_label_step(self, step: float) -> GLMJacobian:
         """Return the same Jacobian with the label counted in steps of this size."""
@@ -789,7 +831,7 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
-        found = by_rows(norms, self.rows, self.size, chunk=max(8 * CHUNK, self.chunk), what="rows")
+        found = by_rows(norms, self.rows, self.size, chunk=max(2 * CHUNK, self.chunk), what="rows")
         found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
@@ -1036,6 +1078,17 @@ class SingleOutputJacobian(GLMJacobian):
             return accuracy
         return found(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
 
+    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the sums of the terms of each attribute over the rows, one line for each."""
+        xp = array_namespace(self.X)
+        spread, off = (xp.sum(s[rows] ** 2) for s in (self.r, self.slope_errors))
+        own = xp.sum((self.a * self.leverages(self.a, slice(0, self.rows)))[rows] ** 2)
+        reach, wide = self._reaches(attributes), self._per_attribute(attributes, self.deviations)
+        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+        lost = self.map.curvature_error**2 * (spread * wide**2 + own * W**2)
+        # The square of a sum of three is no more than three times their squares.
+        return xp.stack([spread * reach**2, 3 * (off * reach**2 + lost)], axis=1)
+
     def _reaches(self, attributes: list[Unknowns]) -> Array:
         """Return ``‖A_V‖_F`` of every attribute."""
         return self._per_attribute(attributes, self.column_reach)
@@ -1074,27 +1127,33 @@ class SingleOutputJacobian(GLMJacobian):
         together; a group of columns an update of a diagonal by as many ranks as it has columns.
         """
         xp = array_namespace(self.X)
-        A = self.whitener
-        delta, Q = xp.linalg.eigh((sums.gram + sums.gram.T) / 2)
-        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), sums.along @ Q
+        # In double precision, whatever the table is in: fourth powers of such numbers leave the
+        # range of single.
+        gram, along, spread, A, coef = (
+            xp.astype(v, xp.float64, copy=False)
+            for v in (sums.gram, sums.along, sums.spread, self.whitener, self.w)
+        )
+        delta, Q = xp.linalg.eigh((gram + gram.T) / 2)
+        delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), along @ Q
         whitener = Q.T @ A
         out = self.zeros(len(attributes))
         single = single_columns(attributes)
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
-            w = attributes[k].of(self.w)
-            U = Q.T @ self.columns_of(attributes[k])[:, :, 0]
-            S = self.zeros(w.shape[0] + 1, w.shape[0] + 1)
-            S[:-1, :-1] = sums.spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
+            w = attributes[k].of(coef)
+            U = Q.T @ xp.astype(self.columns_of(attributes[k])[:, :, 0], w.dtype, copy=False)
+            S = xp.zeros((w.shape[0] + 1, w.shape[0] + 1), dtype=w.dtype, device=w.device)
+            S[:-1, :-1] = spread * xp.eye(w.shape[0], dtype=w.dtype, device=w.device)
             S[:-1, -1] = S[-1, :-1] = w
             U = xp.concat([U, h[:, None]], axis=1)
             out[k] = largest_after_update(xp.sum(w * w) * delta, U, S)
         if single:
             columns = xp.asarray(list(single.values()), device=self.X.device)
-            w = self.w[columns]
+            w = coef[columns]
             values = largest_eigenvalue(
-                w**2, delta, whitener[:, columns].T, h, sums.spread * xp.ones_like(w), w
+                w**2, delta, whitener[:, columns].T, h, spread * xp.ones_like(w), w
             )
-            out[list(single)] = xp.where(values > 0, values, xp.zeros_like(values))
+            values = xp.where(values > 0, values, xp.zeros_like(values))
+            out[list(single)] = xp.astype(values, out.dtype, copy=False)
         return out
 
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:

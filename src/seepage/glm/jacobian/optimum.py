@@ -18,7 +18,8 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -26,6 +27,7 @@ from array_api_compat import array_namespace, device
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
 from seepage.glm.fitting.objective import (
+    CholeskyFactor,
     FittedGLM,
     Objective,
     check_columns,
@@ -36,8 +38,10 @@ from seepage.glm.fitting.objective import (
     penalised,
     uncentred,
 )
+from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     EPS,
+    precise_margins,
     precise_optimum,
     refined,
     settled,
@@ -48,7 +52,9 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, as_numpy
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, less
+
+Answer = TypeVar("Answer")
 
 MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
 _MOST_STEPS = 30
@@ -74,25 +80,87 @@ _WIDENED = 1 << 22  # numbers of a table in single precision that are held in do
 
 
 @dataclass(frozen=True)
+class Records:
+    """The records that a model was fitted on: a table in memory, or chunks of a source."""
+
+    source: RowSource
+    # Reads the labels of a chunk; ``None`` for a table in memory, whose are in the model
+    loss: PenalisedLoss | None = None
+
+    @classmethod
+    def in_memory(cls, X: Array) -> Records:
+        """Return the records of a table whose labels are in the model."""
+        return cls(MemorySource(Table(X, (), None, "numpy")))
+
+    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **told: Any) -> Answer:
+        """Return the sum of ``ask(fit, X, …)`` over the chunks, ``fit`` with their labels."""
+        return self.source.total(partial(_of_chunk, ask=ask, fit=fit, loss=self.loss, **told), what)
+
+    def objective(self, fit: FittedGLM) -> AnyObjective:
+        """Return the objective that the model is meant to minimise on all records."""
+        if isinstance(self.source, MemorySource):
+            return Objective.of(fit, self.source.table.values)
+        return StreamedObjective(self.source, cast(PenalisedLoss, self.loss))
+
+    def less(self, centre: Array) -> Records:
+        """Return the records less a centre, column by column."""
+        return replace(self, source=less(self.source, centre))
+
+
+def _of_chunk(
+    chunk: Chunk,
+    ask: Callable[..., Answer],
+    fit: FittedGLM,
+    loss: PenalisedLoss | None,
+    **told: Any,
+) -> Answer:
+    return ask(about(fit, loss, chunk), chunk.X, **told)
+
+
+def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
+    """Return the model with the labels and weights of a chunk; of a table in memory it has them."""
+    if loss is None:
+        return fit
+    return replace(fit, target=loss.targets(chunk), sample_weight=chunk.weight)
+
+
+@dataclass(frozen=True)
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    Margins and inverse are to twice the precision where that was called for.
+    The parameters of the shifted columns and the inverse are to twice the precision where that was
+    called for.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
-    X: Array  # the table less its centre, (n, d): the caller's own where no column is far from zero
+    near: FittedGLM  # the same in columns less their centre
+    low: Array | None  # what the parameters of these have beyond their ordinary digits
     centre: Array | None  # what was subtracted, (d,)
-    margins: Array | Double
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
     accuracy: float  # the relative error of ``H⁻¹x̃``
+    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; where that is cheap
+    moves: Array | None = None
 
-    @property
-    def derivatives(self) -> tuple[Array, Array, Array, Array]:
-        """Weighted ``r``, ``a`` and ``b`` of every record of one output, and the error of ``r``."""
-        fit, low = self.fit, None
-        m = self.margins
+    def shifted(self, X: Array) -> Array:
+        """Return rows less the centre: themselves where there is none."""
+        return X if self.centre is None else X - self.centre[None, :]
+
+    def margins(self, X: Array) -> Array | Double:
+        """Return the margins of shifted rows."""
+        if self.low is None:
+            return margins_of(self.near, X)
+        return precise_margins(self.near, X, self.low)
+
+    def derivatives(
+        self, fit: FittedGLM, X: Array, every: bool
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
+
+        ``fit`` has the labels and weights of the rows; ``every`` says that they are all there are.
+        """
+        low = None
+        m = self.margins(X)
         if isinstance(m, Double):
             m, low = m
         xp = array_namespace(m)
@@ -104,14 +172,14 @@ class Optimum:
         if family.name not in _KEEP_DIGITS:
             lost = lost + EPS * a  # what the family's own formula may lose
         if low is None:
-            lost = lost + a * _margin_error(fit, self.X, m)
+            lost = lost + a * _margin_error(replace(self.near, target=y), X, m)
         if fit.label_unit is not None:
             b = b * fit.label_unit
         if fit.sample_weight is not None:
             w = fit.sample_weight
             r, a, b, lost = w * r, w * a, w * b, w * lost
-        if low is not None and family.name not in _KEEP_DIGITS:
-            by_gradient = slopes_by_gradient(fit, self.X)
+        if every and low is not None and family.name not in _KEEP_DIGITS:
+            by_gradient = slopes_by_gradient(self.near, X)
             if by_gradient is not None:
                 better = by_gradient[1] < lost
                 r = xp.where(better, by_gradient[0], r)
@@ -119,48 +187,84 @@ class Optimum:
         return r, a, b, lost
 
 
-def optimum(
-    fit: FittedGLM, X: Array, names: tuple[str, ...], noise: Noise, on_mismatch: str
-) -> Optimum:
-    """Find the minimiser near the coefficients of a model, in float64, fitted on ``X``.
+def optimum(fit: FittedGLM, records: Records, noise: Noise, on_mismatch: str) -> Optimum:
+    """Find the minimiser near the coefficients of a model, in float64, fitted on the records.
 
     Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
     ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
     data with no unique minimiser, or none to working precision.
     """
-    fit, X, centre = shifted(fit, X)
-    objective = Objective.of(fit, X)
-    sums = optimum_sums(fit, X)
+    sums = records.total(optimum_sums, fit, "Hessian")
+    fit, records, centre, sums = _centred(fit, records, sums)
+    objective = records.objective(fit)
     H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, names)
+    check_columns(objective, H, sums.counted, records.source.names)
     H = objective.definite(H)
-    step = judge_stationarity(fit, sums, H, on_mismatch)
+    factor = cholesky_factor(H)
+    step = judge_stationarity(fit, sums, H, on_mismatch, factor)
     if MINIMAL < step <= REFUSE:
-        fit, H = polished(fit, sums, H, objective.definite, lambda near: optimum_sums(near, X))
-    return _weighed(fit, X, centre, margins_of(fit, X), H, noise, polish=step <= REFUSE)
+        fit, H = polished(
+            fit,
+            sums,
+            H,
+            objective.definite,
+            lambda near: records.total(optimum_sums, near, "polish"),
+        )
+        factor = cholesky_factor(H)
+    return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
 
 
-def shifted(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
-    """Return a model of columns less their centre, these columns, and the centre.
+def plain_optimum(fit: FittedGLM, records: Records) -> Optimum:
+    """Return where a model that is the minimiser is, by ordinary arithmetic and without a check."""
+    sums = records.total(optimum_sums, fit, "Hessian")
+    fit, records, centre, sums = _centred(fit, records, sums)
+    H = records.objective(fit).definite(sums.penalised_hessian(fit))
+    inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
+    accuracy = EPS * (16 * condition + condition**2 / 8)
+    return Optimum(_back(fit, centre), fit, None, centre, inverse, condition, accuracy)
+
+
+def _centred(
+    fit: FittedGLM, records: Records, sums: OptimumSums
+) -> tuple[FittedGLM, Records, Array | None, OptimumSums]:
+    """Return model, records and sums with columns far from zero shifted, and by how much."""
+    centre = None if sums.extent is None else far_centre(sums.extent.least, sums.extent.most)
+    if centre is None:
+        return fit, records, None, sums
+    records = records.less(centre)
+    fit = shifted(fit, records, centre)
+    return fit, records, centre, records.total(optimum_sums, fit, "Hessian")
+
+
+def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
+    """Return a model and its table with columns that are far from zero shifted, and by how much."""
+    xp = array_namespace(X)
+    centre = None
+    if fit.intercept is not None:
+        centre = far_centre(xp.min(X, axis=0), xp.max(X, axis=0))
+    if centre is None:
+        return fit, X, None
+    X = X - centre[None, :]
+    return shifted(fit, Records.in_memory(X), centre), X, centre
+
+
+def shifted(fit: FittedGLM, records: Records, centre: Array) -> FittedGLM:
+    """Return a model as one of columns less their centre, as the records are already.
 
     The intercept, of which rounding has left little where a column is far from zero, is solved for
     again.
     """
-    if fit.intercept is None:
-        return fit, X, None
-    xp = array_namespace(X)
-    centre = far_centre(xp.min(X, axis=0), xp.max(X, axis=0))
-    if centre is None:
-        return fit, X, None
-    X = X - centre[None, :]
-    free = fit.intercept + xp.reshape(_wide(centre) @ fit.coef, fit.intercept.shape)
+    xp = array_namespace(fit.coef)
+    free: Array = fit.intercept
+    free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
     for _ in range(_MOST_STEPS):
-        slope, curve = _intercept_sums(fit, margins_of(replace(fit, intercept=free), X))
-        move = xp.reshape(xp.linalg.solve(curve, slope[:, None])[:, 0], free.shape)
+        fit = replace(fit, intercept=free)
+        sums = records.total(_intercept_sums, fit, "intercept")
+        move = xp.reshape(xp.linalg.solve(sums.curve, sums.slope[:, None])[:, 0], free.shape)
         free = free - move
         if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
-    return replace(fit, intercept=free), X, centre
+    return replace(fit, intercept=free)
 
 
 def margins_of(fit: FittedGLM, X: Array) -> Array:
@@ -187,38 +291,39 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 def _weighed(
     fit: FittedGLM,
-    X: Array,
+    records: Records,
     centre: Array | None,
-    margins: Array,
     H: Array,
+    factor: CholeskyFactor | None,
     noise: Noise,
     *,
     polish: bool,
 ) -> Optimum:
     """Invert the curvature, with as much precision as its condition and the noise ask for."""
-    inverse = _inverse(H)
-    condition = math.inf if inverse is None else condition_number(H, inverse)
-    if inverse is None or not condition < 1 / EPS:
-        raise singular(condition, fit.ridge)
-    cost = float(X.shape[0]) * H.shape[0] ** 2
+    inverse, condition = _inverse(H, factor, fit.ridge)
+    cost = float(len(records.source)) * H.shape[0] ** 2
+    low: Array | None = None
+    exact: Array | Double = inverse
     if (
         condition > _ALWAYS_FROM
         or (cost <= _DEAR and condition > _DEAR_FROM)
         or (cost <= _CHEAP and condition * _amplified(fit, inverse, noise, centre) > _CHEAP_FROM)
     ):
-        fit, exact, inverse, accuracy = precise_optimum(
-            fit, X, margins, inverse, condition, polish=polish
-        )
-        return Optimum(_back(fit, centre), X, centre, exact, inverse, condition, accuracy)
-    # Rounding of the Hessian, and of an inverse that was not refined.
-    accuracy = EPS * 16 * condition
-    if condition > _REFINED_FROM:
-        inverse = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
+        fit, low, exact, accuracy = precise_optimum(fit, records, inverse, condition, polish=polish)
     else:
-        accuracy += EPS * condition**2 / 8
-    if polish and cost <= _DEAR and _residuals_lost(fit, X, margins):
-        fit, margins, _ = settled(fit, X, Double.of(inverse))
-    return Optimum(_back(fit, centre), X, centre, margins, inverse, condition, accuracy)
+        # Rounding of the Hessian, and of an inverse that was not refined.
+        accuracy = EPS * 16 * condition
+        if condition > _REFINED_FROM:
+            exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
+        else:
+            accuracy += EPS * condition**2 / 8
+        if polish and cost <= _DEAR and records.total(_residuals_lost, fit, "residuals"):
+            fit, low, _ = settled(fit, records, Double.of(exact))
+    found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
+    if cost > _CHEAP or fit.family.name == "gaussian":  # whose curvatures are not rounded
+        return found
+    inverse = exact.high if isinstance(exact, Double) else exact
+    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
 
 
 def polished(
@@ -252,28 +357,30 @@ def polished(
 
 def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
     """Return ``H⁻¹`` of a definite matrix by ordinary arithmetic, and its accuracy."""
-    inverse = _inverse(H)
-    condition = math.inf if inverse is None else condition_number(H, inverse)
-    if inverse is None or not condition < 1 / EPS:
-        raise singular(condition, ridge)
+    inverse, condition = _inverse(H, cholesky_factor(H), ridge)
     return inverse, EPS * (16 * condition + condition**2 / 8)
 
 
-def _inverse(H: Array) -> Array | None:
-    factor = cholesky_factor(H)
-    return None if factor is None else factor.inverse()
+def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
+    """Return ``H⁻¹`` and the condition number, or refuse a matrix that has none to rounding."""
+    inverse = None if factor is None else factor.inverse()
+    condition = math.inf if inverse is None else condition_number(H, inverse)
+    if inverse is None or not condition < 1 / EPS:
+        raise singular(condition, ridge)
+    return inverse, condition
 
 
-def _residuals_lost(fit: FittedGLM, X: Array, margins: Array) -> bool:
-    """Say whether rounding of the margins shows in the residual of some record."""
+def _residuals_lost(fit: FittedGLM, X: Array) -> int:
+    """Count the records in whose residual the rounding of the margin shows."""
     if isinstance(fit.family, Categorical):
-        return False
+        return 0
+    margins = margins_of(fit, X)
     xp = array_namespace(margins)
     r, a = fit.family.slope(margins, fit.target), fit.family.curvature(margins, fit.target)
     lost = a * _margin_error(fit, X, margins) > _LOST * xp.abs(r)
     if fit.sample_weight is not None:
         lost = lost & (fit.sample_weight > 0)
-    return bool(xp.any(lost))
+    return int(xp.sum(xp.astype(lost, xp.int64)))
 
 
 def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
@@ -285,8 +392,49 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
     return 4 * EPS * (xp.abs(margins) + xp.abs(fit.target) + reach)
 
 
-def _intercept_sums(fit: FittedGLM, margins: Array) -> tuple[Array, Array]:
-    """Return the slope and the curvature of the objective along the intercepts, (K,), (K, K)."""
+def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
+    """Return by how much ``H⁻¹u`` moves where every curvature is off by all of itself, (P, Q).
+
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. Of one output ``u``
+    are the features, Q = D. Of several only differences of outputs are curved, and slopes of
+    records only are such: the sum goes over pairs of outputs too, and ``u`` are the differences of
+    all pairs at every feature, Q = D·K·K.
+    """
+    margins = margins_of(fit, X)
+    xp = array_namespace(margins)
+    curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
+    design = _wide(X)
+    if fit.intercept is not None:
+        design = xp.concat([design, xp.ones_like(design[:, :1])], axis=1)
+    if len(curvature.shape) == 1:
+        seen = xp.abs(design @ inverse)
+        return seen.T @ (curvature[:, None] * seen)
+    K = curvature.shape[1]
+    blocks = xp.reshape(inverse, (-1, K, inverse.shape[0]))
+    total: Array = 0.0
+    for j in range(K):
+        for k in range(j + 1, K):
+            seen = design @ (blocks[:, j, :] - blocks[:, k, :])
+            by_class = xp.reshape(seen, (seen.shape[0], -1, K))
+            pairs = xp.abs(by_class[:, :, :, None] - by_class[:, :, None, :])
+            pairs = xp.reshape(pairs, (seen.shape[0], -1))
+            total = total + xp.abs(seen).T @ (curvature[:, j, k, None] * pairs)
+    return total
+
+
+@dataclass(frozen=True)
+class _InterceptSums:
+    """The slope and the curvature of the objective along the intercepts, (K,) and (K, K)."""
+
+    slope: Array
+    curve: Array
+
+    def __add__(self, other: _InterceptSums) -> _InterceptSums:
+        return _InterceptSums(self.slope + other.slope, self.curve + other.curve)
+
+
+def _intercept_sums(fit: FittedGLM, X: Array) -> _InterceptSums:
+    margins = margins_of(fit, X)
     xp = array_namespace(margins)
     slopes = fit.family.slope(margins, fit.target)
     curves = fit.family.curvature(margins, fit.target)
@@ -295,10 +443,10 @@ def _intercept_sums(fit: FittedGLM, margins: Array) -> tuple[Array, Array]:
         slopes = slopes * xp.reshape(w, (-1, *(1,) * (len(slopes.shape) - 1)))
         curves = curves * xp.reshape(w, (-1, *(1,) * (len(curves.shape) - 1)))
     if len(slopes.shape) == 1:
-        return xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1))
+        return _InterceptSums(xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1)))
     curve = xp.sum(curves, axis=0)
     # Along the gauge nothing changes: any amount makes it definite.
-    return xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve))
+    return _InterceptSums(xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve)))
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
@@ -326,8 +474,7 @@ class Whitener:
     ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the columns that are data where they are.
 
     The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and the
-    column of a feature by ``ε spread`` times its deviation ``√(H⁻¹)_jj``, over several outputs the
-    root of the sum of its squares.
+    column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
     """
 
     matrix: Array  # ``A``, in the type of the table
@@ -341,6 +488,8 @@ class Whitener:
     amplified: float = 1.0
     spread: float = 0.0
     deviations: Array | None = None  # of the features and the intercept, (D,)
+    # Those of differences of two outputs at every feature, where they are known, (D, K, K)
+    pairs: Array | None = None
 
     @property
     def precise(self) -> bool:
@@ -372,7 +521,26 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     )
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
-    return replace(found, condition=optimum.condition)
+    found = replace(found, condition=optimum.condition, deviations=_deviations(optimum))
+    if optimum.moves is None or not found.spread > 0:
+        return found
+    moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / found.spread
+    xp = array_namespace(moved)
+    if outputs == 1:
+        return replace(found, deviations=xp.minimum(found.deviations, moved))
+    return replace(found, pairs=xp.reshape(moved, (-1, outputs, outputs)))
+
+
+def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
+    """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
+    xp = array_namespace(moves)
+    if centre is not None:
+        by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
+    root = noise.root(moves.shape[0])
+    placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
+    moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
+    return xp.sqrt(xp.sum(moves**2, axis=0))
 
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
@@ -394,11 +562,11 @@ def whitened(
     xp = array_namespace(high)
     root = noise.root(high.shape[0])
     placed = xp.asarray(root, dtype=high.dtype, device=high.device)
-    deviations = sizes = xp.sqrt(xp.linalg.diagonal(high))
+    sizes = xp.sqrt(xp.linalg.diagonal(high))
     if centre is not None:
         kept = centre.shape[0] * outputs
-        shift = xp.sum(xp.abs(centre) * xp.reshape(deviations[:kept], (-1, outputs))[:, 0])
-        sizes = xp.concat([deviations[:kept], deviations[kept:] + shift])
+        shift = xp.sum(xp.abs(centre) * xp.reshape(sizes[:kept], (-1, outputs))[:, 0])
+        sizes = xp.concat([sizes[:kept], sizes[kept:] + shift])
     if root.ndim == 2:
         amplified = _condition(root * np.asarray(as_numpy(sizes))[None, :])
         accuracy = accuracy * amplified + 8 * EPS * _condition(root)
@@ -421,7 +589,6 @@ def whitened(
         accuracy,
         amplified=min(amplified, UNLIKE),
         spread=spread,
-        deviations=_over_outputs(deviations, outputs),
     )
 
 
@@ -431,11 +598,28 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
     return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
 
 
-def _over_outputs(deviations: Array, outputs: int) -> Array:
-    if outputs == 1:
-        return deviations
-    xp = array_namespace(deviations)
-    return xp.sqrt(xp.sum(xp.reshape(deviations, (-1, outputs)) ** 2, axis=1))
+def _deviations(optimum: Optimum) -> Array:
+    """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, of unit changes ``u`` along every feature, (D,).
+
+    ``H'`` is what the records put into ``H``. The penalty is not rounded: where it alone holds a
+    coefficient, no error of the curvatures shows. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, the intercept's
+    part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and so does ``u``
+    over them; their squares are added up.
+    """
+    inverse, fit = optimum.inverse, optimum.fit
+    high = inverse.high if isinstance(inverse, Double) else inverse
+    xp = array_namespace(high)
+    sizes = xp.linalg.diagonal(high)
+    if len(fit.coef.shape) == 2:
+        blocks = xp.reshape(high, (high.shape[0], -1, fit.coef.shape[1]))
+        high = xp.reshape(blocks - xp.mean(blocks, axis=2)[:, :, None], high.shape)
+    kept = high[: math.prod(fit.coef.shape), :]
+    squares = xp.linalg.diagonal(high) - fit.ridge * xp.vecdot(kept, kept, axis=0)
+    # Of a difference, no more is known than rounding leaves.
+    squares = xp.where(squares > 0, squares, xp.zeros_like(squares)) + optimum.accuracy * sizes
+    if len(fit.coef.shape) == 2:
+        squares = xp.sum(xp.reshape(squares, (-1, fit.coef.shape[1])), axis=1)
+    return xp.sqrt(squares)
 
 
 def _condition(root: np.ndarray) -> float:
@@ -466,16 +650,22 @@ def check_stationarity(
     return judge_stationarity(fit, sums, H, on_mismatch)
 
 
-def judge_stationarity(fit: FittedGLM, sums: OptimumSums, H: Array, on_mismatch: str) -> float:
+def judge_stationarity(
+    fit: FittedGLM,
+    sums: OptimumSums,
+    H: Array,
+    on_mismatch: str,
+    factor: CholeskyFactor | None = None,
+) -> float:
     """Return the step that :func:`check_stationarity` is about from sums over the records.
 
-    For those who have these, and the Hessian, at hand.
+    For those who have these, and the Hessian with its factor where it has one, at hand.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
     gradient = sums.penalised_gradient(fit)
     xp = array_namespace(gradient)
-    factor = cholesky_factor(H) or damped_factor(H)
+    factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
     # Coefficients may be zero (nothing to learn); a step is then compared with the one that
@@ -532,7 +722,8 @@ class OptimumSums:
     gradient: Array
     squares: float  # Σ (ω r ‖x̃‖)², with a small share of the labels, for where a fit is perfect
     counted: int  # records of positive weight
-    weight: float
+    # Of the columns, where there is an intercept from which they may be shifted away
+    extent: Extent | None
 
     def __add__(self, other: OptimumSums) -> OptimumSums:
         return OptimumSums(
@@ -540,7 +731,7 @@ class OptimumSums:
             self.gradient + other.gradient,
             self.squares + other.squares,
             self.counted + other.counted,
-            self.weight + other.weight,
+            None if self.extent is None else self.extent + cast(Extent, other.extent),
         )
 
     def penalised_hessian(self, fit: FittedGLM) -> Array:
@@ -580,5 +771,7 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
         objective.gradient(fit.parameters, slopes),
         norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
         objective.counted,
-        float(objective.counted if weight is None else xp.sum(weight)),
+        None
+        if fit.intercept is None
+        else Extent(xp.min(X[rows, :], axis=0), xp.max(X[rows, :], axis=0)),
     )

@@ -18,11 +18,17 @@ negative eigenvalue, it is the determinant with that pole multiplied out::
 
 where ``K'`` leaves out the pole. Its sign also keeps a bracket, which no step may leave.
 
-Far above all poles, where the rank-two part dominates (as for nearly all records of standardised
-columns), the equation is a short power series. With ``z = ρ δ_max/λ`` and ``δ̂ = δ/δ_max``, its sums
-are of the form ``λ Σ p²/(λ − ρδ) = Σ_j z^j Σ p² δ̂^j``. Their coefficients, the same for all ``λ``,
-are one narrow product with ``p``, after which a step of Newton's method no longer reads ``p`` at
-all. There ``z`` is a few hundredths; elsewhere the series often gives a good first guess.
+At both ends the sums are short series, whose coefficients, the same for all ``λ``, are one narrow
+product with ``p``, after which a step of Newton's method no longer reads ``p`` at all. Far above
+all poles, where the rank-two part dominates (as for nearly all records of standardised columns), it
+is one of Chebyshev's polynomials about their middle: with the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``,
+``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
+
+    (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
+
+where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is
+small beside the distance ``ρg`` of the largest pole from the next one (as for records of no rare
+category), ``K'`` is a power series in ``τ/ρg``.
 
 Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`.
 """
@@ -37,16 +43,22 @@ from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 
 from seepage.core.jacobian import dense_largest
-from seepage.support.chunks import by_rows, chunk_for
+from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.tables.source import Array, as_numpy
 
 _LOW_RANK = 0.25  # of the size; above, an update of a higher rank is written out
 _CLOSEST = 256  # roundings from the largest pole at which it is first looked
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
-_SMALL = 0.1  # the largest z for which the series is trusted
-# The powers kept in each step of Newton's method: the error relative to λ goes from z over z³ and
-# z⁷ to z¹⁵, and with z at most a tenth all beyond the last is below rounding.
-_POWERS = (3, 7, 16)
+# The terms kept in each step of Newton's method: the error relative to λ goes from ϱ over ϱ⁴ and ϱ⁸
+# to ϱ¹⁷, and up to the largest z for which the series is trusted all beyond is below rounding.
+_TERMS = (3, 7, 16)
+_FAR = 0.22
+_GUESSED = 1.25  # times the outermost pole, as seen from the middle: from there on there is a guess
+_NEAR = 1e-3  # how far from the largest pole, beside its distance from the next, is called near
+_BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which that is asked
+_NEAR_TERMS = 6  # the next one is below rounding
+_NEAR_STEPS = 3
+_SERIES_CHUNK = 1 << 19  # numbers of ``p`` that stay in a processor's cache while sums are taken
 
 
 class _Secular(NamedTuple):
@@ -75,25 +87,49 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
     if p.shape[1] == 1:
         p = p[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
+    xp = array_namespace(p)
     whole = _Secular(rho, delta, p, q, c, s)
-    return by_rows(
-        lambda rows: _answers(whole.pick(rows)),
-        *p.shape,
-        chunk=chunk_for(p),
-        threads=is_numpy_array(p),
-    )
-
-
-def _answers(batch: _Secular) -> Array:
-    """Take the series where it is exact, and Newton's method for the rest."""
-    xp = array_namespace(batch.p)
-    values, exact = solve_far_above(*batch)
+    chunk = _SERIES_CHUNK if is_numpy_array(p) else chunk_for(p)
+    found = [_by_series(whole.pick(rows)) for rows in row_slices(*p.shape, chunk=chunk)]
+    values, exact = (xp.concat(parts) for parts in zip(*found, strict=True))
     left = xp.nonzero(~exact)[0]
-    if left.shape[0] == values.shape[0]:
-        return _solve(batch, values)
     if left.shape[0]:
-        values[left] = _solve(batch.pick(left), values[left])
+        values[left] = by_rows(
+            lambda rows: _solve(whole.pick(left[rows]), values[left[rows]]),
+            int(left.shape[0]),
+            p.shape[1],
+            chunk=chunk_for(p) // 4,
+            threads=is_numpy_array(p),
+        )
     return values
+
+
+def _by_series(batch: _Secular) -> tuple[Array, Array]:
+    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact."""
+    xp = array_namespace(batch.p)
+    polynomials, powers = chebyshev(batch.delta), near_powers(batch.delta)
+    # In one product, so that a chunk of ``p`` is read once.
+    both = moments(xp.concat([polynomials, powers], axis=0), batch.p, batch.q)
+    far = both.with_functions(slice(0, polynomials.shape[0]))
+    near = both.with_functions(slice(polynomials.shape[0], None))
+    rho, delta, u, v, c, s = batch.rho, batch.delta, batch.p[:, -1], batch.q[-1], batch.c, batch.s
+    values = xp.zeros_like(rho)
+    exact = values > 0
+    which = xp.nonzero(_near_pole(rho, delta, near, u, v, c, s))[0]
+    if which.shape[0]:
+        values[which], exact[which] = solve_near_pole(
+            rho[which], delta, near.pick(which), u[which], v, c[which], s[which]
+        )
+    which = xp.nonzero(
+        ~exact & (_first_guess(rho, delta, far, c, s) > _GUESSED * rho * _range(delta)[1])
+    )[0]
+    if which.shape[0] == values.shape[0]:  # picking copies, so not without need
+        return solve_far_above(rho, delta, far, c, s)
+    if which.shape[0]:
+        values[which], exact[which] = solve_far_above(
+            rho[which], delta, far.pick(which), c[which], s[which]
+        )
+    return values, exact
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
@@ -104,7 +140,7 @@ def _solve(batch: _Secular, guess: Array) -> Array:
     answer = xp.asarray(top, copy=True)
     low, tau, high = _bracket(batch, eps)
     above = guess - top
-    tau = xp.where((above > top) & (above < high) & (tau > 0), above, tau)
+    tau = xp.where((above > 0) & (above < high) & (tau > 0), above, tau)
     width, floor = -low, eps * (top + high) / 4
     active = xp.nonzero(high > 0)[0]
     if active.shape[0] < top.shape[0]:  # picking copies, so not without need
@@ -178,6 +214,48 @@ def _next(
     return xp.where(by_mu, look.by_mu, step_to), by_mu | by_det
 
 
+class _Sums(NamedTuple):
+    """The entries of ``K'`` and their slopes."""
+
+    k11: Array
+    k12: Array
+    k22: Array
+    d11: Array
+    d12: Array
+    d22: Array
+
+
+class _PoleEquation(NamedTuple):
+    """The determinant with the largest pole multiplied out, and what it is made of."""
+
+    trace: Array  # that of S K'
+    trace_slope: Array
+    det: Array  # that of K'
+    det_slope: Array
+    pole: Array  # uᵀS u
+    mixed: Array  # uᵀadj(K')u
+    mixed_slope: Array
+    h: Array
+    h_slope: Array
+
+
+def _pole_equation(
+    tau: Array, sums: _Sums, u: Array, v: Array, c: Array, s: Array
+) -> _PoleEquation:
+    """Evaluate ``h`` at ``λ = ρ δ_max + τ``, with ``K'`` given."""
+    k11, k12, k22, d11, d12, d22 = sums
+    s_squared = s * s
+    trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
+    det, det_slope = k11 * k22 - k12 * k12, d11 * k22 + k11 * d22 - 2 * k12 * d12
+    pole = u * (c * u + 2 * s * v)
+    mixed = u * u * k22 - 2 * u * v * k12 + v * v * k11
+    mixed_slope = u * u * d22 - 2 * u * v * d12 + v * v * d11
+    smooth = 1 - trace - s_squared * det
+    h = tau * smooth - pole - s_squared * mixed
+    h_slope = smooth - tau * (trace_slope + s_squared * det_slope) - s_squared * mixed_slope
+    return _PoleEquation(trace, trace_slope, det, det_slope, pole, mixed, mixed_slope, h, h_slope)
+
+
 class _Look(NamedTuple):
     """What one evaluation tells: on which side of the root it is, and where to go next."""
 
@@ -204,15 +282,8 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     d22 = -xp.vecdot(resolvent, resolvent)
 
     u, v, s_squared = batch.p[:, -1], batch.q[-1], s * s
-    trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
-    det, det_slope = k11 * k22 - k12 * k12, d11 * k22 + k11 * d22 - 2 * k12 * d12
-    pole = u * (c * u + 2 * s * v)
-    mixed = u * u * k22 - 2 * u * v * k12 + v * v * k11
-    mixed_slope = u * u * d22 - 2 * u * v * d12 + v * v * d11
-
-    smooth = 1 - trace - s_squared * det
-    h = tau * smooth - pole - s_squared * mixed
-    h_slope = smooth - tau * (trace_slope + s_squared * det_slope) - s_squared * mixed_slope
+    found = _pole_equation(tau, _Sums(k11, k12, k22, d11, d12, d22), u, v, c, s)
+    trace, trace_slope, det, det_slope, pole, mixed, mixed_slope, h, h_slope = found
     # Below the pole h changes its sign once more at the second eigenvalue. Left of both, by
     # Haynsworth's formula, −(S − S K S) is positive definite; its trace, times −τ:
     definite = (c * c + s_squared) * (u * u + tau * k11) + 2 * c * s * (u * v + tau * k12)
@@ -236,34 +307,128 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     return _Look(left, rising, near_one, xp.where(usable, by_mu, tau), by_det)
 
 
-def solve_far_above(
-    rho: Array, delta: Array, p: Array, q: Array, c: Array, s: Array
+class Moments(NamedTuple):
+    """The sums of ``p²``, ``p q`` and ``q²`` over the poles, with functions of these.
+
+    One row for each function, so that all that follows goes through memory in order.
+    """
+
+    p_p: Array  # (j, m)
+    p_q: Array  # (j, m)
+    q_q: Array  # (j,)
+
+    def with_functions(self, which: slice) -> Moments:
+        """Return those with some of the functions."""
+        return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which])
+
+    def pick(self, rows: Array) -> Moments:
+        """Return those of some matrices."""
+        return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q)
+
+
+def moments(functions: Array, p: Array, q: Array) -> Moments:
+    """Return the moments with functions of the poles, ``(j, k)``."""
+    return Moments(functions @ (p * p).T, (functions * q[None, :]) @ p.T, functions @ (q * q))
+
+
+def near_powers(delta: Array) -> Array:
+    """Return the powers of ``g/(δ_max − δ)``, zeros for the largest pole and where it is double."""
+    xp = array_namespace(delta)
+    gaps = delta[-1] - delta
+    base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
+    return xp.stack([base ** (j + 1) for j in range(_NEAR_TERMS)])
+
+
+def _near_pole(
+    rho: Array, delta: Array, at: Moments, u: Array, v: Array, c: Array, s: Array
+) -> Array:
+    """Say where the largest eigenvalue is next to the largest pole, where that is a single one.
+
+    Where the largest eigenvalue of ``S K'`` at the pole is below one, what is left of the matrix
+    without that pole stays below it, so that one eigenvalue is all that there is from there on; and
+    the first step from the pole tells how far it is.
+    """
+    xp = array_namespace(rho)
+    width = rho * (delta[-1] - delta[-2])
+    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
+    trace, minus_det = c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q)
+    smooth = width * (width - trace) - minus_det
+    start = u * (c * u + 2 * s * v) * width
+    start = start + s * s * (u * u * q_q - 2 * u * v * p_q + v * v * p_p)
+    return (positive_root(trace, minus_det)[0] < _BELOW * width) & (xp.abs(start) < _NEAR * smooth)
+
+
+def solve_near_pole(
+    rho: Array, delta: Array, at: Moments, u: Array, v: Array, c: Array, s: Array
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
-    Where it is not, it is a guess at it, or zero for no idea. Arguments as for
-    :func:`largest_eigenvalue`, at least two columns.
+    For matrices that :func:`_near_pole` has chosen, by Newton's method for ``h``. The moments are
+    those of :func:`near_powers`; ``u (m,)`` and ``v`` are ``p`` and ``q`` at the largest pole.
     """
-    xp = array_namespace(p)
-    most = delta[-1]
-    share = delta / most if float(most) > 0 else delta
-    powers = xp.stack([share**j for j in range(_POWERS[-1] + 1)])
-    # One row for each power, so that all that follows goes through memory in order.
-    p_p, p_q = powers @ (p * p).T, (powers * q[None, :]) @ p.T
-    q_q = powers @ (q * q)
-    pole = rho * most
-    guess, _ = positive_root(
-        c * p_p[0, :] + 2 * s * p_q[0, :], _product(s, p_p[0, :], p_q[0, :], q_q[0])
-    )
+    xp = array_namespace(rho)
+    top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
+    tau = step = xp.zeros_like(rho)
+    for _ in range(_NEAR_STEPS):
+        found = [_sum(terms, -tau * inverse) for terms in (at.p_p, at.p_q, at.q_q[:, None])]
+        sums = [total * inverse for total, _ in found]
+        sums += [-slope * inverse * inverse for _, slope in found]
+        equation = _pole_equation(tau, _Sums(*sums), u, v, c, s)
+        step = equation.h / equation.h_slope
+        tau = tau - step
+    # Newton's method squares the error, relative to the distance of the poles.
+    eps = float(xp.finfo(rho.dtype).eps)
+    settled = (step * step * inverse <= eps * top / 4) & (xp.abs(tau) * inverse <= 2 * _NEAR)
+    return top + tau, settled
+
+
+def chebyshev(delta: Array) -> Array:
+    """Return Chebyshev's polynomials of the poles, which are mapped to −1 to 1."""
+    xp = array_namespace(delta)
+    middle, half = _range(delta)
+    share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
+    polynomials = [xp.ones_like(share), share]
+    for _ in range(_TERMS[-1] - 1):
+        polynomials.append(2 * share * polynomials[-1] - polynomials[-2])
+    return xp.stack(polynomials)
+
+
+def _range(delta: Array) -> tuple[Array, Array]:
+    """Return the middle of the poles and half their range."""
+    return (delta[-1] + delta[0]) / 2, (delta[-1] - delta[0]) / 2
+
+
+def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
+    """Return the largest eigenvalue as if all poles were one, seen from the middle of them all."""
+    xp = array_namespace(rho)
+    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
+    guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
+    return guess + rho * _range(delta)[1] * at.p_p[1, :] / xp.where(p_p > 0, p_p, 1.0)
+
+
+def solve_far_above(
+    rho: Array, delta: Array, at: Moments, c: Array, s: Array
+) -> tuple[Array, Array]:
+    """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
+
+    Where it is not, it is a guess at it, or zero for no idea. The moments are those of
+    :func:`chebyshev`; the rest as for :func:`largest_eigenvalue`.
+    """
+    xp = array_namespace(rho)
+    middle, half = _range(delta)
+    pole = rho * half  # as seen from the middle, and so is the guess
+    guess = _first_guess(rho, delta, at, c, s)
     settled = xp.zeros_like(guess) > 0
-    for last in _POWERS:
-        known = guess > 2 * pole
+    for last in _TERMS:
+        known = guess > _GUESSED * pole
         inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
         z = xp.where(known, pole * inverse, xp.zeros_like(pole))
-        (k11, d11), (k12, d12), (k22, d22) = (
-            _sum(terms[: last + 1, ...], z) for terms in (p_p, p_q, q_q[:, None])
-        )
+        w = xp.sqrt((1 - z) * (1 + z))
         # K = G(z)/λ, so that −λ² K' = G + zG'.
+        (k11, d11), (k12, d12), (k22, d22) = (
+            _chebyshev_sum(terms[: last + 1, ...], z, w)
+            for terms in (at.p_p, at.p_q, at.q_q[:, None])
+        )
         d11, d12, d22 = k11 + z * d11, k12 + z * d12, k22 + z * d22
         trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
         root, discriminant = positive_root(trace, _product(s, k11, k12, k22))
@@ -277,19 +442,27 @@ def solve_far_above(
             xp.zeros_like(guess),
         )
         guess = xp.where(usable, guess + step, xp.zeros_like(guess))
-        small = usable & (z <= _SMALL)
-        settled = small & (z * step * step <= xp.finfo(p.dtype).eps * guess * guess)
-    return guess, settled
+        small = usable & (z <= _FAR)
+        settled = small & (z * step * step <= xp.finfo(rho.dtype).eps * guess * guess)
+    return xp.where(guess > 0, guess + rho * middle, xp.zeros_like(guess)), settled
 
 
-def _sum(terms: Array, z: Array) -> tuple[Array, Array]:
-    """Return ``Σ_j terms_j z^j`` and its slope, the last term standing for all that follow."""
-    tail = 1 / (1 - z)
-    total = terms[-1, ...] * tail
-    slope = total * tail
+def _chebyshev_sum(terms: Array, z: Array, w: Array) -> tuple[Array, Array]:
+    """Return ``(2 Σ_j terms_j ϱ^j − terms_0)/w``, ``w = √(1 − z²)``, and its slope by ``z``."""
+    total, slope = _sum(terms, z / (1 + w))
+    total = (2 * total - terms[0, ...]) / w
+    return total, (2 * slope / (1 + w) + z * total) / (w * w)
+
+
+def _sum(terms: Array, x: Array) -> tuple[Array, Array]:
+    """Return ``Σ_j terms_j x^j`` and its slope."""
+    total = terms[-1, ...] + 0 * x
+    slope = 0 * x
     for j in range(terms.shape[0] - 2, -1, -1):
-        slope = slope * z + total
-        total = total * z + terms[j, ...]
+        slope *= x
+        slope += total
+        total *= x
+        total += terms[j, ...]
     return total, slope
 
 

@@ -8,7 +8,7 @@ conditioned, once shifted and scaled, never come here.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +16,14 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
+from seepage.glm.fitting.objective import FittedGLM, gauge_fixed, penalised
 from seepage.glm.losses import Categorical
 from seepage.support.double_double import Double, product
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
+    from seepage.glm.jacobian.optimum import Records
 
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30
@@ -34,53 +35,82 @@ _UNMOVED = EPS  # of a margin
 
 
 def precise_optimum(
-    fit: FittedGLM, X: Array, margins: Array, start: Array, condition: float, *, polish: bool
-) -> tuple[FittedGLM, Double, Double, float]:
-    """Return the minimiser near a model, its margins and ``H⁻¹`` there, and how exact that is.
+    fit: FittedGLM, records: Records, start: Array, condition: float, *, polish: bool
+) -> tuple[FittedGLM, Array, Double, float]:
+    """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
+
+    The minimiser is a model, and what its parameters have beyond their ordinary digits.
 
     Parameters
     ----------
-    fit, X, margins
-        A model near the minimiser, the (shifted) table, and the model's margins on it.
+    fit, records
+        A model near the minimiser, and the (shifted) records.
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
         Whether to go to the minimiser, or to stay where the model is.
     """
-    exact = Double.of(margins)
+    low = array_namespace(fit.coef).zeros_like(fit.parameters)
     moved = math.inf
     while True:
-        H = _precise_hessian(fit, X, exact.high)
+        H = _precise_hessian(fit, records, low)
         inverse, residual = refined(H, start, condition, fit.ridge)
         if not polish:
             break
         start, before = inverse.high, moved
-        fit, exact, moved = settled(fit, X, inverse)
+        fit, low, moved = settled(fit, records, inverse)
         # The curvature at the last margins but one is the same to what they moved.
         if moved <= _UNMOVED or not moved < before / 2:
             break
     # Two slices of a product lie some 2⁻⁸⁰ apart; κ of it may show.
-    return fit, exact, inverse, EPS * 8 + residual + 1e-24 * condition
+    return fit, low, inverse, EPS * 8 + residual + 1e-24 * condition
 
 
-def _precise_hessian(fit: FittedGLM, X: Array, margins: Array) -> Double:
-    """Return the Hessian to twice the precision, definite also along softmax's gauge."""
+def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
+    """Return the margins of rows to twice the precision, (n,) or (n, K)."""
     xp = array_namespace(X)
-    K = fit.family.outputs if isinstance(fit.family, Categorical) else 1
-    D = X.shape[1] + (fit.intercept is not None)
-    zero = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(X))
-    high, low = zero, xp.asarray(zero, copy=True)
-    design = _design(fit, X)
-    curvature = _curvature(fit, margins)
+    theta = Double(*(xp.reshape(part, (part.shape[0], -1)) for part in (fit.parameters, low)))
+    found = product(Double.of(_design(fit, X)), theta)
+    return found if len(low.shape) == 2 else found[:, 0]
+
+
+@dataclass(frozen=True)
+class _DoubleSums:
+    """Matrices to twice the precision, summed over records."""
+
+    parts: tuple[Double, ...]
+
+    def __add__(self, other: _DoubleSums) -> _DoubleSums:
+        pairs = zip(self.parts, other.parts, strict=True)
+        return _DoubleSums(tuple(mine.plus(yours) for mine, yours in pairs))
+
+
+def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
+    """Return the Gram matrices weighted by the curvature, of every pair of different classes."""
+    design, curvature = _design(fit, X), _curvature(fit, precise_margins(fit, X, low).high)
 
     def gram(weight: Array) -> Double:
         return product(Double.of(design.T), Double.of(design).times(weight[:, None]))
 
+    if len(curvature.shape) == 1:
+        return _DoubleSums((gram(curvature),))
+    K = curvature.shape[1]
+    return _DoubleSums(tuple(gram(curvature[:, j, k]) for j in range(K) for k in range(j + 1, K)))
+
+
+def _precise_hessian(fit: FittedGLM, records: Records, low: Array) -> Double:
+    """Return the Hessian to twice the precision, definite also along softmax's gauge."""
+    xp = array_namespace(fit.coef)
+    blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
+    K = fit.family.outputs if isinstance(fit.family, Categorical) else 1
+    D = fit.parameters.shape[0]
+    zero = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(fit.coef))
+    high, low = zero, xp.asarray(zero, copy=True)
     if K == 1:
-        high[:, 0, :, 0], low[:, 0, :, 0] = gram(curvature)
+        high[:, 0, :, 0], low[:, 0, :, 0] = next(blocks)
     for j in range(K):
         for k in range(j + 1, K):
-            block = gram(curvature[:, j, k])
+            block = next(blocks)
             # The curvature of softmax sums to zero over the classes: so the blocks of the diagonal
             # are those beside it, and have all their digits along the gauge too.
             for first, second in ((j, k), (k, j)):
@@ -93,8 +123,7 @@ def _precise_hessian(fit: FittedGLM, X: Array, margins: Array) -> Double:
     penalty = penalised(xp.zeros_like(total.high), fit.ridge, _free(fit))
     total = total.plus(penalty)
     if K > 1:
-        whole = Objective.of(fit, X)
-        gauge = whole.definite(total.high) - total.high
+        gauge = gauge_fixed(total.high, K) - total.high
         # Any positive amount of it will do, but the same in every entry of a feature's block.
         total = total.plus(_blockwise(gauge, K))
     return total
@@ -143,40 +172,61 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
-def settled(fit: FittedGLM, X: Array, inverse: Double) -> tuple[FittedGLM, Double, float]:
+def settled(fit: FittedGLM, records: Records, inverse: Double) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals to twice the precision, until they are rounding.
 
-    Return also how far the first of them moved a margin.
+    Return the model, what its parameters have beyond that, and how far the first step moved a
+    margin.
     """
-    xp = array_namespace(X)
-    design = Double.of(_design(fit, X))
-    theta = fit.parameters
-    shape = theta.shape
-    exact = Double.of(xp.reshape(theta, (shape[0], -1)))
-    penalty = xp.full((shape[0], 1), fit.ridge, dtype=xp.float64, device=device(X))
+    exact = Double.of(fit.parameters)
+    xp, shape = array_namespace(exact.high), exact.high.shape
+    penalty = xp.full((shape[0], *(1,) * (len(shape) - 1)), fit.ridge, device=device(exact.high))
     if fit.intercept is not None:
-        penalty[-1, :] = 0.0
-    tilt = xp.zeros_like(penalty)
+        penalty[-1, ...] = 0.0
+    tilt = xp.zeros_like(exact.high)
     if fit.tilt is not None:
-        tilt[: fit.tilt.shape[0], 0] = fit.tilt
-    last, first, margins = math.inf, 0.0, product(design, exact)
+        tilt[: fit.tilt.shape[0]] = fit.tilt
+    last, first = math.inf, 0.0
     for count in range(_MOST_STEPS):
-        r = _precise_slopes(fit, margins)
-        gradient = product(design.transposed(), r).plus(exact.times(penalty)).plus(tilt)
+        here = fit.at(exact.high)
+        found = records.total(_precise_gradient, here, "residuals", low=exact.low).parts[0]
+        gradient = Double(*(xp.reshape(part, shape) for part in found))
+        gradient = gradient.plus(exact.times(penalty)).plus(tilt)
         step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
-        moved = float(xp.max(xp.abs(design.high @ xp.reshape(step, exact.high.shape))))
+        step = xp.reshape(step, shape)
+        moved = records.total(_moved, fit.at(step), "residuals").size
         first = first if count else moved
         if not moved < last / 2:
             break
         last = moved
-        exact = exact.plus(xp.reshape(step, exact.high.shape))
-        margins = product(design, exact)
+        exact = exact.plus(step)
         if moved == 0.0:
             break
-    fit = fit.at(xp.reshape(exact.high, shape))
-    if len(shape) == 1:
-        margins = margins[:, 0]
-    return fit, margins, first
+    return fit.at(exact.high), exact.low, first
+
+
+def _precise_gradient(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
+    """Return the gradient of some records, without the penalty, (D, K)."""
+    margins = precise_margins(fit, X, low)
+    if len(low.shape) == 1:
+        margins = margins[:, None]
+    return _DoubleSums((product(Double.of(_design(fit, X).T), _precise_slopes(fit, margins)),))
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The largest of some margins."""
+
+    size: float
+
+    def __add__(self, other: _Moved) -> _Moved:
+        return _Moved(max(self.size, other.size))
+
+
+def _moved(step: FittedGLM, X: Array) -> _Moved:
+    """Return how far a step, given as a model, moves the margin of any record."""
+    xp = array_namespace(X)
+    return _Moved(float(xp.max(xp.abs(_design(step, X) @ step.parameters))))
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.preprocessing.steps import Step, by_differences, dense
+from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
 
 
-class Chain(Step):
+class Chain(FeatureStep):
     """Steps that are taken one after the other."""
 
     name = "pipeline"
 
-    def __init__(self, steps: tuple[Step, ...]) -> None:
+    def __init__(self, steps: tuple[FeatureStep, ...]) -> None:
         self.steps = steps
         self._responses: tuple[Any, list[list[np.ndarray]]] | None = None
 
     @classmethod
     def of_pipeline(cls, pipeline: Any, X: Any) -> Chain:
         """Return the fitted transformers of a ``Pipeline`` that are given the rows ``X``."""
-        steps: list[Step] = []
+        steps: list[FeatureStep] = []
         for _, transformer in pipeline.steps:
             if transformer is None or (
                 isinstance(transformer, str) and transformer == "passthrough"
@@ -56,7 +56,7 @@ class Chain(Step):
             X, dX = step.transform(X), step.push(X, dX)
         return dX
 
-    def refitted(self, X: Any) -> Step:
+    def refitted(self, X: Any) -> FeatureStep:
         """Return all steps fitted on other rows, each on what those before make of them."""
         steps = []
         for step in self.steps:
@@ -68,7 +68,7 @@ class Chain(Step):
         """Return the numbers of all steps."""
         return np.concatenate([np.zeros(0), *(step.learnt() for step in self.steps)])
 
-    def with_learnt(self, numbers: np.ndarray) -> Step:
+    def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
         """Return a copy with other numbers."""
         steps, at = [], 0
         for step in self.steps:
@@ -154,17 +154,19 @@ class Chain(Step):
         return dict(zip(sizes, np.split(change, cuts), strict=True))
 
 
-class ColumnsApart(Step):
+class ColumnsApart(FeatureStep):
     """A ``ColumnTransformer`` or ``FeatureUnion``: steps beside one another."""
 
-    def __init__(self, inner: Any, parts: list[tuple[np.ndarray, slice, Step]], width: int) -> None:
+    def __init__(
+        self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int
+    ) -> None:
         self.inner, self.name = inner, type(inner).__name__
         self.parts, self.width = parts, width
 
     @classmethod
     def of_columns(cls, inner: Any, X: Any) -> ColumnsApart:
         """Return a fitted ``ColumnTransformer`` as a step."""
-        parts: list[tuple[np.ndarray, slice, Step]] = []
+        parts: list[tuple[np.ndarray, slice, FeatureStep]] = []
         for name, transformer, _ in inner.transformers_:
             where = inner.output_indices_[name]
             if isinstance(transformer, str) and transformer == "drop":
@@ -207,7 +209,7 @@ class ColumnsApart(Step):
                 out[:, where] = step.push(take(X, columns), moved)
         return out
 
-    def refitted(self, X: Any) -> Step:
+    def refitted(self, X: Any) -> FeatureStep:
         """Return all parts fitted on other rows."""
         from sklearn.base import clone
 
@@ -227,7 +229,7 @@ class ColumnsApart(Step):
         each = (step.units(take(X, columns)) for columns, _, step in self.parts)
         return np.concatenate([np.zeros(0), *each])
 
-    def with_learnt(self, numbers: np.ndarray) -> Step:
+    def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
         """Return a copy with other numbers."""
         other, at, parts = copy(self), 0, []
         for columns, where, step in self.parts:
@@ -268,7 +270,7 @@ def take(X: Any, columns: np.ndarray) -> Any:
     return _safe_indexing(X, columns, axis=1)
 
 
-def as_step(transformer: Any, X: Any) -> Step:
+def as_step(transformer: Any, X: Any) -> FeatureStep:
     """Return a fitted transformer of scikit-learn as a step; ``X`` are the rows it is given."""
     name = type(transformer).__name__
     if name == "ColumnTransformer":

@@ -12,7 +12,7 @@ import narwhals as nw
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.preprocessing.steps import Step, by_differences
+from seepage.glm.preprocessing.steps import FeatureStep, by_differences
 
 
 def takes_frame(results: Any, X: Any) -> bool:
@@ -27,7 +27,7 @@ def takes_frame(results: Any, X: Any) -> bool:
     return [str(c) for c in X.columns] not in (design, without)
 
 
-class FormulaStep(Step):
+class FormulaStep(FeatureStep):
     """The right-hand side of a formula, without the column of ones."""
 
     name = "formula"

@@ -21,7 +21,7 @@ _STEP = 1e-3  # of the size of what is moved, in differences
 _SMOOTH = 1e-5  # how far two differences may lie apart
 
 
-class Step(ABC):
+class FeatureStep(ABC):
     """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
 
     name: str
@@ -35,7 +35,7 @@ class Step(ABC):
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return how far ``T(x; φ)`` moves when each row moves along its own ``dX``, (n, q)."""
 
-    def refitted(self, X: Any) -> Step:
+    def refitted(self, X: Any) -> FeatureStep:
         """Return the step fitted anew on other rows."""
         return self
 
@@ -47,7 +47,7 @@ class Step(ABC):
         """Return what counts as large for each number of φ, for differences, (p,)."""
         return np.ones(len(self.learnt()))
 
-    def with_learnt(self, numbers: np.ndarray) -> Step:
+    def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
         """Return the step with other φ."""
         return self
 
@@ -65,7 +65,7 @@ class Step(ABC):
         return self.influence(X, dense(other) - dense(first))
 
 
-class KeptColumns(Step):
+class KeptColumns(FeatureStep):
     """The columns that an L1 penalty left in."""
 
     name = "kept columns"

@@ -17,7 +17,7 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import PAGE, refusal
-from seepage.glm.preprocessing.steps import Step, by_differences, dense
+from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 
 Push = Callable[[Any, Any, np.ndarray], np.ndarray]
 Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
@@ -307,7 +307,7 @@ KNOWN: dict[str, TransformerKind] = {
 }
 
 
-class Transformer(Step):
+class Transformer(FeatureStep):
     """One transformer of scikit-learn."""
 
     def __init__(self, transformer: Any) -> None:
@@ -330,7 +330,7 @@ class Transformer(Step):
         kind = self.kind
         return _followed(self.inner, X, dX) if kind is None else kind.push(self.inner, X, dX)
 
-    def refitted(self, X: Any) -> Step:
+    def refitted(self, X: Any) -> FeatureStep:
         """Return the transformer fitted on other rows."""
         from sklearn.base import clone
 
@@ -368,7 +368,7 @@ class Transformer(Step):
             found.append(np.ravel(size if name not in _PLAIN else np.ones_like(value)))
         return np.concatenate(found)
 
-    def with_learnt(self, numbers: np.ndarray) -> Step:
+    def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
         """Return a copy with other numbers."""
         other = copy(self)
         if self.name == "SplineTransformer":

@@ -26,6 +26,7 @@ from seepage.nn.accounting.run_identity import describe_measurement
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
+from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
@@ -415,6 +416,13 @@ class FisherAccountant(RunReader):
         """
         return self.run.individual_privacy()
 
+    def individual_loss(self) -> IndividualLoss:
+        """Return the privacy loss of every record by itself, as μ, ε and Rényi divergence.
+
+        Against somebody who knows the batches, and all records but this one.
+        """
+        return self.run.individual_loss()
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything as tensors by name, and the rest as text under ``"facts"``.
 
@@ -461,7 +469,7 @@ class FisherAccountant(RunReader):
         lengths = step.norms * clip.factor(step.norms)
         number = run.ledger.steps + 1
         factors = self.amplification.factors(lengths, noise, clip.sensitivity, number)
-        run.sums.add(chosen, step.traces, factors, noise)
+        run.sums.add(chosen, step.traces, factors, lengths, noise)
         clipped = clip.sensitivity < math.inf
         if run.individual is not None and self.sampler == POISSON and clipped:
             run.individual.add(chosen, self.sample_rate, lengths / noise)

@@ -17,6 +17,7 @@ from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
+from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
@@ -60,19 +61,25 @@ class InformationSums:
 
     For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
     ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
-    bound on) ``Tr I``, and ``plain`` the same with κ = 1.
+    bound on) ``Tr I``, and ``plain`` the same with κ = 1; ``privacy_loss`` has the sums of
+    ``‖g̃‖²/s²``.
     """
 
     def __init__(self, n: int) -> None:
         self.uses = torch.zeros(n, dtype=torch.int64)
+        self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
 
-    def add(self, index: Tensor, traces: Tensor, factors: Tensor, noise: float) -> None:
+    def add(
+        self, index: Tensor, traces: Tensor, factors: Tensor, lengths: Tensor, noise: float
+    ) -> None:
         """Add a step for the records of a batch, none of them twice.
 
         ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
-        each record, and ``noise`` the standard deviation of the noise on the sum.
+        each record, ``lengths`` its ``‖g̃‖``, and ``noise`` the standard deviation of the noise on
+        the sum.
         """
+        self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
         traces = traces.to(torch.float64) / noise**2
         probes = traces.shape[1]
         mean = traces.mean(1)
@@ -100,6 +107,7 @@ class InformationSums:
         """Return the sums by name."""
         return {
             "uses": self.uses,
+            "privacy_loss": self.privacy_loss,
             "total": self.amplified.total,
             "within": self.amplified.within,
             "squares": self.amplified.squares,
@@ -110,7 +118,7 @@ class InformationSums:
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """Put other sums, named as by :meth:`tensors`, in place of these."""
-        self.uses = tensors["uses"]
+        self.uses, self.privacy_loss = tensors["uses"], tensors["privacy_loss"]
         self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
         self.plain = TraceSums(
             *(tensors[name] for name in ("plain_total", "plain_within", "plain_squares"))
@@ -232,6 +240,14 @@ class MeasuredRun(RunReader):
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
             )
         return self.sketch.bracket().among(self.sums.uses > 0)
+
+    def individual_loss(self) -> IndividualLoss:
+        """Return the privacy loss of every record by itself, as μ, ε and Rényi divergence.
+
+        Against somebody who knows the batches, and all records but this one; nan where gradients
+        were not clipped.
+        """
+        return IndividualLoss(self.sums.privacy_loss.cpu().numpy())
 
     def individual_privacy(
         self, run_epsilon: Callable[[Ledger, float], float] | None = None

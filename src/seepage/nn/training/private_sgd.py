@@ -3,7 +3,7 @@
 In one process or, under ``torchrun``, in several, which share the work of every batch.
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
-and weight decay, which look at nothing but the noisy gradients and add no leakage).
+and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -44,6 +45,7 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.nn.training.updates import MakeOptimizer, Momentum, TorchUpdate, Update
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
@@ -65,11 +67,15 @@ class Progress:
         The share of right answers on the test data; ``None`` without test data or classes.
     worst_dfil
         The largest dFIL of any record.
+    worst_mu
+        The largest μ of any record: how well its being there could be told from what was released,
+        by somebody who knows all others and the batches; nan without clipping.
     """
 
     step: int
     accuracy: float | None
     worst_dfil: float
+    worst_mu: float
 
 
 class PrivateSGD:
@@ -90,12 +96,16 @@ class PrivateSGD:
     batch_size
         The size of a batch, or its mean for Poisson batches.
     learning_rate, momentum, weight_decay
-        ρ, m and λ.
+        ρ, m and λ. By default ρ is 0.1 and the others are zero.
+    optimizer
+        Any other optimiser of torch in their place, as a function of the parameters:
+        ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
         σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
         or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     sampling
-        ``"poisson"``, or ``"fixed"`` for batches of one size.
+        ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for the
+        memory is worked on in parts (``chunk_size``), and is one batch all the same.
     seed
         For experiments: fixes batches, noise and probes. By default they follow from a 256-bit key
         of the operating system and the step's number. With a checkpoint the key lies beside it, in
@@ -150,9 +160,10 @@ class PrivateSGD:
         *,
         steps: int,
         batch_size: int,
-        learning_rate: float = 0.1,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimizer: MakeOptimizer | None = None,
         noise_multiplier: float = 1.0,
         max_grad_norm: float = 1.0,
         clip: str | Clip = "hard",
@@ -169,6 +180,14 @@ class PrivateSGD:
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         if randomness not in ("secure", "fast"):
             raise InputError(f"randomness must be 'secure' or 'fast', not {randomness!r}.")
+        own = (learning_rate, momentum, weight_decay)
+        if optimizer is not None and own != (None, None, None):
+            raise InputError(
+                "learning_rate, momentum and weight_decay are of the trainer's own update; give "
+                "them to the optimizer instead: functools.partial(torch.optim.AdamW, lr=1e-3)."
+            )
+        learning_rate = 0.1 if learning_rate is None else learning_rate
+        momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
         _check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
         self.net = net
         self.loss = loss
@@ -178,6 +197,7 @@ class PrivateSGD:
         self.learning_rate = float(learning_rate)
         self.momentum = float(momentum)
         self.weight_decay = float(weight_decay)
+        self.optimizer = optimizer
         self.noise_multiplier = float(noise_multiplier)
         self.max_grad_norm = float(max_grad_norm)
         self.clip = clip
@@ -229,11 +249,11 @@ class PrivateSGD:
             remove_half_written(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         self._stream = self._own_stream(resumed=stored is not None)
+        self._update = self._own_update()
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
         self._step = 0
-        self._velocity = {n: torch.zeros_like(p) for n, p in self._released().items()}
         self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self._stream)
         self.history_: list[Progress] = []
         self.accountant_ = FisherAccountant(
@@ -254,6 +274,13 @@ class PrivateSGD:
         # The first records decide the size of finite steps: all processes have the same.
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
         self.accountant_.engine.step_size(X[some].to(device), y[some].to(device))
+
+    def _own_update(self) -> Update:
+        """Return what takes the steps."""
+        released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        if self.optimizer is not None:
+            return TorchUpdate(released, self.optimizer)
+        return Momentum(released, self.learning_rate, self.momentum, self.weight_decay)
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
@@ -282,38 +309,33 @@ class PrivateSGD:
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
         kind = secure_noise if self.randomness == "secure" else quick_noise
         add_noise = kind(self._stream, self._step)
-        with torch.no_grad():
-            for name, parameter in self._released().items():
-                released = add_noise(name, gradient[name], deviation) / self.batch_size
-                velocity = self._velocity[name]
-                velocity.mul_(self.momentum).add_(released + self.weight_decay * parameter)
-                parameter.sub_(self.learning_rate * velocity)
+        noisy = {
+            name: add_noise(name, total, deviation) / self.batch_size
+            for name, total in gradient.items()
+        }
+        self._update.take(noisy)
         self._step += 1
-
-    def _released(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
 
     def _evaluate(self, test: tuple[Tensor, Tensor] | None, bar: Any) -> None:
         accuracy = None
         if test is not None and not test[1].is_floating_point():
             accuracy = measure_accuracy(self.net, *test)
         whole = self.accountant_ if world_size() == 1 else gather_shares(self.accountant_)
-        now = Progress(self._step, accuracy, whole.worst())
+        mu = float(np.max(whole.individual_loss().mu()))
+        now = Progress(self._step, accuracy, whole.worst(), mu)
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
             if self.accountant_.n > 1:  # of one record alone, 1/n is no δ
                 shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
+            shown["worst μ"] = f"{now.worst_mu:.3g}"
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
         """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
-            "learning_rate",
-            "momentum",
-            "weight_decay",
             "noise_multiplier",
             "max_grad_norm",
             "clip",
@@ -322,7 +344,7 @@ class PrivateSGD:
             "evaluate_every",
         )
         own = {name: plain_setting(getattr(self, name)) for name in names}
-        own["loss"] = loss_name(self.loss)
+        own |= self._update.settings() | {"loss": loss_name(self.loss)}
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
         return own | {"accounting": more, "seed or key": self._stream.fingerprint()}
 
@@ -331,23 +353,25 @@ class PrivateSGD:
         state = whole_state(self.accountant_)
         if process_rank() > 0:
             return
+        kept, told = self._update.state()
         budget = self.accountant_.amplification.budget
         facts = self._facts | {
             "theorem4_steps": None if budget is None else budget.steps,
             "step": self._step,
+            "update": told,
             "accountant": state.pop("facts"),
             "history": [asdict(now) for now in self.history_],
             "chunk": self.accountant_.engine.chunks.found,
         }
         tensors = {f"accountant.{name}": tensor for name, tensor in state.items()}
         tensors |= {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        tensors |= {f"velocity.{name}": tensor for name, tensor in self._velocity.items()}
+        tensors |= {f"update.{name}": tensor for name, tensor in kept.items()}
         write_checkpoint(self.checkpoint, tensors, facts)
 
     def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         assert self.checkpoint is not None  # noqa: S101 - it was read
         check_same_run(self.checkpoint, facts, self._facts, self.steps)
-        parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "velocity": {}}
+        parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "update": {}}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
@@ -356,8 +380,7 @@ class PrivateSGD:
         }:
             raise InputError(f"{self.checkpoint} is of a network with other parameters.")
         self.net.load_state_dict(parts["net"])
-        for name, velocity in self._velocity.items():
-            velocity.copy_(parts["velocity"][name])
+        self._update.go_on(parts["update"], facts["update"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
         keep_one_share(self.accountant_)
         # Chunks are cut to the free memory; cut them as before, for the same rounding.

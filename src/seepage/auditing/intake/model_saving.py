@@ -1,0 +1,238 @@
+"""``sp.save``: a fitted model of any library as a file that ``seepage audit --model`` reads.
+
+What is written is numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
+scaling of a pipeline is part of the file, column by column, as in the ``release.json`` of a release
+folder. A penalty that does not grow with the records is written as a whole, ``ridge``, since how
+many there are is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from seepage.auditing.release.released_model import ColumnCoding
+from seepage.auditing.trained_model import settings_of
+from seepage.errors import InputError
+from seepage.glm.adapters.kinds import SEARCHES, refusal
+from seepage.glm.adapters.registry import describe
+from seepage.glm.adapters.unwrapping import best_of
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.support.files import write_private
+from seepage.tables.source import Table, as_numpy
+
+_FAMILIES = ("linear", "logistic", "poisson", "softmax")
+_IN_PYTHON = "Audit it in Python, with sp.audit(model, X, y)."
+
+
+def save(model: Any, path: str | Path) -> Path:
+    """Write a fitted linear model to a JSON file for the command line, and return the path.
+
+    The file has coefficients, penalty, classes and names, and how raw columns are scaled or turned
+    into levels; no record, and no program. It is readable by its owner only: coefficients without
+    noise are not for others.
+
+    Parameters
+    ----------
+    model
+        A fitted linear, logistic, Poisson or softmax model of :mod:`seepage.glm`, scikit-learn or
+        statsmodels without weights; a pipeline of scalers, one-hot encoders and one, or a search.
+    path
+        The file, ``.json``; one that exists is replaced.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp, tempfile
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 3))
+    >>> model = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, X[:, 0])
+    >>> sp.save(model, tempfile.mkdtemp() + "/model.json").name
+    'model.json'
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".json":
+        raise InputError(f"A model is saved as .json, not as {path.suffix or path.name!r}.")
+    content = (json.dumps(_told(model), indent=2, allow_nan=False) + "\n").encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    try:
+        write_private(path, write)
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
+def _told(model: Any) -> dict[str, Any]:
+    """Return what the file says of a model."""
+    if type(model).__name__ in SEARCHES:
+        model = best_of(model)
+    columns: list[_Columns] = []
+    if type(model).__name__ == "Pipeline":
+        columns = list(_columns_of(model[:-1]))
+        model = model[-1]
+    fit, ridge = _described(model)
+    settings = settings_of(fit, 1)
+    if settings.model not in _FAMILIES or not settings.refits:
+        raise refusal(
+            "A model file holds linear, logistic, Poisson and softmax models with an L2 penalty, "
+            "and no others.",
+            _IN_PYTHON,
+        )
+    if fit.sample_weight is not None:
+        raise refusal(
+            "A model file holds no weights of records or classes, which belong to the data.",
+            _IN_PYTHON,
+        )
+    coef = as_numpy(fit.coef)
+    told: dict[str, Any] = {
+        "family": settings.model,
+        "coefficients": coef.T.tolist() if coef.ndim == 2 else coef.tolist(),
+        **ridge,
+    }
+    if fit.intercept is not None:
+        told["intercept"] = as_numpy(fit.intercept).tolist()
+    classes = getattr(model, "classes_", None)
+    if settings.classifies:
+        known = np.asarray([0, 1] if classes is None else classes)
+        told["classes"] = [int(c) if known.dtype.kind in "biu" else str(c) for c in known]
+    names = _feature_names(model, columns)
+    if names is not None:
+        if len(names) != coef.shape[0]:
+            raise refusal("The columns before this model are not one feature each.", _IN_PYTHON)
+        told["features"] = names
+    if columns:
+        told["columns"] = [c.told() for block in columns for c in block.codings]
+    return told
+
+
+def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
+    """Return a model's description on made-up records, and its penalty as the file states it."""
+    if type(model).__module__.startswith("statsmodels"):
+        inner = model.model
+        exog = np.asarray(inner.exog)
+        constant = inner.data.const_idx
+        rows = exog if constant is None else np.delete(exog, constant, axis=1)
+        table = Table(rows, tuple(f"x{j}" for j in range(rows.shape[1])), None, "numpy")
+        return describe(model, table, inner.endog), {"l2": 0.0}
+    if not hasattr(model, "coef_"):
+        raise InputError("Only a fitted model with coef_ can be saved; fit it first.")
+    if getattr(model, "weighted_", False):
+        raise refusal(
+            "A model file holds no weights of records, which belong to the data.", _IN_PYTHON
+        )
+    classes = getattr(model, "classes_", None)
+    labels = np.ones(1) if classes is None else np.asarray(classes)
+    few, many = (_on_made_up_rows(model, np.tile(labels, times)) for times in (1, 2))
+    if few.ridge == many.ridge and few.ridge > 0:
+        return few, {"ridge": few.ridge}
+    return few, {"l2": few.ridge / len(labels)}
+
+
+def _on_made_up_rows(model: Any, labels: np.ndarray) -> FittedGLM:
+    width = int(np.shape(model.coef_)[-1])
+    zero = np.broadcast_to(np.zeros((1, 1)), (len(labels), width))
+    return describe(model, Table(zero, tuple(f"x{j}" for j in range(width)), None, "numpy"), labels)
+
+
+def _feature_names(model: Any, columns: list[_Columns]) -> list[str] | None:
+    if columns:
+        return [title for block in columns for title in block.titles]
+    names = getattr(model, "feature_names_in_", None)
+    if names is None and type(model).__module__.startswith("statsmodels"):
+        data = model.model.data
+        names = [n for k, n in enumerate(data.xnames) if k != data.const_idx]
+    return None if names is None else [str(name) for name in names]
+
+
+# How columns become features ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Some columns, and the names of the features that they become, in order."""
+
+    codings: tuple[ColumnCoding, ...]
+    titles: tuple[str, ...]
+
+
+def _columns_of(pipeline: Any) -> Iterator[_Columns]:
+    """Yield the columns of a pipeline's transformers: one scaler, or columns apart."""
+    steps = [step for _, step in pipeline.steps if step is not None and step != "passthrough"]
+    if len(steps) != 1:
+        raise refusal(
+            f"A model file holds one step of scaling and levels, and this pipeline has "
+            f"{len(steps)}.",
+            _IN_PYTHON,
+        )
+    step = steps[0]
+    if type(step).__name__ != "ColumnTransformer":
+        yield _coded(step, _input_names(step))
+        return
+    for name, part, _ in step.transformers_:
+        if isinstance(part, str) and part == "drop":
+            continue
+        places = step._transformer_to_input_indices[name]
+        every = _input_names(step)
+        yield _coded(part, [every[k] for k in places])
+
+
+def _input_names(step: Any) -> list[str]:
+    names = getattr(step, "feature_names_in_", None)
+    return [f"x{j}" for j in range(step.n_features_in_)] if names is None else list(map(str, names))
+
+
+def _coded(part: Any, names: list[str]) -> _Columns:
+    """Return what one transformer makes of its columns."""
+    if type(part).__name__ == "Pipeline" and len(part.steps) == 1:
+        part = part.steps[0][1]
+    kind = type(part).__name__
+    if kind == "OneHotEncoder":
+        return _levels(part, names)
+    count = len(names)
+    if kind == "StandardScaler":
+        centre = np.zeros(count) if part.mean_ is None else part.mean_
+        unit = np.ones(count) if part.scale_ is None else part.scale_
+    elif kind == "MinMaxScaler":
+        centre, unit = -part.min_ / part.scale_, 1 / part.scale_
+    elif kind == "MaxAbsScaler":
+        centre, unit = np.zeros(count), part.scale_
+    elif kind == "RobustScaler":
+        centre = np.zeros(count) if part.center_ is None else part.center_
+        unit = np.ones(count) if part.scale_ is None else part.scale_
+    elif isinstance(part, str) or (kind == "FunctionTransformer" and part.func is None):
+        centre, unit = np.zeros(count), np.ones(count)
+    else:
+        raise refusal(f"A model file cannot say what a {kind} makes of its columns.", _IN_PYTHON)
+    codings = tuple(
+        ColumnCoding(n, "numeric", float(c), float(u))
+        for n, c, u in zip(names, centre, unit, strict=True)
+    )
+    return _Columns(codings, tuple(names))
+
+
+def _levels(encoder: Any, names: list[str]) -> _Columns:
+    codings, titles = [], []
+    dropped = encoder.drop_idx_
+    for k, (name, levels) in enumerate(zip(names, encoder.categories_, strict=True)):
+        first = None if dropped is None else dropped[k]
+        rare = encoder.min_frequency is not None or encoder.max_categories is not None
+        if rare or first not in (None, 0):
+            raise refusal(
+                "A model file holds categories whose first level, or none, is left out, and no "
+                "levels that were put together.",
+                _IN_PYTHON,
+            )
+        texts = tuple(str(level) for level in levels)
+        codings.append(ColumnCoding(name, "categorical", levels=texts))
+        titles += [f"{name}={text}" for text in texts[0 if first is None else 1 :]]
+    return _Columns(tuple(codings), tuple(titles))

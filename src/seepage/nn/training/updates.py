@@ -1,0 +1,136 @@
+"""What a private step does with the noisy gradient: momentum of our own, or any torch optimiser.
+
+Both look at nothing but the noisy gradients and the parameters that came of them, so they add no
+leakage (what is computed from a release gives nothing more away).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.errors import InputError
+
+Released = Mapping[str, nn.Parameter]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Update(ABC):
+    """Changes the parameters by a noisy gradient, and can be stored and gone on with."""
+
+    @abstractmethod
+    def take(self, gradient: Mapping[str, Tensor]) -> None:
+        """Take a step along the noisy mean gradient of every parameter."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return what a run must share with another to be the same."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what is kept from step to step: tensors by name, and plain facts."""
+
+    @abstractmethod
+    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from such a state."""
+
+
+class Momentum(Update):
+    """``w ← w − ρ v``, ``v ← m v + g + λ w``."""
+
+    def __init__(
+        self, released: Released, learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        self.released = released
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.weight_decay = weight_decay
+        self.velocity = {name: torch.zeros_like(p) for name, p in released.items()}
+
+    def take(self, gradient: Mapping[str, Tensor]) -> None:
+        """Take a step along the noisy mean gradient of every parameter."""
+        with torch.no_grad():
+            for name, parameter in self.released.items():
+                velocity = self.velocity[name]
+                velocity.mul_(self.momentum).add_(gradient[name] + self.weight_decay * parameter)
+                parameter.sub_(self.learning_rate * velocity)
+
+    def settings(self) -> dict[str, Any]:
+        """Return ρ, m and λ."""
+        return {
+            "learning_rate": self.learning_rate,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+        }
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the velocities."""
+        return self.velocity, {}
+
+    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from the velocities of another step."""
+        for name, velocity in self.velocity.items():
+            velocity.copy_(tensors[name])
+
+
+class TorchUpdate(Update):
+    """The step of an optimiser of torch, which ``make`` makes for the released parameters."""
+
+    def __init__(self, released: Released, make: MakeOptimizer) -> None:
+        self.released = released
+        self.optimizer = make(list(released.values()))
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InputError(
+                "optimizer must be a function of the parameters that returns an optimiser of "
+                "torch, for instance functools.partial(torch.optim.AdamW, lr=1e-3), not of "
+                f"{type(self.optimizer).__name__}."
+            )
+        owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if owned != {id(p) for p in released.values()}:
+            raise InputError(
+                "The optimiser must have all parameters with requires_grad, and no others."
+            )
+
+    def take(self, gradient: Mapping[str, Tensor]) -> None:
+        """Take a step along the noisy mean gradient of every parameter."""
+        for name, parameter in self.released.items():
+            parameter.grad = gradient[name].to(parameter.dtype)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the kind of the optimiser and the numbers of its groups."""
+        groups = [
+            {name: repr(value) for name, value in group.items() if name != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        return {"optimizer": type(self.optimizer).__qualname__, "optimizer groups": groups}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the optimiser's state, by the numbers of its parameters."""
+        tensors: dict[str, Tensor] = {}
+        facts: dict[str, Any] = {}
+        for number, kept in self.optimizer.state_dict()["state"].items():
+            for name, value in kept.items():
+                place = f"{number}.{name}"
+                if isinstance(value, Tensor):
+                    tensors[place] = value
+                elif value is None or isinstance(value, bool | int | float | str):
+                    facts[place] = value
+                else:
+                    raise InputError(
+                        f"The optimiser keeps a {type(value).__name__} ({name}) from step to step, "
+                        "which a checkpoint cannot hold; take another optimiser, or no checkpoint."
+                    )
+        return tensors, facts
+
+    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from such a state, with the groups as they are."""
+        state: dict[int, dict[str, Any]] = {}
+        for place, value in (dict(facts) | dict(tensors)).items():
+            number, _, name = place.partition(".")
+            state.setdefault(int(number), {})[name] = value
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
