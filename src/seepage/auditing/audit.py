@@ -60,8 +60,7 @@ _FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
 _MOST_LEVELS = 12  # of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
-_EXACT_WORK = 3e9  # multiplications for refits of records whose risks are known to an interval
-_FEWEST_EXACT = 4  # such records that are refitted all the same: the most exposed
+_EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 Tell = Callable[[str], object]
@@ -407,16 +406,19 @@ def find_risks(
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
     worst_first = np.argsort(-eta, kind="stable")
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
-    refits = int(_EXACT_WORK / changes.work)
-    told = leak.membership(rows, exact=max(_FEWEST_EXACT, refits) if certified else False)
+
+    def refits(alternatives: int) -> bool | int:
+        """Return how many records are refitted, the most exposed first; one at the least."""
+        return certified and max(1, int(_EXACT_WORK / changes.work / alternatives))
+
+    told = leak.membership(rows, exact=refits(1))
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []
     if trained.settings.classifies:
         asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
-        exact = max(_FEWEST_EXACT, refits // 2) if certified else False
         priors = ("frequencies", "model")
-        both = guess(leak, None, priors, asked, exact, precision=1e-5)
+        both = guess(leak, None, priors, asked, refits(2), precision=1e-5)
         for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None:
@@ -432,7 +434,7 @@ def find_risks(
             easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
             asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
-            found = leak.guess(column, rows=asked, precision=1e-3)
+            found = leak.guess(column, rows=asked, precision=1e-3, exact=refits(levels))
             index = source.row_index[asked]
             guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/1"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+_SENTENCES = 4  # of the verdict, in what an interpreter prints
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, for which quantiles are told
 
 
@@ -274,7 +277,7 @@ def count_into(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.asarray(np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Audit:
     """Everything one audit found.
 
@@ -336,6 +339,33 @@ class Audit:
     risks: RiskFinding | None = None
     usefulness: UsefulnessFinding | None = None
     versions: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        from seepage.auditing.report.words import judge
+
+        verdict = judge(self)
+        lines = [
+            f"<Audit of {self.source}: a {self.model} model of {self.target!r} on "
+            f"{self.records.count:,} records, {self.released:,} numbers released, "
+            f"σ = {self.sigma:.4g}",
+            f"{verdict.label}: {verdict.headline}",
+            *verdict.sentences[:_SENTENCES],
+            "sp.report(audit, folder) writes all of it.",
+        ]
+        return (
+            "\n  ".join(textwrap.fill(line, 98, subsequent_indent="    ") for line in lines) + ">"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the report, in a frame of its own: a notebook shows it in place."""
+        from seepage.auditing.report.figures import draw_figures
+        from seepage.auditing.report.page import render_page
+
+        page = escape(render_page(self, draw_figures(self)))
+        return (
+            f'<iframe srcdoc="{page}" title="Report of an audit" sandbox="allow-scripts" '
+            'style="width: 100%; height: 640px; border: 1px solid #888"></iframe>'
+        )
 
     @property
     def row_index(self) -> np.ndarray:

@@ -485,9 +485,10 @@ def _by_group(
     """Return the sums of every group, given the function that forms those of some rows."""
     texts = labels_of(pa.array(values, from_pandas=True), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    members = np.split(order, np.searchsorted(inverse[order], np.arange(1, len(known))))
     found = {}
-    for k, label in enumerate(known.tolist()):
-        rows = np.flatnonzero(inverse == k)
+    for label, rows in zip(known.tolist(), members, strict=True):
         here = eta[rows]
         found[label] = GroupSums(len(rows), float(here.sum()), float(here.max()), block(rows))
     return found

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -26,7 +27,7 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
-from seepage.core.result import Result, warned
+from seepage.core.result import Result, histogram_svg, warned
 from seepage.core.risk_views import (
     Prior,
     guess,
@@ -63,6 +64,7 @@ Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
 _FREE = 1 << 15  # numbers of a release about a table up to which a law is checked besides
+_MANY_GROUPS = 1000  # of which no more is said how exact each is
 _ALL = "all"  # the name of the block where there is one only
 
 
@@ -99,6 +101,13 @@ class Leakage(Generic[PerRecord]):
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
         self.attributes, self.notes = attributes, notes
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the line of text, and how the records' η are spread."""
+        text = f"<p><code>{escape(repr(self))}</code></p>"
+        if not self.source.in_memory:
+            return text
+        return text + histogram_svg(np.asarray(self.records()), "FIL η of the records")
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
@@ -231,16 +240,18 @@ class Leakage(Generic[PerRecord]):
         index = np.empty(len(chosen), object)
         index[:] = chosen
         squared = self.release.template.array([found[group] for group in chosen])
-        if self.source.in_memory and not isinstance(by, str):
-            blocks = [np.flatnonzero(by == group) for group in chosen]
+        if not self.source.in_memory or isinstance(by, str):
+            accuracy = found.accuracy_of(chosen)
+        elif len(chosen) > _MANY_GROUPS:
+            accuracy = None
+        else:
+            blocks = _positions(by)
             accuracy = self._accuracy(
                 [
-                    (value * self._count(measure, unknowns, rows), unknowns, rows)
-                    for value, rows in zip((found[g] for g in chosen), blocks, strict=True)
+                    (found[g] * self._count(measure, unknowns, blocks[g]), unknowns, blocks[g])
+                    for g in chosen
                 ]
             )
-        else:
-            accuracy = found.accuracy_of(chosen)
         return self._result(squared, "groups", measure, about, accuracy, index)
 
     def subset(
@@ -815,6 +826,11 @@ def _grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
             )
     else:
         labels = by[chunk.start : chunk.start + len(chunk)]
+    return _positions(labels)
+
+
+def _positions(labels: np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the positions of each label, by one sort of all."""
     known, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.searchsorted(inverse[order], np.arange(1, len(known)))

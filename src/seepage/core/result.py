@@ -310,6 +310,28 @@ def round_to_multiple(value: float, step: float) -> float:
     return round(value / step - _OFF_ROUND) * step
 
 
+def histogram_svg(values: np.ndarray, title: str) -> str:
+    """Return a small histogram of positive numbers on a logarithmic axis, as an SVG element."""
+    shown = values[np.isfinite(values) & (values > 0)]
+    if not len(shown):
+        return ""
+    low, high = float(shown.min()), float(shown.max())
+    edges = np.geomspace(low, high * (1 + 1e-9), 31) if low < high else np.array([low / 2, 2 * low])
+    counts = np.histogram(shown, edges)[0]
+    width, height = 360 / len(counts), 90 / counts.max()
+    bars = "".join(
+        f'<rect x="{10 + k * width:.1f}" y="{100 - n * height:.1f}" width="{width - 1:.1f}" '
+        f'height="{n * height:.1f}" fill="#4477aa"/>'
+        for k, n in enumerate(counts.tolist())
+    )
+    return (
+        f'<svg width="380" height="135" role="img" aria-label="{title}" font-family="sans-serif" '
+        f'font-size="11">{bars}<line x1="10" x2="370" y1="100" y2="100" stroke="#666"/>'
+        f'<text x="10" y="114">{low:.3g}</text><text x="370" y="114" text-anchor="end">{high:.3g}'
+        f'</text><text x="190" y="130" text-anchor="middle">{title} (logarithmic)</text></svg>'
+    )
+
+
 def warned(result: Result) -> Result:
     """Return a result, with a warning where rounding shows in its numbers."""
     if result.worst_accuracy > ALARMING:

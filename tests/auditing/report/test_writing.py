@@ -16,6 +16,7 @@ import pytest
 from factory import changed, make_audit, make_gated, make_hostile
 from jinja2 import UndefinedError
 
+import seepage as sp
 from coarse import point_above
 from seepage.auditing.report import page, summarise, to_json, write_report, writing
 from seepage.auditing.report.writing import record_table, write_card
@@ -223,3 +224,21 @@ def test_a_million_records_keep_the_most_leaked_in_the_page():
     assert len(left_out) == 50
     kept = np.isin(audit.row_index, rows)
     assert audit.eta[kept].min() >= audit.eta[~kept].max()
+
+
+def test_a_folder_may_be_a_text_and_sp_report_writes_it(tmp_path):
+    audit = make_audit()
+    assert write_report(audit, str(tmp_path / "one")) == tmp_path / "one" / "report.html"
+    assert sp.report(audit, str(tmp_path / "two")) == tmp_path / "two" / "report.html"
+    assert (tmp_path / "two" / "summary.json").exists()
+
+
+def test_an_audit_fits_a_screen_and_a_notebook_shows_its_page():
+    audit = make_audit()
+    lines = repr(audit).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    html = audit._repr_html_()
+    assert html.startswith('<iframe srcdoc="&lt;!doctype html')
+    assert html.count("<") == 2  # the frame alone: its page is escaped
+    assert "allow-same-origin" not in html

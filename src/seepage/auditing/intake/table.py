@@ -63,7 +63,7 @@ from seepage.tables.names import SHOWN, counted, listed, shown
 from seepage.tables.source import RowSource
 
 MOST_CLASSES = 100
-MOST_GROUPS = 100
+MOST_GROUPS = 1000  # that are compared: the information about each is a matrix of its own
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # The grid of the units of columns; 1 is none of its points, for many a table is whitened already,
 # and a spread at a point would follow every record.
@@ -424,7 +424,7 @@ def check_groups(sizes: Mapping[str, int | None]) -> None:
         if size is None or size > MOST_GROUPS:
             levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
             raise InputError(
-                f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS} "
+                f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS:,} "
                 "groups can be compared; put values together first (for instance into age bands)."
             )
 

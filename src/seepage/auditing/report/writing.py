@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -44,7 +45,25 @@ _SHOWN = 5  # columns on the card
 SMALLEST_GROUP = 20  # records of a group that the card may compare
 
 
-def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
+def report(audit: Audit, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
+    """Write the report of an audit into a folder, private to its owner; return its page's path.
+
+    The folder is what :func:`write_report` says. In a notebook, an audit shows the same page.
+
+    Examples
+    --------
+    >>> import tempfile, seepage as sp
+    >>> wine = sp.data.load_bundled("wine")
+    >>> model = sp.glm.LogisticRegression(l2=0.1).fit(wine.X, wine.y == 0)
+    >>> found = sp.audit(model, wine.X, wine.y == 0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sp.report(found, f"{folder}/report").name
+    'report.html'
+    """
+    return write_report(audit, folder)
+
+
+def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Path] = ()) -> Path:
     """Write an audit into the folder ``out`` and return the path of its page.
 
     ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
@@ -52,7 +71,7 @@ def write_report(audit: Audit, out: Path, *, keep: Sequence[Path] = ()) -> Path:
     readable by their owner only. An earlier report there is replaced, in one step; a folder that
     holds anything else is refused. ``keep`` names files that must stay as they are: the inputs.
     """
-    figures = draw_figures(audit)
+    out, figures = Path(out), draw_figures(audit)
     texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
     texts |= {
         "summary.json": to_json(audit),

@@ -45,7 +45,7 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
-from seepage.nn.training.updates import MakeOptimizer, Momentum, TorchUpdate, Update
+from seepage.nn.training.updates import MakeOptimizer, Momentum, PrivateUpdate, TorchUpdate
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
@@ -275,7 +275,7 @@ class PrivateSGD:
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
         self.accountant_.engine.step_size(X[some].to(device), y[some].to(device))
 
-    def _own_update(self) -> Update:
+    def _own_update(self) -> PrivateUpdate:
         """Return what takes the steps."""
         released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if self.optimizer is not None:

@@ -19,7 +19,7 @@ Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Update(ABC):
+class PrivateUpdate(ABC):
     """Changes the parameters by a noisy gradient, and can be stored and gone on with."""
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Update(ABC):
         """Go on from such a state."""
 
 
-class Momentum(Update):
+class Momentum(PrivateUpdate):
     """``w ← w − ρ v``, ``v ← m v + g + λ w``."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Momentum(Update):
             velocity.copy_(tensors[name])
 
 
-class TorchUpdate(Update):
+class TorchUpdate(PrivateUpdate):
     """The step of an optimiser of torch, which ``make`` makes for the released parameters."""
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
