@@ -15,9 +15,9 @@ from seepage.glm import (
     SoftmaxRegression,
     losses,
     reweight,
+    reweighting,
 )
 from seepage.glm.losses import bernoulli
-from seepage.glm import reweighting
 
 N, D = 22, 3
 STEP = 1e-4
