@@ -26,7 +26,6 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
-from seepage.auditing.telling import all_passed, tell_gates, tell_table
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError, NotTheMinimiserError
@@ -531,3 +530,30 @@ def progress(stages: int) -> Iterator[Tell]:
             bar.set_description_str(words)
 
         yield tell
+
+
+def tell_table(lines: Sequence[Sequence[str]]) -> None:
+    """Print lines of cells, the first of them the head, in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  " + "  ".join(cells).rstrip())
+
+
+def tell_gates(gates: Sequence[Gate]) -> None:
+    """Print what every gate says."""
+    for gate in gates:
+        typer.echo(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+
+
+def all_passed(gates: Sequence[Gate], *, as_json: bool, values: str | None) -> bool:
+    """Return whether every gate was passed; warn, and beside JSON say which was not.
+
+    ``values`` are those that the report shows, where it shows any.
+    """
+    if values is not None:
+        typer.echo(f"warning: the report shows {values}; do not pass it on.", err=True)
+    failed = [gate for gate in gates if not gate.passed]
+    for gate in failed if as_json else ():
+        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
+    return not failed

@@ -12,13 +12,13 @@ import typer
 
 from seepage.attacks.property_inference import attack_recording
 from seepage.auditing.audit import find_versions
+from seepage.auditing.command import all_passed, tell_gates, tell_table
 from seepage.auditing.findings import Gate
 from seepage.auditing.intake.property_file import ClientProperty, read_client_property
 from seepage.auditing.report.rounds import RecordingReport, write_recording_report
 from seepage.auditing.report.rounds.figures import ranked_clients
 from seepage.auditing.report.rounds.words import advise, interval, judge_recording
 from seepage.auditing.report.rounds.writing import recording_to_json
-from seepage.auditing.telling import all_passed, tell_gates, tell_table
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording

@@ -24,7 +24,7 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMem
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
 from seepage.errors import InputError
-from seepage.glm.reweighting.reweight import reweight
+from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.names import counted
 from seepage.tables.source import AnswerIfAny, Chunk, RowSource

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from seepage.glm.losses import get_family as get_family
     from seepage.glm.losses import register_family as register_family
     from seepage.glm.private_shape import private_shape_leakage as private_shape_leakage
-    from seepage.glm.reweighting.reweight import Reweighting as Reweighting
-    from seepage.glm.reweighting.reweight import reweight as reweight
+    from seepage.glm.reweighting import Reweighting as Reweighting
+    from seepage.glm.reweighting import reweight as reweight
     from seepage.glm.shaped_noise import noise_shape as noise_shape
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

@@ -148,7 +148,7 @@ def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
 def rounding_of_products() -> str:
     """Return how products of float32 numbers may be rounded, in torch's words."""
     try:
-        return torch.get_float32_matmul_precision()
+        return str(torch.get_float32_matmul_precision())
     except RuntimeError:  # the caller has set each kind of product apart
         return str(torch.backends.cuda.matmul.fp32_precision)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from seepage.glm.reweighting.reweight import ReweightRule
+from seepage.glm.reweighting import ReweightRule
 
 SIZES = st.integers(1, 12)
 LIMITS = st.sampled_from(

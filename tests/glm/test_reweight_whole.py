@@ -15,9 +15,9 @@ from seepage.glm import (
     SoftmaxRegression,
     losses,
     reweight,
+    reweighting,
 )
 from seepage.glm.losses import bernoulli
-from seepage.glm.reweighting import whole_procedure
 
 N, D = 22, 3
 STEP = 1e-4
@@ -218,9 +218,9 @@ def test_the_result_is_about_the_rows_asked_for():
 def test_chunks_add_up(monkeypatch):
     fair = reweight(LogisticRegression(), X, Y > 0, rounds=100, by=GROUPS)
     at_once = np.asarray(fair.whole_procedure())
-    slices = whole_procedure.row_slices
+    slices = reweighting.row_slices
     monkeypatch.setattr(
-        whole_procedure, "row_slices", lambda rows, width, what: slices(rows, 1, chunk=5)
+        reweighting, "row_slices", lambda rows, width, what: slices(rows, 1, chunk=5)
     )
     np.testing.assert_allclose(fair.whole_procedure(), at_once, rtol=1e-12)
 
