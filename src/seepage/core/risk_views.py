@@ -403,7 +403,7 @@ def _stream(
 
 def _guess_of_chunk(
     chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
-) -> np.ndarray:
+) -> tuple[np.ndarray, None]:
     here, K = changes(chunk), len(question.others)
     found = []
     for piece in row_slices(len(chunk), K * K, chunk=_HELD):
@@ -416,7 +416,7 @@ def _guess_of_chunk(
         low, high, _ = question.answer(moves, believed, doubt, chunk.start + int(rows[0]))
         baseline = question.baseline(believed)
         found.append(np.stack([high, low, baseline, high - baseline], axis=1))
-    return np.concatenate(found)
+    return np.concatenate(found), None
 
 
 def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
