@@ -139,7 +139,7 @@ def _rows(network: WatchedNetwork) -> dict[str, int]:
 def rounding_of_products() -> str:
     """Return how products of float32 numbers may be rounded, in torch's words."""
     try:
-        return torch.get_float32_matmul_precision()
+        return str(torch.get_float32_matmul_precision())
     except RuntimeError:  # the caller has set each kind of product apart
         return str(torch.backends.cuda.matmul.fp32_precision)
 
