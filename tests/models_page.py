@@ -9,8 +9,7 @@ from pathlib import Path
 
 from doors import DOORS, FORMULAS, PIPELINES, SEARCHES
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
-from seepage.glm.adapters.registry import KINDS
-from seepage.glm.adapters.unwrapping import SEARCHED, SELECTED
+from seepage.glm.adapters.registry import KINDS, SEARCHED, SELECTED
 from seepage.glm.preprocessing.transformers import KNOWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "models.md"

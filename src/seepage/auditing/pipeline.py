@@ -30,9 +30,7 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.ours import GivenModel
-from seepage.glm.adapters.registry import describe
-from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
+from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.preprocessing.chain import Chain

@@ -22,8 +22,7 @@ from seepage.core.noise import Gaussian, Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.registry import describe, kind_of
-from seepage.glm.adapters.unwrapping import Unwrapped, unwrap
+from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed

@@ -9,8 +9,7 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import SEARCHES
-from seepage.glm.adapters.registry import describe
-from seepage.glm.adapters.unwrapping import best_of
+from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.preprocessing.chain import Chain

@@ -20,8 +20,7 @@ from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import settings_of
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import SEARCHES, refusal
-from seepage.glm.adapters.registry import describe
-from seepage.glm.adapters.unwrapping import best_of
+from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.support.files import write_private
 from seepage.tables.source import Table, as_numpy

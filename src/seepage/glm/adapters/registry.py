@@ -1,4 +1,9 @@
-"""The registry of all kinds of models, and ``describe``: from a fitted model to its objective.
+"""The registry of all kinds of models: from what a caller fitted to the objective it minimises.
+
+:func:`unwrap` opens what holds a model: searches, pipelines, formulas, and penalties that leave
+columns out. What comes out is a model that :func:`describe` reads, the steps that turn the caller's
+table into the one it was fitted on, and what an audit leaves out, in sentences. How the models of
+:mod:`seepage.glm` are read stands here; those of other libraries have a file each.
 
 The page ``docs/how-to/models.md`` lists every kind and is made from this registry.
 """
@@ -6,19 +11,124 @@ The page ``docs/how-to/models.md`` lists every kind and is made from this regist
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
-from seepage.glm.adapters import other_libraries, ours, refused, scikit_learn, statsmodels_results
-from seepage.glm.adapters.kinds import PAGE, SEARCHES, ModelKind, RefusedKind
+from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
+from seepage.glm.adapters.kinds import PAGE, SEARCHES, ModelKind, RefusedKind, refusal
+from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.source import Table
+from seepage.glm.inputs import (
+    check_column_count,
+    check_fitted_columns,
+    read_known_classes,
+    read_penalty,
+    read_response,
+    read_weights,
+)
+from seepage.glm.losses import Categorical, Family, class_targets
+from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.formula import FormulaStep
+from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
+from seepage.tables.source import Array, Table, as_numpy, place_like
+
+SEARCHED = (
+    "The search itself looked at the data: that these settings won counts as public here, and what "
+    "it tells is left out."
+)
+
+SELECTED = (
+    "It was read as the model of the columns with coefficients other than zero, with their signs "
+    "as they are: that another record might bring other columns in, and what the choice of these "
+    "columns tells, is left out."
+)
+
+
+# The models of seepage.glm ----------------------------------------------------------------------
+
+
+def _classifier(model: GLMClassifier, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    check_fitted_columns(model, table)
+    family = model._family_of(len(model.classes_))
+    positions = read_known_classes(y, model.classes_, table)
+    target = place_like(class_targets(positions, family), table.values)
+    return _described(model, table, family, target, sample_weight)
+
+
+def _regressor(model: GLMRegressor, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    check_fitted_columns(model, table)
+    return _described(model, table, model._family(), read_response(y, table), sample_weight)
+
+
+def _described(
+    model: LinearModel,
+    table: Table,
+    family: Family | Categorical,
+    target: Array,
+    sample_weight: Any,
+) -> FittedGLM:
+    weights = read_weights(sample_weight, table)
+    if model.weighted_ and sample_weight is None:
+        raise InputError(
+            f"This {type(model).__name__} was fitted with sample weights: pass the same ones as "
+            "sample_weight=."
+        )
+    return FittedGLM.on(
+        table,
+        family,
+        target,
+        weights,
+        coef=model.coef_,
+        intercept=model.intercept_ if model.fit_intercept else None,
+        ridge=read_penalty(model.l2, len(table)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GivenModel:
+    """A model of another library that was described before, with what predicts from it."""
+
+    fit: FittedGLM
+    classes_: np.ndarray | None = None
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """The coefficients, (d,) or (K, d)."""
+        return as_numpy(self.fit.coef).T
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """The intercepts, zero where there is none."""
+        free = self.fit.intercept
+        return np.zeros(np.shape(self.fit.coef)[1:]) if free is None else as_numpy(free)
+
+
+def _given(model: GivenModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    check_column_count(int(model.fit.coef.shape[0]), table)
+    return model.fit
+
+
+def _penalty(model: LinearModel, rows: int, weight: float) -> float:
+    return read_penalty(model.l2, rows)
+
+
+_OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
+# Those derived from these two are known by them.
+_OURS = (
+    ModelKind("seepage", "GLMClassifier", _classifier, _OBJECTIVE, penalty=_penalty),
+    ModelKind("seepage", "GLMRegressor", _regressor, _OBJECTIVE, penalty=_penalty),
+    ModelKind("seepage", "GivenModel", _given, _OBJECTIVE),
+)
+
+# All of them -------------------------------------------------------------------------------------
 
 KINDS: tuple[ModelKind | RefusedKind, ...] = (
-    *ours.KINDS,
+    *_OURS,
     *scikit_learn.KINDS,
     *statsmodels_results.KINDS,
     *other_libraries.KINDS,
@@ -92,3 +202,85 @@ def _in_double(table: Table) -> Table:
     xp = array_namespace(table.values)
     zero = xp.zeros((1, 1), dtype=xp.float64, device=device(table.values))
     return replace(table, values=xp.broadcast_to(zero, table.values.shape))
+
+
+# What holds them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unwrapped:
+    """A model that is read as it is, the steps before it, and what is left out."""
+
+    model: Any
+    steps: tuple[FeatureStep, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def unwrap(model: Any, X: Any) -> Unwrapped:
+    """Open a fitted model that was fitted on the table ``X``."""
+    if type(model).__name__ in SEARCHES:
+        inner = unwrap(best_of(model), X)
+        return Unwrapped(inner.model, inner.steps, (SEARCHED, *inner.notes))
+    if type(model).__name__ == "Pipeline":
+        before = Chain.of_pipeline(model[:-1], X)
+        inner = unwrap(model[-1], before.transform(X) if before.steps else X)
+        return Unwrapped(inner.model, (*before.steps, *inner.steps), inner.notes)
+    kind = kind_of(model)
+    if takes_frame(model, X):
+        return Unwrapped(model, (FormulaStep.of(model),), _notes(kind))
+    if kind.selects:
+        coef = as_numpy(getattr(model, "coef_", np.ones(1))).reshape(-1)
+        if not _has_signs(model):
+            return Unwrapped(model, (), _notes(kind))
+        notes = (SELECTED, *_notes(kind))
+        if np.any(coef == 0):
+            return Unwrapped(*_kept(model, coef), notes)
+        return Unwrapped(model, (), notes)
+    return Unwrapped(model, (), _notes(kind))
+
+
+def best_of(search: Any) -> Any:
+    """Return the best model of a search, which was fitted on all records."""
+    if not hasattr(search, "best_estimator_"):
+        raise InputError(
+            f"This {type(search).__name__} has no best model: call fit first, with refit=True."
+        )
+    return search.best_estimator_
+
+
+def _notes(kind: ModelKind) -> tuple[str, ...]:
+    return (kind.note,) if kind.note else ()
+
+
+def _has_signs(model: Any) -> bool:
+    """Say whether there is an L1 penalty at all, which some models may do without."""
+    ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
+    return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
+
+
+def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
+    """Return the model of the columns whose coefficients are not zero, and those columns."""
+    columns = np.flatnonzero(coef)
+    if not len(columns):
+        raise refusal(
+            "The penalty left no column in, so the model is a constant and has no coefficients to "
+            "release.",
+            "Fit with a smaller penalty.",
+        )
+    smaller = copy(model)
+    smaller.coef_ = as_numpy(model.coef_)[..., columns]
+    smaller.n_features_in_ = len(columns)
+    smaller.__dict__.pop("feature_names_in_", None)
+    return smaller, (KeptColumns(columns),)
+
+
+def takes_frame(results: Any, X: Any) -> bool:
+    """Say whether a table is the data frame of a formula, and not the design made of it."""
+    model: Any = getattr(results, "model", None)
+    if not type(results).__module__.startswith("statsmodels"):
+        return False
+    if getattr(model, "formula", None) is None or not hasattr(X, "columns"):
+        return False
+    design = [str(name) for name in model.data.xnames]
+    without = [n for k, n in enumerate(design) if k != model.data.const_idx]
+    return [str(c) for c in X.columns] not in (design, without)

@@ -115,7 +115,7 @@ def selected(family: Family, alpha_of: Callable[[Any], tuple[float, float]]) -> 
     """Return the reader of ``Σ ω ℓ / Σ ω + α (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)`` on the kept columns.
 
     ``alpha_of`` gives α and ρ. No coefficient is zero any more: see
-    :class:`~seepage.glm.adapters.unwrapping.KeptColumns`.
+    :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:

@@ -2,7 +2,7 @@
 
 The table is the model's ``exog``, with or without its column of ones: left out, that column's
 coefficient is the intercept; passed, it counts as data like every other column. Of a model with a
-formula it may also be the caller's own data frame, which :mod:`~seepage.glm.adapters.unwrapping`
+formula it may also be the caller's own data frame, which :mod:`~seepage.glm.adapters.registry`
 turns into that table.
 
 An offset ``o`` is no part of a description; it goes into labels and weights. With a logarithmic

@@ -15,18 +15,6 @@ from seepage.errors import InputError
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
 
 
-def takes_frame(results: Any, X: Any) -> bool:
-    """Say whether a table is the data frame of a formula, and not the design made of it."""
-    model: Any = getattr(results, "model", None)
-    if not type(results).__module__.startswith("statsmodels"):
-        return False
-    if getattr(model, "formula", None) is None or not hasattr(X, "columns"):
-        return False
-    design = [str(name) for name in model.data.xnames]
-    without = [n for k, n in enumerate(design) if k != model.data.const_idx]
-    return [str(c) for c in X.columns] not in (design, without)
-
-
 class FormulaStep(FeatureStep):
     """The right-hand side of a formula, without the column of ones."""
 

@@ -32,8 +32,8 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
-from seepage.nn.problem.plain_run import twice_differentiable_run
 from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.nn.problem.views import twice_differentiable_run
 
 SMALL = 2  # records in the batch by which the shapes of outputs are known
 

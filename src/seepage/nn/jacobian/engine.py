@@ -56,7 +56,6 @@ from seepage.nn.jacobian.tangents import inner_products, summed_change
 from seepage.nn.jacobian.thin_changes import (
     ThinChange,
     balanced_step,
-    has_short_numbers,
     narrowed,
     random_rows,
     rounding_of_products,
@@ -658,3 +657,12 @@ def _joined(steps: list[Step]) -> Step:
         else None,
         torch.cat(pulls) if pulls else None,
     )
+
+
+def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
+    """Return whether a network on an accelerator runs in TF32, in 16 bits or under autocast."""
+    if device.type != "cuda":
+        return False
+    whole = rounding_of_products() in ("highest", "ieee")
+    floating = (p.dtype for p in net.parameters() if p.is_floating_point())
+    return not whole or torch.is_autocast_enabled("cuda") or any(t.itemsize < 4 for t in floating)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.nn.gradients.layerwise import layer_by_layer
 from seepage.nn.gradients.per_record_gradients import (
@@ -134,15 +134,6 @@ def _rows(network: WatchedNetwork) -> dict[str, int]:
         if narrow.positions > THIN and size > 2 * THIN:
             rows[name] = size
     return rows
-
-
-def has_short_numbers(net: nn.Module, device: torch.device) -> bool:
-    """Return whether a network on an accelerator runs in TF32, in 16 bits or under autocast."""
-    if device.type != "cuda":
-        return False
-    whole = rounding_of_products() in ("highest", "ieee")
-    floating = (p.dtype for p in net.parameters() if p.is_floating_point())
-    return not whole or torch.is_autocast_enabled("cuda") or any(t.itemsize < 4 for t in floating)
 
 
 def rounding_of_products() -> str:

@@ -21,8 +21,15 @@ from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import OwnLoss
-from seepage.nn.problem.plain_run import StaysInDouble, runs_in_double
-from seepage.nn.problem.views import Inputs, View, call, numbers_of, rows_of
+from seepage.nn.problem.views import (
+    Inputs,
+    StaysInDouble,
+    View,
+    call,
+    numbers_of,
+    rows_of,
+    runs_in_double,
+)
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
