@@ -29,8 +29,8 @@ from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
-    Optimum,
     FittedRecords,
+    Optimum,
     Whitener,
     about,
     optimum,
