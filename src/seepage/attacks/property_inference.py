@@ -273,7 +273,7 @@ def attack_recording(
     known = KnownUpdates.read(recording, property, folds)
     seen = known.seen.with_metrics()
     groups = None if known.alone else known.who.client
-    task = PropertyTask.read(known.property, groups, len(seen), known.folds, seed)
+    task = PropertyTask.read(known.values, groups, len(seen), known.folds, seed)
     used = find_classifier(classifier, seed)
     found = []
     for layer in progress((*seen.layers, JOINED), "property inference"):

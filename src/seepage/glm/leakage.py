@@ -29,8 +29,8 @@ from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
+    FittedRecords,
     Optimum,
-    Records,
     Whitener,
     about,
     optimum,
@@ -315,7 +315,7 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
     Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``.
     """
     fit, problem = describe_on(model, source)
-    found = optimum(fit, Records(source, problem), noise, on_mismatch)
+    found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
     whitener = whitener_of(found, noise)
     if isinstance(source, MemorySource):
         X = source.table.values
@@ -420,7 +420,7 @@ def _plain_jacobians(
     fit: FittedGLM, X: Array, noise: Noise
 ) -> Callable[[slice | Array], GLMJacobian]:
     """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
-    found = plain_optimum(fit, Records.in_memory(X))
+    found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
 
     def about_rows(rows: slice | Array) -> GLMJacobian:

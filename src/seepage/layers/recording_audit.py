@@ -156,7 +156,7 @@ def audit_recording(
     known = KnownUpdates.read(recording, property, folds)
     found = audit_updates(
         known.seen,
-        known.property,
+        known.values,
         groups=False if known.alone else None,
         family=family,
         noise=noise,
@@ -181,7 +181,7 @@ def audit_recording(
     elif rounds is None:
         notes.append("The recording does not know its rounds, so nothing is said about when.")
     if known.by_client and rounds is not None:
-        over_rounds = since_when(sent, known.property, permutations=permutations, seed=seed)
+        over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
     return RecordingAudit(
         found,
         over_rounds,
@@ -205,7 +205,7 @@ class KnownUpdates:
         The updates.
     who
         Which client sent each.
-    property
+    values
         The property of every update, ``(n,)``.
     by_client, shares
         As in :class:`RecordingAudit`.
@@ -215,7 +215,7 @@ class KnownUpdates:
 
     seen: LayerGradients
     who: ClientRounds
-    property: Any
+    values: Any
     by_client: bool
     shares: Mapping[str, int]
     folds: int

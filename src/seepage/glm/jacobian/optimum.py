@@ -80,7 +80,7 @@ _WIDENED = 1 << 22  # numbers of a table in single precision that are held in do
 
 
 @dataclass(frozen=True)
-class Records:
+class FittedRecords:
     """The records that a model was fitted on: a table in memory, or chunks of a source."""
 
     source: RowSource
@@ -88,7 +88,7 @@ class Records:
     loss: PenalisedLoss | None = None
 
     @classmethod
-    def in_memory(cls, X: Array) -> Records:
+    def in_memory(cls, X: Array) -> FittedRecords:
         """Return the records of a table whose labels are in the model."""
         return cls(MemorySource(Table(X, (), None, "numpy")))
 
@@ -102,7 +102,7 @@ class Records:
             return Objective.of(fit, self.source.table.values)
         return StreamedObjective(self.source, cast(PenalisedLoss, self.loss))
 
-    def less(self, centre: Array) -> Records:
+    def less(self, centre: Array) -> FittedRecords:
         """Return the records less a centre, column by column."""
         return replace(self, source=less(self.source, centre))
 
@@ -187,7 +187,7 @@ class Optimum:
         return r, a, b, lost
 
 
-def optimum(fit: FittedGLM, records: Records, noise: Noise, on_mismatch: str) -> Optimum:
+def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
     """Find the minimiser near the coefficients of a model, in float64, fitted on the records.
 
     Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
@@ -214,7 +214,7 @@ def optimum(fit: FittedGLM, records: Records, noise: Noise, on_mismatch: str) ->
     return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
 
 
-def plain_optimum(fit: FittedGLM, records: Records) -> Optimum:
+def plain_optimum(fit: FittedGLM, records: FittedRecords) -> Optimum:
     """Return where a model that is the minimiser is, by ordinary arithmetic and without a check."""
     sums = records.total(optimum_sums, fit, "Hessian")
     fit, records, centre, sums = _centred(fit, records, sums)
@@ -225,8 +225,8 @@ def plain_optimum(fit: FittedGLM, records: Records) -> Optimum:
 
 
 def _centred(
-    fit: FittedGLM, records: Records, sums: OptimumSums
-) -> tuple[FittedGLM, Records, Array | None, OptimumSums]:
+    fit: FittedGLM, records: FittedRecords, sums: OptimumSums
+) -> tuple[FittedGLM, FittedRecords, Array | None, OptimumSums]:
     """Return model, records and sums with columns far from zero shifted, and by how much."""
     centre = None if sums.extent is None else far_centre(sums.extent.least, sums.extent.most)
     if centre is None:
@@ -245,10 +245,10 @@ def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]
     if centre is None:
         return fit, X, None
     X = X - centre[None, :]
-    return shifted(fit, Records.in_memory(X), centre), X, centre
+    return shifted(fit, FittedRecords.in_memory(X), centre), X, centre
 
 
-def shifted(fit: FittedGLM, records: Records, centre: Array) -> FittedGLM:
+def shifted(fit: FittedGLM, records: FittedRecords, centre: Array) -> FittedGLM:
     """Return a model as one of columns less their centre, as the records are already.
 
     The intercept, of which rounding has left little where a column is far from zero, is solved for
@@ -291,7 +291,7 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 def _weighed(
     fit: FittedGLM,
-    records: Records,
+    records: FittedRecords,
     centre: Array | None,
     H: Array,
     factor: CholeskyFactor | None,

@@ -23,7 +23,7 @@ from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
-    from seepage.glm.jacobian.optimum import Records
+    from seepage.glm.jacobian.optimum import FittedRecords
 
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30
@@ -35,7 +35,7 @@ _UNMOVED = EPS  # of a margin
 
 
 def precise_optimum(
-    fit: FittedGLM, records: Records, start: Array, condition: float, *, polish: bool
+    fit: FittedGLM, records: FittedRecords, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
 
@@ -98,7 +98,7 @@ def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
     return _DoubleSums(tuple(gram(curvature[:, j, k]) for j in range(K) for k in range(j + 1, K)))
 
 
-def _precise_hessian(fit: FittedGLM, records: Records, low: Array) -> Double:
+def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Double:
     """Return the Hessian to twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
@@ -172,7 +172,9 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
-def settled(fit: FittedGLM, records: Records, inverse: Double) -> tuple[FittedGLM, Array, float]:
+def settled(
+    fit: FittedGLM, records: FittedRecords, inverse: Double
+) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals to twice the precision, until they are rounding.
 
     Return the model, what its parameters have beyond that, and how far the first step moved a
