@@ -18,24 +18,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "auditing" / "report"))
 from browser import DESKTOP, PHONE, Browser  # noqa: E402
 
 from seepage.cli import app  # noqa: E402
-
-ADULT = [
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
-]
+from seepage.data.loaders import ADULT_COLUMNS  # noqa: E402
 
 
 def reports(folder: Path) -> dict[str, list[str]]:
@@ -49,7 +32,10 @@ def reports(folder: Path) -> dict[str, list[str]]:
     commands["report-iwpc"] = ["audit", str(iwpc), *words.split()]
     adult = folder / "adult.csv"
     table = pd.read_csv(
-        Path(data) / "adult" / "adult.data", names=ADULT, skipinitialspace=True, na_values="?"
+        Path(data) / "adult" / "adult.data",
+        names=ADULT_COLUMNS,
+        skipinitialspace=True,
+        na_values="?",
     )
     table.dropna().to_csv(adult, index=False)
     words = "--target income --sensitive marital-status --group sex --target-eta 1"
