@@ -68,13 +68,14 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert "“smokes”" in sure
     assert f"{audit.curve.noiseless_error:.1%} without noise" in cost
     assert not any("η" in text for text in answers.values())
+    assert "commonest answer" in sure
 
 
 def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
-    advice = Advice("more noise", "…", "raise the noise to σ = 2", 0.325)
+    advice = Advice("more noise", "…", "more noise (σ = 2 instead of 1)", 0.325)
     over = replace(audit, target_eta=1e-3, remedies=(advice, Advice("reweighting", "no help")))
     answers = {answer.question: answer.text for answer in judge(over).answers}
-    assert answers["What would fix it?"].startswith("Raise the noise to σ = 2: it brings")
+    assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
     assert "32.5% with more noise" in answers["What does that cost?"]
     assert "reweighting" not in answers["What does that cost?"]
 

@@ -357,7 +357,7 @@ def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met:
             f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
             f"η = {target:.3g}; {_cost(trial, enough)}"
         )
-        change = f"raise the noise to σ = {enough:.3g}"
+        change = f"more noise (σ = {enough:.3g} instead of {sigma:.3g})"
     return Advice(
         "more noise",
         f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
@@ -423,7 +423,7 @@ def _penalty(
         f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
         f"enough for η = {target:.3g}; {_cost(after, sigma)} "
         f"({_said(trial, trial.error(sigma))} now).",
-        f"raise the penalty to λ = {high:.3g}",
+        f"more regularisation (λ = {high:.3g} instead of {trained.settings.l2:.3g})",
         after.error(sigma),
     )
 
@@ -470,7 +470,7 @@ def _reweighting(
         "reweighting",
         f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
         f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
-        f"fit with weights that even out the leakage, with σ = {needed:.3g}",
+        f"reweighting, which evens out the leakage (with σ = {needed:.3g})",
         after.error(needed),
     )
 

@@ -114,7 +114,7 @@ def test_verdict_above_the_yardstick():
     assert number(1 / audit.eta[worst]) in text
     assert "“age” is the easiest to attack" in text
     assert "better than ±2.99" in text
-    assert "leak 1.95 times as much" in text
+    assert "give away 1.95 times as much" in text
 
 
 def test_verdict_on_all_records():

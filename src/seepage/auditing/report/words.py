@@ -255,34 +255,37 @@ def _answer(audit: Audit) -> tuple[Answer, ...]:
 def _tell_membership(audit: Audit) -> str:
     over, total, limit = count_over(audit), audit.records.count, find_limit(audit)
     who = f"{'all' if over == total else count(over) + ' of'} {counted(total, 'record')}"
-    beyond = f"No record gives away more than {limit.words} allows"
+    verb = "gives" if over == 1 else "give"
+    told = [f"No record gives away more than {limit.words} allows."]
     if over:
-        beyond = (
-            f"Yes: {who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows"
-        )
-    beyond += (
-        ", which is that an estimate of any number in a record be off by "
-        f"{number(_inverse(limit.eta))} × the usual spread of that number or more."
-    )
+        told = [f"Yes: {who} {verb} away more than {limit.words} allows."]
     risks = audit.risks
-    if risks is None:
-        return beyond
-    some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
-    return (
-        f"{beyond} Somebody who knows everyone else in the table can tell whether one more record "
-        f"was in it {in_100(risks.membership)} times in 100 at most, where a coin is right 50 "
-        f"times; for half of the records{some}, {in_100(risks.median)} times or fewer."
+    if risks is not None:
+        some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
+        told.append(
+            "Somebody who knows everyone else in the table can tell whether a given person is in "
+            f"it {in_100(risks.membership)} times in 100 at most, where a coin is right 50 times; "
+            f"for half of the records{some}, {in_100(risks.median)} times or fewer."
+        )
+    least = number(_inverse(limit.eta))
+    told.append(
+        f"({limit.words.capitalize()} is chosen by whoever runs the audit: that an estimate of a "
+        f"value in a record, if it leans to neither side, be off by {least} × the usual spread of "
+        "such values or more.)"
     )
+    return " ".join(told)
 
 
 def _tell_who(audit: Audit) -> str:
     row, worst = audit.records.worst()
     if not worst > 0:
         return "The release says nothing about any single record."
-    told = f"Row {row} gives away most"
-    if audit.risks is not None and audit.risks.row != row:
-        told += f", and row {audit.risks.row} is the easiest to tell to be in the data"
-    return f"{told}; the report lists every record."
+    told = f"The record in row {row} gives away most about its values"
+    if audit.risks is not None and audit.risks.row == row:
+        told += " and is the easiest to recognise as part of the data"
+    elif audit.risks is not None:
+        told += f"; that in row {audit.risks.row} is the easiest to recognise as part of the data"
+    return f"{told}. The report lists every record."
 
 
 def _tell_sure(audit: Audit) -> str:
@@ -292,18 +295,19 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if own is not None:
         told.append(
-            f"Knowing everything else about a record, an attacker names its “{short(own.name)}” "
-            f"rightly up to {in_100(own.right)} times in 100 (row {own.row}), against "
-            f"{in_100(own.baseline)} without the release; for half of the records, "
-            f"{in_100(own.median_right)} times or fewer."
+            f"An attacker who knows everything else about a record names its “{short(own.name)}” "
+            f"rightly up to {in_100(own.right)} times in 100 (row {own.row}), and "
+            f"{in_100(own.baseline)} times without the release, by the commonest answer; for half "
+            f"of the records, {in_100(own.median_right)} times or fewer."
         )
     predicted = by_prior.get((audit.target, "model"))
     if predicted is not None:
         told.append(
-            "An attacker who predicts it from the other columns, by a model of the other records, "
-            f"is right {in_100(predicted.median_baseline)} times or more for half of the records "
-            f"even without the release, which helps most with row {predicted.row}: from "
-            f"{in_100(predicted.baseline)} to {in_100(predicted.right)} times."
+            "An attacker who has a model of the other records as well, and predicts it from the "
+            f"other columns, is right {in_100(predicted.median_baseline)} times or more for half "
+            "of the records even without the release. The release helps that attacker most with "
+            f"row {predicted.row}: from {in_100(predicted.baseline)} to {in_100(predicted.right)} "
+            "times."
         )
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     others = [g for g in guesses if g.name != audit.target]
@@ -311,9 +315,9 @@ def _tell_sure(audit: Audit) -> str:
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"“{short(most.name)}” of the {counted(most.looked_at, 'record')} looked at is named "
-            f"rightly up to {in_100(most.right)} times in 100 (row {most.row}), against "
-            f"{in_100(most.baseline)} without the release."
+            f"“{short(most.name)}” is named rightly up to {in_100(most.right)} times in 100 (row "
+            f"{most.row}; the {count(most.looked_at)} most exposed records were looked at), and "
+            f"{in_100(most.baseline)} times without the release."
         )
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
     numbers = tuple(a for a in numbers if a.sensitive) or numbers
@@ -327,22 +331,24 @@ def _tell_number(attribute: AttributeFinding) -> str:
     if not np.isfinite(attribute.smallest_error):
         return f"“{name}” of a record cannot be estimated from the release."
     return (
-        f"“{name}” of a record is pinned down to no better than "
-        f"±{number(attribute.smallest_error)} by an estimate that is right on average (row "
-        f"{attribute.easiest_row}); without the release, to ±{number(attribute.spread)}, by which "
-        "it varies."
+        f"An estimate of “{name}” that leans to neither side is off by "
+        f"±{number(attribute.smallest_error)} at best (row {attribute.easiest_row}); without the "
+        f"release, one is off by ±{number(attribute.spread)}, its spread in the table."
     )
 
 
 def _tell_fixes(audit: Audit) -> str:
-    if not count_over(audit):
-        return f"Nothing needs to be changed to stay within {find_limit(audit).words}." + (
-            " More noise protects whoever stands out: --max-membership and --max-guess-gain say "
-            "how much it takes."
-            if _stands_out(audit)
-            else ""
-        )
     changes = [remedy.change for remedy in audit.remedies if remedy.change]
+    if not count_over(audit):
+        told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
+        if _stands_out(audit):
+            told += (
+                "; more noise protects whoever stands out (--max-membership and --max-guess-gain "
+                "say how much it takes)"
+            )
+        if changes:
+            told += f". Meeting it otherwise: {', '.join(changes)}"
+        return f"{told}."
     if not changes:
         return ""
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
@@ -366,13 +372,12 @@ def _tell_costs(audit: Audit) -> str:
         if remedy.change and remedy.error is not None
     ]
     name = short(curve.error_name, 80)
-    parts = [
-        f"{said(curve.noiseless_error)} without noise",
-        f"{said(error)} as it is",
-        *tried,
-        f"{said(curve.trivial_error)} if the answer were always the same",
-    ]
-    return f"The {name} on held-out records is {', '.join(parts)}."
+    told = (
+        f"The {name} on records that were not fitted is {said(error)} now, against "
+        f"{said(curve.noiseless_error)} without noise and {said(curve.trivial_error)} for always "
+        "giving the same answer"
+    )
+    return f"{told}. It would be {', '.join(tried)}." if tried else f"{told}."
 
 
 def _percent(share: float) -> str:
@@ -458,10 +463,13 @@ def _tell_groups(audit: Audit) -> list[str]:
     uneven = max(audit.groupings, key=lambda grouping: grouping.ratio)
     column = short(uneven.column)
     if uneven.ratio < _UNEVEN:
-        return ["Leakage is spread about evenly over the groups you named."]
+        return [
+            f"The groups by “{column}” give away about as much as each other (at most "
+            f"{number(uneven.ratio)} times on average)."
+        ]
     return [
         f"Protection is uneven: by “{column}”, the records of “{short(uneven.least_protected)}” "
-        f"leak {number(uneven.ratio)} times as much on average as those of "
+        f"give away {number(uneven.ratio)} times as much on average as those of "
         f"“{short(uneven.most_protected)}”."
     ]
 
