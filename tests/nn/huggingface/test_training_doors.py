@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from hf_models import collated, model
 from torch import Tensor, nn
 
@@ -94,8 +95,13 @@ def test_short_numbers_and_autocast(kind: torch.dtype) -> None:
 
 
 def test_accelerate_with_its_own_autocast() -> None:
-    net = Accelerator(cpu=True, mixed_precision="bf16").prepare(model("gpt2"))
-    np.testing.assert_allclose(dfil(net), dfil(model("gpt2")), rtol=0.03)
+    # It keeps one state for the whole process, which other tests may have begun otherwise.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        net = Accelerator(cpu=True, mixed_precision="bf16").prepare(model("gpt2"))
+        np.testing.assert_allclose(dfil(net), dfil(model("gpt2")), rtol=0.03)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 class EightBits(nn.Module):

@@ -130,7 +130,8 @@ def test_a_killed_worker_loses_nothing(cluster, table, tmp_path):
     assert written["row"].equals(undisturbed["row"])
     for name in ("fil", "dfil", "cramer_rao"):
         assert written[name].to_numpy() == pytest.approx(undisturbed[name].to_numpy(), rel=1e-12)
-    assert len(list(marks.iterdir())) > made + PARTS  # what was lost was made again
+    # What was lost was made again; a worker that dies between two blocks loses none.
+    assert len(list(marks.iterdir())) >= made + PARTS
     assert len(list((tmp_path / "disturbed").iterdir())) == PARTS
     assert len(pids - more) == 1  # the first kill took a worker away, and another one came
 

@@ -182,7 +182,9 @@ def settled(
     """
     exact = Double.of(fit.parameters)
     xp, shape = array_namespace(exact.high), exact.high.shape
-    penalty = xp.full((shape[0], *(1,) * (len(shape) - 1)), fit.ridge, device=device(exact.high))
+    penalty = xp.full(
+        (shape[0], *(1,) * (len(shape) - 1)), fit.ridge, dtype=xp.float64, device=device(exact.high)
+    )
     if fit.intercept is not None:
         penalty[-1, ...] = 0.0
     tilt = xp.zeros_like(exact.high)
