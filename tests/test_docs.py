@@ -77,7 +77,18 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(examples(p))], ids=named)
+# Pages that train a language model take a minute or more.
+LONG = {"docs/tutorial-text.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=[pytest.mark.slow] if named(p) in LONG else [], id=named(p))
+        for p in PAGES
+        if any(examples(p))
+    ],
+)
 def test_examples_of_a_page(page):
     namespace: dict[str, object] = {"__name__": "__main__"}
     for example in examples(page):
