@@ -267,12 +267,6 @@ def _tell_membership(audit: Audit) -> str:
             f"it {in_100(risks.membership)} times in 100 at most, where a coin is right 50 times; "
             f"for half of the records{some}, {in_100(risks.median)} times or fewer."
         )
-    least = number(_inverse(limit.eta))
-    told.append(
-        f"({limit.words.capitalize()} is chosen by whoever runs the audit: that an estimate of a "
-        f"value in a record, if it leans to neither side, be off by {least} × the usual spread of "
-        "such values or more.)"
-    )
     return " ".join(told)
 
 
