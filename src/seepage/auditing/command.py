@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import typer
 from scipy.special import ndtri
 
@@ -35,6 +36,7 @@ from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
     from seepage.auditing.intake.plan_file import PlanFile
+    from seepage.auditing.trained_model import EncodedTable
     from seepage.streams.disk.files import Batches
 
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
@@ -145,35 +147,9 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
     """
     with progress(1 + effort.stages) as tell:
         tell("reading")
-        table = open_table(question, client)
-        if question.plan is not None:
-            question.plan.check(table, question.target)
-        plan = plan_columns(
-            table,
-            question.target,
-            drop=question.drop,
-            sensitive=question.sensitive,
-            groups=question.group,
-            categorical=question.categorical,
-            quantities=question.quantities,
-            missing=question.missing,
-        )
         fitted = _given_model(question)
-        # A model's coefficients belong to the table as it stands.
-        scaling = None if fitted is None else fitted.scaling_
-        encoded = encode(
-            table,
-            plan,
-            scale=scaling is not None or (question.scale and fitted is None),
-            drop_first=question.intercept if fitted is None else _drops_first(fitted, plan),
-            public_records=_public(question),
-            scaling=scaling,
-        )
-        if fitted is not None:
-            from seepage.auditing.intake.model_file import match_features, settle_penalty
-
-            match_features(fitted, encoded.source.names)
-            settle_penalty(fitted, len(encoded.source))
+        encoded = _read(question, fitted, client)
+        pa.default_memory_pool().release_unused()
         try:
             return audit_table(
                 encoded,
@@ -190,6 +166,39 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
             )
         except NotTheMinimiserError as error:
             raise _mismatch(question) from error
+
+
+def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
+    """Read a table and turn it into numbers; as it came it is kept only where it is to be shown."""
+    table = open_table(question, client)
+    if question.plan is not None:
+        question.plan.check(table, question.target)
+    plan = plan_columns(
+        table,
+        question.target,
+        drop=question.drop,
+        sensitive=question.sensitive,
+        groups=question.group,
+        categorical=question.categorical,
+        quantities=question.quantities,
+        missing=question.missing,
+    )
+    # A model's coefficients belong to the table as it stands.
+    scaling = None if fitted is None else fitted.scaling_
+    encoded = encode(
+        table,
+        plan,
+        scale=scaling is not None or (question.scale and fitted is None),
+        drop_first=question.intercept if fitted is None else _drops_first(fitted, plan),
+        public_records=_public(question),
+        scaling=scaling,
+    )
+    if fitted is not None:
+        from seepage.auditing.intake.model_file import match_features, settle_penalty
+
+        match_features(fitted, encoded.source.names)
+        settle_penalty(fitted, len(encoded.source))
+    return encoded if question.show_values else replace(encoded, raw=None)
 
 
 def _public(question: Question) -> TableInMemory | None:

@@ -13,7 +13,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -215,6 +215,8 @@ def read_file(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
+    # What parsing took would otherwise stay with the process, as much as the table itself.
+    pa.default_memory_pool().release_unused()
     names_now, changed = good_names(table.column_names)
     return with_steps(table.rename_columns(names_now), steps + changed)
 
@@ -461,33 +463,39 @@ class _TextFile:
             bad.append((row.number, row.expected_columns, row.actual_columns))
             return "error"
 
-        def attempt(threads: bool) -> pa.Table:
-            with self._open() as file:
-                return pcsv.read_csv(
-                    file,
-                    # The names are set afterwards: Arrow would not take them twice.
-                    pcsv.ReadOptions(
-                        use_threads=threads,
-                        skip_rows=self.blank,
-                        autogenerate_column_names=True,
-                        skip_rows_after_names=self.skip,
-                        encoding=self.encoding,
-                    ),
-                    pcsv.ParseOptions(
-                        delimiter=self.separator, newlines_in_values=True, invalid_row_handler=note
-                    ),
-                    pcsv.ConvertOptions(
-                        null_values=[a for m in self.missing for a in (m, f" {m}", f"{m} ")],
-                        strings_can_be_null=True,
-                        quoted_strings_can_be_null=True,
-                        decimal_point=self._decimal or ".",
-                        column_types=as_text,
-                        include_columns=list(as_text),
-                    ),
-                )
+        options = (
+            pcsv.ParseOptions(
+                delimiter=self.separator, newlines_in_values=True, invalid_row_handler=note
+            ),
+            pcsv.ConvertOptions(
+                null_values=[a for m in self.missing for a in (m, f" {m}", f"{m} ")],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+                decimal_point=self._decimal or ".",
+                column_types=as_text,
+                include_columns=list(as_text),
+            ),
+        )
 
+        def attempt(read: Callable[..., pa.Table], threads: bool = True) -> pa.Table:
+            # The names are set afterwards: Arrow would not take them twice.
+            how = pcsv.ReadOptions(
+                use_threads=threads,
+                skip_rows=self.blank,
+                autogenerate_column_names=True,
+                skip_rows_after_names=self.skip,
+                encoding=self.encoding,
+            )
+            with self._open() as file:
+                return read(file, how, *options)
+
+        # The types that the first block has mostly do for all of them. Where they do not, all
+        # blocks are kept as text until a type is found that does.
+        with suppress(pa.ArrowException, ValueError, OSError):
+            return attempt(_in_blocks)
+        bad.clear()
         try:
-            return attempt(threads=True)
+            return attempt(pcsv.read_csv)
         except (pa.ArrowException, ValueError, OSError) as error:
             if not bad:
                 marks = _SEPARATORS.get(self.separator, repr(self.separator))
@@ -497,7 +505,7 @@ class _TextFile:
                 ) from error
         bad.clear()
         with suppress(pa.ArrowException, ValueError):
-            attempt(threads=False)  # only one thread can say which row it was
+            attempt(pcsv.read_csv, threads=False)  # only one thread can say which row it was
         number, expected, actual = bad[0]
         where = "a line" if number is None else f"line {number:,}"
         raise InputError(
@@ -593,6 +601,12 @@ class _TextFile:
                 f"time, since {why}; if it marks thousands, say --thousands '{decimal}': "
                 f"{listed(doubt)}."
             )
+
+
+def _in_blocks(file: pa.NativeFile, *options: Any) -> pa.Table:
+    """Read a text file block by block, each column with the type that its first block has."""
+    with pcsv.open_csv(file, *options) as reader:
+        return reader.read_all()
 
 
 def _cells(sample: str, mark: str) -> list[int]:
