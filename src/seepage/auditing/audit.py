@@ -411,7 +411,7 @@ def find_risks(
         """Return how many records are refitted, the most exposed first; one at the least."""
         return certified and max(1, int(_EXACT_WORK / changes.work / alternatives))
 
-    told = leak.membership(rows, exact=refits(1))
+    told = leak.membership(None if certified else rows, exact=refits(1))
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []

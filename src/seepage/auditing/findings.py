@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -234,7 +235,11 @@ class RecordLeakage:
 
     def most(self, count: int) -> SomeRecords:
         """Return the most leaked records, the worst first, as many as are kept at most."""
-        return self.every.at(np.argsort(-self.every.numbers["eta"], kind="stable")[:count])
+        return self.every.at(self._worst_first[:count])
+
+    @cached_property
+    def _worst_first(self) -> np.ndarray:
+        return np.argsort(-self.every.numbers["eta"], kind="stable")
 
     def least(self, count: int) -> SomeRecords:
         """Return the least leaked records, the least first, as many as are kept at most."""
@@ -255,7 +260,8 @@ class RecordLeakage:
         import pyarrow.parquet as pq
 
         table = make(self.every)
-        return lambda file: pq.write_table(table, file)
+        # Nearly all numbers are different: a dictionary of them would be written for nothing.
+        return lambda file: pq.write_table(table, file, use_dictionary=False)
 
     def write_folder(self, make: Callable[[SomeRecords], pa.Table], folder: Path) -> None:
         """Have the workers write the table of all records to files in a new folder."""

@@ -48,7 +48,7 @@ from seepage.tables.table_file import write_each
 MOST = 1000  # most leaked records that are kept of a table that is read in chunks
 LEAST = 100  # least leaked ones
 INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
-_NUMBERS_AT_ONCE = 1 << 25  # cells of a table in memory whose information is held at a time
+_NUMBERS_AT_ONCE = 1 << 20  # cells of a table in memory whose information is held at a time
 _LABEL = Unknowns((), True)
 
 MakeTable = Callable[[SomeRecords], pa.Table]
@@ -104,7 +104,7 @@ class RecordQuestions:
 
     def answer(self, jacobian: ReleaseJacobian, which: Sequence[int]) -> np.ndarray:
         """Return some of the numbers of every record, ``(m, len(which))``."""
-        out = np.empty((jacobian.rows, len(which)))
+        out = np.empty((len(which), jacobian.rows)).T  # a number of all records lies together
         first = len(NUMBERS)
         last = first + len(self.attributes)
         label = _root(jacobian.row_norms(_LABEL)) if {2, last} & set(which) else None
@@ -125,8 +125,8 @@ class RecordQuestions:
         if plain:
             columns = tuple(int(a.columns[0]) for a in plain.values())
             information = np.asarray(jacobian.cell_information(Unknowns(columns, False)))
-            factors = np.asarray([a.factor**2 for a in plain.values()])
-            out[:, list(plain)] = _errors(information * factors)
+            for (k, attribute), cells in zip(plain.items(), information.T, strict=True):
+                out[:, k] = _errors(cells * attribute.factor**2)
         return out
 
     def _exact(self, jacobian: ReleaseJacobian) -> np.ndarray:
@@ -449,13 +449,13 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
     for start in range(0, q, step):
         some = range(start, min(start + step, q))
         numbers, here = questions.answer(jacobian, some), slice(start, some.stop)
-        first = numbers.argmin(axis=0)
+        first = np.array([column.argmin() for column in numbers.T])
         least[here], easiest[here] = numbers[first, np.arange(len(some))], row[first]
         for k, number in enumerate(told):
             if number in some:
                 kept[:, k] = numbers[:, number - start]
         if questions.keep:
-            medians[here] = np.median(numbers, axis=0)
+            medians[here] = [np.median(column) for column in numbers.T]
     block = jacobian.block_norm if questions.keep else jacobian.block_sums
     whole_of = partial(block, questions.whole)
     return AuditSums(

@@ -24,10 +24,11 @@ from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMem
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
 from seepage.errors import InputError
+from seepage.glm.losses import class_positions
 from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.names import counted
-from seepage.tables.source import AnswerIfAny, Chunk, RowSource
+from seepage.tables.source import AnswerIfAny, Chunk, RowSource, distinct
 
 HELD_OUT = 0.2
 DRAWS = 20
@@ -189,7 +190,7 @@ def _lost(
 def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
     """Return the labels as losses compare them: classes by their position, or numbers."""
     if settings.classifies:
-        return np.asarray(np.searchsorted(model.classes_, y))
+        return class_positions(y, model.classes_)
     return np.asarray(y, dtype=float)
 
 
@@ -226,11 +227,15 @@ def noisy_margins(
     coef = np.atleast_2d(np.asarray(model.coef_, dtype=float)).T  # (D, K)
     if settings.intercept:
         coef = np.vstack([coef, np.reshape(np.asarray(model.intercept_, dtype=float), (1, -1))])
-        X = np.hstack([X, np.ones((len(X), 1))])
     noise = np.random.default_rng(seed).standard_normal((draws, *coef.shape))
     if root is not None:
         noise = np.reshape(noise.reshape(draws, -1) @ root.T, noise.shape)
-    return X @ coef, np.reshape([X @ draw for draw in noise], (draws, len(X), coef.shape[1]))
+    d = X.shape[1]
+
+    def seen(theta: np.ndarray) -> np.ndarray:
+        return np.asarray(X @ theta[:d] + theta[d:].sum(axis=0))  # the intercept's, if any
+
+    return seen(coef), np.reshape([seen(draw) for draw in noise], (draws, len(X), coef.shape[1]))
 
 
 def tells_apart(trained: TrainedModel) -> bool:
@@ -561,7 +566,8 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
     if classes:
         # The first record of every class (in random order) stays on the side of the fit; of the
         # others of each class, those come first that are earliest among their own.
-        _, first, inverse = np.unique(y[order], return_index=True, return_inverse=True)
+        inverse = distinct(y[order])[1]
+        first = np.unique(inverse, return_index=True)[1]
         among = np.empty(n)
         for k in range(len(first)):
             own = np.flatnonzero(inverse == k)

@@ -21,7 +21,7 @@ from seepage.glm.estimators import (
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical, Family, squared_hinge
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
-from seepage.tables.source import MemorySource, Table
+from seepage.tables.source import MemorySource, Table, distinct
 
 if TYPE_CHECKING:
     from seepage.glm.leakage import GLMRelease
@@ -199,8 +199,9 @@ class LabelFacts:
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
         """Return the facts of labels in memory."""
         if classes:
-            known, counts = np.unique(y, return_counts=True)
-            return cls(counts=dict(zip(known.tolist(), counts.tolist(), strict=True)))
+            known, places = distinct(y)
+            counts = np.bincount(places).tolist()
+            return cls(counts=dict(zip(known.tolist(), counts, strict=True)))
         numbers = np.asarray(y, dtype=float)
         return cls(float(numbers.mean()), float(numbers.std()), float(numbers.max()))
 

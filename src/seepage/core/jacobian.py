@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
@@ -31,6 +31,7 @@ from seepage.tables.source import Array, Chunk, RowSource
 
 WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
+_DENSE_CHUNK = 1 << 17  # of matrices that are decomposed by one core at a time
 DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
 _CHECK_EVERY = 4
 _UNSURE = 4.0  # times its error, below which a singular value may as well be zero
@@ -437,6 +438,14 @@ def dense_largest(matrices: Array) -> Array:
     xp = array_namespace(matrices)
     if matrices.shape[-1] == 1:
         values = matrices[..., 0, 0]
+    elif is_numpy_array(matrices):  # small ones, each on one core
+        values = by_rows(
+            lambda rows: np.linalg.eigvalsh(matrices[rows])[:, -1],
+            len(matrices),
+            matrices.shape[-1] ** 2,
+            chunk=_DENSE_CHUNK,
+            threads=True,
+        )
     else:
         values = xp.linalg.eigvalsh(matrices)[..., -1]
     return xp.where(values > 0, values, xp.zeros_like(values))

@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from seepage.errors import InputError
@@ -203,6 +202,8 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy: the (weighted) share of records whose class is predicted."""
+        from sklearn.metrics import accuracy_score
+
         weights = None if sample_weight is None else as_numpy(sample_weight)
         return float(accuracy_score(as_numpy(y), as_numpy(self.predict(X)), sample_weight=weights))
 
@@ -351,6 +352,8 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R², the share of the variance of ``y`` that the predictions explain."""
+        from sklearn.metrics import r2_score
+
         weights = None if sample_weight is None else as_numpy(sample_weight)
         return float(r2_score(as_numpy(y), as_numpy(self.predict(X)), sample_weight=weights))
 

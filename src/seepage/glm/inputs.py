@@ -20,6 +20,7 @@ from seepage.tables.source import (
     Table,
     as_numpy,
     check_length,
+    distinct,
     read_table,
     read_vector,
 )
@@ -88,9 +89,9 @@ def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     check_length(labels, table, "y")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
         raise InputError("y contains NaN or infinity; drop those rows or fill the gaps.")
-    check_classification_targets(labels)
-    classes, positions = np.unique(labels, return_inverse=True)
-    return classes, positions.reshape(-1)
+    # Of objects only the first is looked at.
+    check_classification_targets(labels[:1] if labels.dtype.kind == "O" else labels)
+    return distinct(labels)
 
 
 def read_weights(sample_weight: Any, table: Table) -> Array | None:

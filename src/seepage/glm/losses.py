@@ -103,6 +103,13 @@ def _softplus(m: Array) -> Array:
     return xp.where(m > 0, m, xp.zeros_like(m)) + xp.log1p(xp.exp(-xp.abs(m)))
 
 
+def _bernoulli_slope(m: Array, y: Array) -> Array:
+    xp = array_namespace(m)
+    small = xp.exp(-xp.abs(m))
+    likely, other = 1.0 / (1.0 + small), small / (1.0 + small)  # s(|m|) and s(−|m|)
+    return (1 - y) * xp.where(m >= 0, likely, other) - y * xp.where(m >= 0, other, likely)
+
+
 def _bernoulli_curvature(m: Array, y: Array) -> Array:
     xp = array_namespace(m)
     small = xp.exp(-xp.abs(m))
@@ -201,7 +208,7 @@ bernoulli = Family(
     name="bernoulli",
     # log(1 + eᵐ) − y m, then s(m) − y, in forms that keep their digits where a fit is good.
     loss=lambda m, y: (1 - y) * _softplus(m) + y * _softplus(-m),
-    slope=lambda m, y: (1 - y) * _sigmoid(m) - y * _sigmoid(-m),
+    slope=_bernoulli_slope,
     curvature=_bernoulli_curvature,
     label_slope=lambda m, y: -array_namespace(m).ones_like(m),
     mean=_sigmoid,

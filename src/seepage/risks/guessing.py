@@ -14,7 +14,7 @@ grows with every distance.
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -242,14 +242,17 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
         return rule(np.zeros((1, 0))), 0.0
     points = _FIRST_POINTS
     while True:
-        values = [
-            rule(qmc.Sobol(r - 1, rng=np.random.default_rng(seed)).random(points))
-            for seed in range(_SCRAMBLES)
-        ]
+        values = [rule(_scrambled(r - 1, points, seed)) for seed in range(_SCRAMBLES)]
         error = _SPREAD * float(np.std(values, ddof=1)) / math.sqrt(_SCRAMBLES)
         if error <= enough or points >= _MOST_POINTS:
             return float(np.mean(values)), error
         points *= 4
+
+
+@lru_cache(_SCRAMBLES)
+def _scrambled(directions: int, points: int, seed: int) -> np.ndarray:
+    """Return scrambled Sobol points; kept, as the integrals of many records take the same ones."""
+    return np.asarray(qmc.Sobol(directions, rng=np.random.default_rng(seed)).random(points))
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, device, is_numpy_array
 from tqdm import tqdm
 
 Array = Any
@@ -68,13 +68,25 @@ def by_rows(
     runs on one core but lets go of the interpreter, and not for matrix products or torch, which
     use all cores already.
     """
-    pieces = row_slices(rows, width, chunk=chunk, what=what)
-    if threads and rows * width > chunk and usable_cores() > 1:
-        with ThreadPoolExecutor(usable_cores()) as pool:
-            parts = list(pool.map(function, pieces))
-    else:
-        parts = [function(piece) for piece in pieces]
-    return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concat(parts, axis=0)
+    pieces = list(row_slices(rows, width, chunk=chunk))
+    if len(pieces) == 1:
+        return function(pieces[0])
+    if not (threads and usable_cores() > 1):
+        return _joined(map(function, progress(pieces, what) if what else pieces), pieces)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return _joined(pool.map(function, pieces), pieces)
+
+
+def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
+    """Put the answers on slices into one array as they come, so that none is held twice."""
+    out = None
+    for piece, part in zip(pieces, parts, strict=True):
+        if out is None:
+            xp = array_namespace(part)
+            shape = (pieces[-1].stop, *part.shape[1:])
+            out = xp.empty(shape, dtype=part.dtype, device=device(part))
+        out[piece, ...] = part
+    return out
 
 
 def usable_cores() -> int:

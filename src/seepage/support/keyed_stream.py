@@ -15,7 +15,6 @@ import math
 import secrets
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 KEY_BYTES = 32
 _START = bytes(16)  # block counter and nonce: every stream has a key of its own, so both are zero
@@ -81,6 +80,8 @@ class KeyedStream:
 
     def words(self, count: int) -> np.ndarray:
         """Return the first ``count`` 64-bit words of the stream, as unsigned integers."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
         cipher = Cipher(algorithms.ChaCha20(self.key, _START), mode=None).encryptor()
         return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
 

