@@ -48,7 +48,7 @@ from seepage.tables.table_file import write_each
 MOST = 1000  # most leaked records that are kept of a table that is read in chunks
 LEAST = 100  # least leaked ones
 INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
-_NUMBERS_AT_ONCE = 1 << 20  # cells of a table in memory whose information is held at a time
+_NUMBERS_AT_ONCE = 1 << 19  # cells of a table in memory whose information is held at a time
 _LABEL = Unknowns((), True)
 
 MakeTable = Callable[[SomeRecords], pa.Table]

@@ -33,7 +33,7 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
-from seepage.tables.source import Chunk, build_frame
+from seepage.tables.source import Chunk, as_numpy, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"
@@ -440,8 +440,7 @@ def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
     """Yield the bounds on the cell that leaks most, all else known."""
-    unknowns, about = leak.unknowns(which, False)
-    cells = _at(leak.per_record("cells", unknowns, "cells", about).mse_bound(), position)
+    cells = _cell_bounds(leak, which, position)
     j = which[int(np.argmin(cells))]
     column = leak.source.names[j]
     yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
@@ -453,6 +452,16 @@ def _cell(
         return
     assumptions = found.bound.assumptions
     yield Guarantee(name, float(found), ONE_CELL, assumptions, guarantee=limits.stated)
+
+
+def _cell_bounds(leak: Leakage[Any], which: list[int], position: int) -> np.ndarray:
+    """Return the least mean squared error of an unbiased estimate of each cell of a record."""
+    unknowns, about = leak.unknowns(which, False)
+    if not leak.source.in_memory:
+        return _at(leak.per_record("cells", unknowns, "cells", about).mse_bound(), position)
+    J = leak.release.template.row_jacobians(unknowns, leak.row_positions([position]))
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / np.sum(as_numpy(J)[0].astype(float) ** 2, axis=0))
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:

@@ -22,7 +22,7 @@ from seepage.bounds.cramer_rao import square
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
-from seepage.support.chunks import progress
+from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_column
 
 
@@ -139,8 +139,9 @@ class ColumnSpread:
 
 def _spread_of_chunk(chunk: Chunk) -> ColumnSpread:
     X = as_numpy(chunk.X).astype(float, copy=False)
-    mean = X.mean(axis=0)
-    squares = X.var(axis=0) * len(X)
+    mean, squares = X.mean(axis=0), np.zeros(X.shape[1])
+    for rows in row_slices(*X.shape):
+        squares += np.sum((X[rows] - mean) ** 2, axis=0)
     return ColumnSpread(len(X), X.min(axis=0), X.max(axis=0), mean, squares)
 
 

@@ -29,7 +29,7 @@ from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
 from seepage.tables.source import Array, Chunk, RowSource
 
-WIDE_CHUNK = 1 << 22  # numbers held at a time where every row brings whole matrices along
+WIDE_CHUNK = 1 << 21  # numbers held at a time where every row brings whole matrices along
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
 _DENSE_CHUNK = 1 << 17  # of matrices that are decomposed by one core at a time
 DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration

@@ -195,8 +195,7 @@ def membership(
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     if groups is None:
-        sets, view = list(rows[:, None]), "rows"
-        index = _index(leak, rows)
+        index, view = _index(leak, rows), "rows"
     else:
         (index, sets), view = groups, "groups"
     if isinstance(refit, str):
@@ -204,7 +203,8 @@ def membership(
             raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
         refit = leak.release.without_records
     if refit is not None:
-        moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
+        left_out = list(rows[:, None]) if groups is None else sets
+        moves, assumed = _by_given_refit(leak, left_out, refit), REFITTED
     else:
         changes, assumed = leak.release.finite_changes(), HELD
         if groups is not None:

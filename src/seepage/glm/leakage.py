@@ -34,6 +34,7 @@ from seepage.glm.jacobian.optimum import (
     Whitener,
     about,
     optimum,
+    optimum_sums,
     plain_optimum,
     whitener_of,
 )
@@ -382,15 +383,32 @@ def _weight(chunk: Chunk) -> float:
     return float(np.sum(np.asarray(chunk.weight)))
 
 
-def jacobian_of_some_rows(
-    fit: FittedGLM, X: Array, rows: slice | Array, noise: Noise
+def jacobian_of_replaced(
+    fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> GLMJacobian:
-    """Return the Jacobian about some rows, of a model known to be the minimiser on ``X``.
+    """Return the Jacobian about a record that stands in a row of ``X`` instead of the one there.
 
-    It is a Jacobian over a table of those rows, however many the model was fitted on, and takes
-    ordinary arithmetic.
+    The model is known to be the minimiser on that table. All of it takes ordinary arithmetic, and
+    the table is not copied unless its columns are far from zero: the record that left has no
+    weight, and sums over the other one are added.
     """
-    return _plain_jacobians(fit, X, noise)(rows)
+    weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
+    x, here = features[None, :], slice(row, row + 1)
+    comes = replace(
+        fit,
+        target=np.asarray(label, dtype=float)[None, ...],
+        sample_weight=weight[here].copy(),
+        label_unit=None if fit.label_unit is None else fit.label_unit[here],
+    )
+    weight[row] = 0.0
+    rest = replace(fit, sample_weight=weight)
+    sums = optimum_sums(rest, X) + optimum_sums(comes, x)
+    if sums.far_from_zero is not None:
+        X, target = X.copy(), np.array(fit.target)
+        X[row], target[row] = features, label
+        return _plain_jacobians(replace(fit, target=target), X, noise)(here)
+    found = plain_optimum(rest, FittedRecords.in_memory(X), sums)
+    return _jacobian_at(found, comes, x, found.shifted(x), whitener_of(found, noise))
 
 
 def largest_leakage(

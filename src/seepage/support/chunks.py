@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 # Numbers in one chunk: enough rows to keep a matrix product at full speed, few enough that what is
 # made of them stays far below the size of the table.
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 
 # The same on an accelerator, which takes far more to be kept busy (half a gigabyte of float64).
 ACCELERATOR_CHUNK = 1 << 26

@@ -23,7 +23,7 @@ from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.losses import Categorical
 
-_HELD = 1 << 19  # numbers held at a time for the margins of all refits
+_HELD = 1 << 17  # numbers held at a time for the margins of all refits
 _MOST_STEPS = 60
 _MOST_PRODUCTS = 60  # of one step's conjugate gradients
 _CONVERGED = 1e-11  # the way that is left to go, beside all of it

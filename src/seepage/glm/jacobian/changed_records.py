@@ -781,13 +781,12 @@ class RecordRefits:
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> GLMJacobian:
         """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
-        from seepage.glm.leakage import jacobian_of_some_rows
+        from seepage.glm.leakage import jacobian_of_replaced
 
-        X, target, d = self.X.copy(), np.array(self.target), self.X.shape[1]
-        X[row], target[row] = features, label
+        d = self.X.shape[1]
         intercept = None if self.fit.intercept is None else theta[d, ...]
-        fit = replace(self.fit, target=target, coef=theta[:d, ...], intercept=intercept)
-        return jacobian_of_some_rows(fit, X, slice(row, row + 1), noise)
+        fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
+        return jacobian_of_replaced(fit, self.X, row, features, label, noise)
 
 
 def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:

@@ -214,9 +214,15 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
 
 
-def plain_optimum(fit: FittedGLM, records: FittedRecords) -> Optimum:
-    """Return where a model that is the minimiser is, by ordinary arithmetic and without a check."""
-    sums = records.total(optimum_sums, fit, "Hessian")
+def plain_optimum(
+    fit: FittedGLM, records: FittedRecords, sums: OptimumSums | None = None
+) -> Optimum:
+    """Return where a model that is the minimiser is, by ordinary arithmetic and without a check.
+
+    ``sums`` are those over the records, where they are known.
+    """
+    if sums is None:
+        sums = records.total(optimum_sums, fit, "Hessian")
     fit, records, centre, sums = _centred(fit, records, sums)
     H = records.objective(fit).definite(sums.penalised_hessian(fit))
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
@@ -228,7 +234,7 @@ def _centred(
     fit: FittedGLM, records: FittedRecords, sums: OptimumSums
 ) -> tuple[FittedGLM, FittedRecords, Array | None, OptimumSums]:
     """Return model, records and sums with columns far from zero shifted, and by how much."""
-    centre = None if sums.extent is None else far_centre(sums.extent.least, sums.extent.most)
+    centre = sums.far_from_zero
     if centre is None:
         return fit, records, None, sums
     records = records.less(centre)
@@ -733,6 +739,11 @@ class OptimumSums:
             self.counted + other.counted,
             None if self.extent is None else self.extent + cast(Extent, other.extent),
         )
+
+    @property
+    def far_from_zero(self) -> Array | None:
+        """What to subtract from columns that are far from zero, (d,); ``None`` where none is."""
+        return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
 
     def penalised_hessian(self, fit: FittedGLM) -> Array:
         """Return the Hessian of the whole objective; not gauge-fixed."""
