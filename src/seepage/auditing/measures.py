@@ -457,16 +457,18 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
         if questions.keep:
             medians[here] = [np.median(column) for column in numbers.T]
     block = jacobian.block_norm if questions.keep else jacobian.block_sums
-    whole_of = partial(block, questions.whole)
+    blocks = partial(jacobian.block_norms, questions.whole)
+    if not questions.keep:
+        blocks = partial(_sums_of_each, jacobian, questions.whole)
     return AuditSums(
-        whole_of(every),
+        block(questions.whole, every),
         block(_LABEL, every),
         jacobian.column_norms(questions.columns(), every)
         if questions.keep
         else jacobian.column_sums(questions.columns()[: jacobian.columns_at_once], every),
         least,
         easiest,
-        {name: _by_group(chunk.extra[name], kept[:, 0], whole_of) for name in questions.groups},
+        {name: _by_group(chunk.extra[name], kept[:, 0], blocks) for name in questions.groups},
         KeptRecords(row, kept, medians)
         if questions.keep
         else RecordSummary.of(chunk.start + every, row, numbers, told),
@@ -479,18 +481,26 @@ def _look(chunk: Chunk, questions: RecordQuestions, intervals: tuple[Interval, .
     return look_into(intervals, columns, numbers)
 
 
+def _sums_of_each(
+    jacobian: ReleaseJacobian, unknowns: Unknowns, blocks: Sequence[np.ndarray]
+) -> list[Any]:
+    return [jacobian.block_sums(unknowns, rows) for rows in blocks]
+
+
 def _by_group(
-    values: np.ndarray, eta: np.ndarray, block: Callable[[np.ndarray], Any]
+    values: np.ndarray,
+    eta: np.ndarray,
+    of_blocks: Callable[[Sequence[np.ndarray]], Sequence[Any]],
 ) -> dict[str, GroupSums]:
-    """Return the sums of every group, given the function that forms those of some rows."""
+    """Return the sums of every group, given the function that forms those of blocks of rows."""
     texts = labels_of(pa.array(values, from_pandas=True), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     members = np.split(order, np.searchsorted(inverse[order], np.arange(1, len(known))))
     found = {}
-    for label, rows in zip(known.tolist(), members, strict=True):
+    for label, rows, block in zip(known.tolist(), members, of_blocks(members), strict=True):
         here = eta[rows]
-        found[label] = GroupSums(len(rows), float(here.sum()), float(here.max()), block(rows))
+        found[label] = GroupSums(len(rows), float(here.sum()), float(here.max()), block)
     return found
 
 

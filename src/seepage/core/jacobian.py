@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -235,6 +235,10 @@ class ReleaseJacobian(ABC):
             return self.forward(z, unknowns, rows)[None, :]
 
         return float(largest_eigenvalues(apply, self.zeros(1, self.size))[0])
+
+    def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
+        """Return :meth:`block_norm` of each of some blocks of rows."""
+        return [self.block_norm(unknowns, rows) for rows in progress(blocks, "groups")]
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""

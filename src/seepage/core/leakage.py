@@ -14,7 +14,8 @@ memory is the one with a single chunk.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence, Sized
+import sys
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -39,7 +40,6 @@ from seepage.core.risk_views import (
 )
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
-from seepage.support.chunks import progress
 from seepage.tables.source import (
     Answer,
     Array,
@@ -230,7 +230,12 @@ class Leakage(Generic[PerRecord]):
         unknowns, about = self.unknowns(columns, label, simplex)
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         extra = (labels,) if isinstance(labels, str) else ()
-        found = self._blocks(unknowns, measure, partial(_grouped, by=by), extra, only)
+        ask = partial(self._blocks, unknowns, measure, partial(_grouped, by=by), extra)
+        found = ask(only)
+        left = sorted(found.seen.difference(found)) if only is None else []
+        while left:  # no pass holds the sums of more groups than there is room for
+            found.take(ask(left[: found.most]))
+            left = left[found.most :]
         for group in only or ():
             if group not in found.seen:
                 raise InputError(
@@ -732,7 +737,7 @@ class Block:
 class BlockAnswers(dict[Any, Any]):
     """What was found of every block of records; those of two chunks are added block by block."""
 
-    most: int = _FEWEST
+    most: int = _FEWEST  # blocks that are held; of more, those that come first in order
     seen: frozenset[Any] = frozenset()
 
     def __init__(self, *found: Any) -> None:
@@ -748,12 +753,15 @@ class BlockAnswers(dict[Any, Any]):
         for block, found in other.items():
             both[block] = both[block] + found if block in both else found
         both.most, both.seen = max(self.most, other.most), self.seen | other.seen
-        if len(both) > both.most:
-            raise InputError(
-                f"There are more than {both.most:,} different groups, too many to measure in one "
-                "pass; put groups together, or measure the records one by one."
-            )
+        # One that is dropped here is never among the first again, however many are added.
+        for block in sorted(both)[both.most :] if len(both) > both.most else ():
+            del both[block]
         return both
+
+    def take(self, other: BlockAnswers) -> None:
+        """Take what another pass found of other blocks."""
+        self.update(other)
+        self.accuracy.update(other.accuracy)
 
 
 def _of_blocks(
@@ -770,17 +778,24 @@ def _of_blocks(
     xp = array_namespace(chunk.X)
     found = BlockAnswers()
     found.seen = frozenset(blocks)
-    found.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
-    wanted = [label for label in blocks if only is None or label in only]
+    if alone or measure == "dfil":
+        found.most = sys.maxsize  # a number for each block is all that is held
+    else:
+        found.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
+    asked = None if only is None else frozenset(only)
+    wanted = [label for label in blocks if asked is None or label in asked][: found.most]
     traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
     stated = not alone and jacobian.states_accuracy and wanted
     terms = jacobian.error_terms(unknowns) if stated else None
-    for label in progress(wanted, "groups") if alone else wanted:
-        rows = xp.asarray(blocks[label], device=chunk.X.device)
-        if traces is not None:
-            answer = float(xp.sum(traces[rows]))
-        else:
-            answer = (jacobian.block_norm if alone else jacobian.block_sums)(unknowns, rows)
+    chosen = [xp.asarray(blocks[label], device=chunk.X.device) for label in wanted]
+    answers: Iterable[Any]
+    if traces is not None:
+        answers = (float(xp.sum(traces[rows])) for rows in chosen)
+    elif alone:
+        answers = jacobian.block_norms(unknowns, chosen)
+    else:
+        answers = (jacobian.block_sums(unknowns, rows) for rows in chosen)
+    for label, rows, answer in zip(wanted, chosen, answers, strict=True):
         lost = None if terms is None else xp.sum(terms[rows, :], axis=0)
         found[label] = Block(answer, len(blocks[label]), lost)
     return found

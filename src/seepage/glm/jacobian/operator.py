@@ -18,7 +18,7 @@ about the price of one matrix product: :class:`SingleOutputJacobian`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -1038,17 +1038,41 @@ class SingleOutputJacobian(GLMJacobian):
         found = self.norm_of(unknowns, self.block_sums(unknowns, rows))
         return self.mended_block(found, unknowns, rows)
 
+    def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
+        """Return :meth:`block_norm` of each of some blocks, many of them decomposed together."""
+        seen, part = self._seen_of(unknowns), self.reach(unknowns) ** 2
+        found: list[float] = []
+        for some in row_slices(len(blocks), self.size**2, chunk=WIDE_CHUNK, what="groups"):
+            sums = [self.block_sums(unknowns, rows) for rows in blocks[some]]
+            norms = dense_largest(array_namespace(self.X).stack([seen(s) for s in sums]))
+            for rows, total, norm_ in zip(blocks[some], sums, norms, strict=True):
+                squared = float(norm_)
+                if not (squared > 0 and squared >= CANCELLED * part * float(total.spread)):
+                    squared = self.mended_block(squared, unknowns, rows)
+                found.append(squared)
+        return found
+
     def block_sums(self, unknowns: Unknowns, rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c`` for these unknowns."""
-        return self._sums(self.rank_two(unknowns)[0], rows)
+        w_V = unknowns.of(self.w)
+        return self._sums(rows, float(array_namespace(w_V).sum(w_V * w_V)), unknowns.label)
 
     def norm_of(self, unknowns: Unknowns, sums: BlockSums) -> float:
         """Return the largest eigenvalue of what the release sees of a block with these sums."""
+        return float(dense_largest(self._seen_of(unknowns)(sums)[None, :, :])[0])
+
+    def _seen_of(self, unknowns: Unknowns) -> Callable[[BlockSums], Array]:
+        """Return what makes of sums over a block what the release sees of it, (P, P)."""
         _, A_V, w_V = self.restricted(unknowns)
-        Aw, Ah = A_V @ w_V, sums.along
-        total = sums.gram + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
-        total += sums.spread * (A_V @ A_V.T)
-        return float(dense_largest(total[None, :, :])[0])
+        Aw, apart = A_V @ w_V, A_V @ A_V.T
+
+        def seen(sums: BlockSums) -> Array:
+            Ah = sums.along
+            total = sums.gram + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
+            total += sums.spread * apart
+            return total
+
+        return seen
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
@@ -1109,7 +1133,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
-        return self._sums(self.a**2, rows)
+        return self._sums(rows)
 
     @property
     def columns_at_once(self) -> int:
@@ -1159,7 +1183,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _cell_sums(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
         xp = array_namespace(self.X)
-        sums = self._sums(self.a**2, rows)
+        sums = self._sums(rows)
         _, A_V, w_V = self.restricted(unknowns)
         constant = xp.sum(xp.linalg.diagonal(sums.gram)) * w_V**2
         spread = sums.spread * xp.sum(A_V**2, axis=0)
@@ -1168,34 +1192,36 @@ class SingleOutputJacobian(GLMJacobian):
             return super()._cell_sums(unknowns, rows)
         return found
 
-    def _sums(self, c: Array, rows: Array) -> BlockSums:
-        """Return the sums over some rows with ``c`` of every row of the table.
+    def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
+        """Return the sums over some rows with ``c = a² ‖w_V‖²``, and ``+ b²`` with the label.
 
         No more than a chunk of the rows is copied; all of them are read in place.
         """
         xp = array_namespace(self.X)
-        s = self.a * self.r
+        whole = rows.shape[0] == self.rows
+        of_all = slice(None) if whole else rows
+        a, r = self.a[of_all], self.r[of_all]
+        c, s, spread = a * a * squared, a * r, xp.sum(r**2)
+        if label:
+            c = c + self.b[of_all] * self.b[of_all]
         gram: Array = 0.0
         along: Array = 0.0
-        whole = rows.shape[0] == self.rows
         if self.map.precise:
             for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
-                here = piece if whole else rows[piece]
-                AX = self.seen(here)[:, 0, :]
-                gram, along = gram + weighted_gram(AX, c[here]), along + AX.T @ s[here]
-            return BlockSums(gram, along, xp.sum(self.r[rows] ** 2))
+                AX = self.seen(piece if whole else rows[piece])[:, 0, :]
+                gram, along = gram + weighted_gram(AX, c[piece]), along + AX.T @ s[piece]
+            return BlockSums(gram, along, spread)
         if whole:
             gram, along = bordered_gram(self.near, c, self.intercept), self.near.T @ s
         else:
             for piece in row_slices(rows.shape[0], self.size, chunk=self.chunk):
-                here = rows[piece]
-                X = self.near[here, :]
-                gram = gram + bordered_gram(X, c[here], self.intercept)
-                along = along + X.T @ s[here]
+                X = self.near[rows[piece], :]
+                gram = gram + bordered_gram(X, c[piece], self.intercept)
+                along = along + X.T @ s[piece]
         if self.intercept:
-            along = xp.concat([along, xp.reshape(xp.sum(s[rows]), (1,))])
+            along = xp.concat([along, xp.reshape(xp.sum(s), (1,))])
         A = self.whitener
-        return BlockSums(A @ gram @ A.T, A @ along, xp.sum(self.r[rows] ** 2))
+        return BlockSums(A @ gram @ A.T, A @ along, spread)
 
     # What the methods above have in common ----------------------------------------------------
 
