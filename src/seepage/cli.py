@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click import ClickException
 from typer.core import TyperGroup
 
 from seepage.errors import InputError
+
+if TYPE_CHECKING:
+    from seepage.auditing.command import Question
+    from seepage.auditing.intake.files import FileOptions
+    from seepage.auditing.intake.plan_file import PlanFile
 
 Folder = Annotated[
     Path | None,
@@ -115,6 +124,94 @@ def _file(model: str | None, model_file: Path | None) -> Path | None:
     return Path(model)
 
 
+def _plan(file: Path | None) -> PlanFile | None:
+    """Return the plan that --plan names."""
+    from seepage.auditing.intake.plan_file import PlanFile
+
+    return None if file is None else PlanFile.read(file)
+
+
+def _file_options(
+    no_header: NoHeader = False,
+    names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
+) -> FileOptions:
+    """Return how the table's file is to be read; every command that reads one has these options."""
+    from seepage.auditing.intake.files import Dialect, FileOptions
+
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    return FileOptions(not no_header, names, dialect, sheet, fsspec)
+
+
+def _made(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have an argument made of options: its maker's parameters stand in the argument's place."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = {argument: _parameters(maker) for argument, maker in makers.items()}
+        parameters: list[Parameter] = []
+        for name, parameter in _parameters(function).items():
+            parameters.extend(options[name].values() if name in options else [parameter])
+
+        @wraps(function)
+        def run(**given: Any) -> Any:
+            for argument, maker in makers.items():
+                given[argument] = maker(**{name: given.pop(name) for name in options[argument]})
+            return function(**given)
+
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the parameters of a function, to be given by name, with what typer must know."""
+    later = {"FileOptions": Any, "Question": Any}  # imported when a command runs
+    found = signature(function, eval_str=True, locals=later).parameters
+    return {name: p.replace(kind=Parameter.KEYWORD_ONLY) for name, p in found.items()}
+
+
+@_made(options=_file_options)
+def _question(
+    table: Table,
+    *,
+    model: ModelKind = None,
+    l2: Penalty = None,
+    target_eta: TargetEta = None,
+    drop: Drop = None,
+    categorical: Codes = None,
+    quantity: Quantities = None,
+    plan: Plan = None,
+    missing: Missing = "refuse",
+    no_scale: NoScale = False,
+    options: FileOptions,
+    model_file: ModelFile = None,
+) -> Question:
+    """Return what audits and calibrations are both asked about."""
+    from seepage.auditing.command import Question
+
+    return Question(
+        table=table,
+        model=_kind(model),
+        l2=l2,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        quantities=quantity or (),
+        missing=missing,
+        scale=not no_scale,
+        options=options,
+        plan=_plan(plan),
+        model_file=_file(model, model_file),
+    )
+
+
 INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
 
 
@@ -212,44 +309,28 @@ def demo(
 
 
 @app.command()
+@_made(question=_question)
 def audit(
-    table: Table,
+    *,
     target: TargetOrList = "",
-    model: ModelKind = None,
+    sensitive: Sensitive = None,
+    group: Group = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="The standard deviation of the noise on every number.")
+    ] = None,
+    question: Question,
     model_kind: Annotated[
         str | None,
         typer.Option(
             help="forest, boosting, tree, svm, mlp or neighbours: audited by attack, without noise."
         ),
     ] = None,
-    l2: Penalty = None,
     no_intercept: Annotated[
         bool,
         typer.Option(
             "--no-intercept", help="Fit without one: bounds from differential privacy then apply."
         ),
     ] = False,
-    sigma: Annotated[
-        float | None, typer.Option(help="The standard deviation of the noise on every number.")
-    ] = None,
-    target_eta: TargetEta = None,
-    sensitive: Sensitive = None,
-    group: Group = None,
-    drop: Drop = None,
-    categorical: Codes = None,
-    quantity: Quantities = None,
-    plan: Plan = None,
-    missing: Missing = "refuse",
-    no_scale: NoScale = False,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-    model_file: ModelFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of the report (default seepage-audit; none with --json)."),
@@ -294,32 +375,17 @@ def audit(
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
     where seepage itself failed.
     """
-    from seepage.auditing.command import Limits, Question, read_effort, run_audit
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
+    from seepage.auditing.command import Limits, read_effort, run_audit
 
-    if sigma is not None and target_eta is not None:
+    if sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    question = Question(
-        table=table,
+    question = replace(
+        question,
         target=target,
-        model=_kind(model),
-        l2=l2,
         intercept=not no_intercept,
         sigma=sigma,
-        target_eta=target_eta,
         sensitive=sensitive or (),
         group=group or (),
-        drop=drop or (),
-        categorical=categorical or (),
-        quantities=quantity or (),
-        missing=missing,
-        scale=not no_scale,
-        options=options,
-        plan=None if plan is None else PlanFile.read(plan),
-        model_file=_file(model, model_file),
         show_values=show_values,
         public=public,
         dask=dask,
@@ -349,8 +415,10 @@ def audit(
 
 
 @app.command()
+@_made(options=_file_options)
 def release(
     table: Annotated[Path, typer.Argument(help="A table in a file, as for an audit.")],
+    *,
     target: Annotated[str, typer.Option(help="The column the model predicts.")] = "",
     model: ModelKind = None,
     l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
@@ -371,14 +439,7 @@ def release(
     missing: Annotated[
         str, typer.Option(help="Rows with missing values: refuse or drop.")
     ] = "refuse",
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
+    options: FileOptions,
     rare: Annotated[
         str,
         typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
@@ -409,8 +470,6 @@ def release(
     replaced to see which published figures would change. The exit status is 0 when the release was
     written, 2 for bad input, and 3 where seepage itself failed.
     """
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
     from seepage.auditing.release.command import read_domain, run_release
     from seepage.auditing.release.procedure import Procedure
 
@@ -430,80 +489,33 @@ def release(
         identity=identity,
         domain=read_domain(domain or ()),
     )
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    said = None if plan is None else PlanFile.read(plan)
-    run_release(table, procedure, out=out, report=report, ledger=ledger, options=options, plan=said)
+    run_release(
+        table,
+        procedure,
+        out=out,
+        report=report,
+        ledger=ledger,
+        options=options,
+        plan=_plan(plan),
+    )
 
 
 @app.command()
-def columns(
-    table: Table,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-) -> None:
+@_made(options=_file_options)
+def columns(table: Table, options: FileOptions) -> None:
     """Print what an audit would make of every column, as a plan to edit and hand back by --plan."""
     from seepage.auditing.command import Question, run_columns
-    from seepage.auditing.intake.files import Dialect, FileOptions
 
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
     run_columns(Question(table=table, options=options))
 
 
 @app.command()
-def calibrate(
-    table: Table,
-    target: Target,
-    model: ModelKind = None,
-    l2: Penalty = None,
-    target_eta: TargetEta = None,
-    drop: Drop = None,
-    categorical: Codes = None,
-    quantity: Quantities = None,
-    plan: Plan = None,
-    missing: Missing = "refuse",
-    no_scale: NoScale = False,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-    model_file: ModelFile = None,
-    as_json: Json = False,
-) -> None:
+@_made(question=_question)
+def calibrate(*, target: Target, question: Question, as_json: Json = False) -> None:
     """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
-    from seepage.auditing.command import Question, run_calibration
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
+    from seepage.auditing.command import run_calibration
 
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    question = Question(
-        table=table,
-        target=target,
-        model=_kind(model),
-        l2=l2,
-        target_eta=target_eta,
-        drop=drop or (),
-        categorical=categorical or (),
-        quantities=quantity or (),
-        missing=missing,
-        scale=not no_scale,
-        options=options,
-        plan=None if plan is None else PlanFile.read(plan),
-        model_file=_file(model, model_file),
-    )
-    run_calibration(question, as_json=as_json)
+    run_calibration(replace(question, target=target), as_json=as_json)
 
 
 @app.command()
