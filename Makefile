@@ -42,7 +42,7 @@ test: $(STAMPS)/test ## Run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 test-slow: $(STAMPS)/test ## Run the checks that take minutes
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m slow --timeout=7200
 
 test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
