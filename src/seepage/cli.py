@@ -39,7 +39,7 @@ Table = Annotated[
 ]
 Target = Annotated[str, typer.Option(help="The column the model predicts.")]
 TargetOrList = Annotated[
-    str, typer.Option(help="The column the model predicts; without it the columns are listed.")
+    str, typer.Option(help="The column the model predicts; if left out, the columns are listed.")
 ]
 Plan = Annotated[
     Path | None, typer.Option(help="What the columns are: what `seepage columns` printed, edited.")
@@ -68,24 +68,25 @@ Codes = Annotated[
 ]
 Quantities = Annotated[
     list[str] | None,
-    typer.Option("--quantity", help="A column of two numbers, yet a quantity; repeat for more."),
+    typer.Option("--quantity", help="A column of two numbers that is a quantity; repeat for more."),
 ]
 Missing = Annotated[
-    str, typer.Option(help="Rows with missing values: refuse, drop or impute them.")
+    str, typer.Option(help="What to do with missing values: refuse, drop or impute.")
 ]
 NoScale = Annotated[bool, typer.Option("--no-scale", help="Do not standardise the columns.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The CSV file has no header line.")]
 Names = Annotated[str | None, typer.Option(help="The columns' names, separated by commas.")]
 Separator = Annotated[
-    str | None, typer.Option(help="Between a text file's columns: one character, or tab.")
+    str | None, typer.Option(help="What separates a text file's columns: one character, or tab.")
 ]
 Decimal = Annotated[
-    str | None, typer.Option(help="Before a text file's decimals: a point or a comma.")
+    str | None, typer.Option(help="A text file's decimal mark: a point or a comma.")
 ]
 Thousands = Annotated[
-    str | None, typer.Option(help="Between groups of three digits: point, comma, space, '.")
+    str | None,
+    typer.Option(help="The mark between groups of three digits: point, comma, space or '."),
 ]
-Encoding = Annotated[str | None, typer.Option(help="A text file's, such as cp1252.")]
+Encoding = Annotated[str | None, typer.Option(help="A text file's encoding, such as cp1252.")]
 Sheet = Annotated[
     str | None, typer.Option(help="The sheet of a workbook, or the table of a database.")
 ]
@@ -97,8 +98,8 @@ ModelFile = Annotated[
 Remedies = Annotated[
     str | None,
     typer.Option(
-        help="Which to try, however long they take: noise, penalty, weights, shape; none for none "
-        "(default: all that keep within their budgets)."
+        help="Which remedies to try, however long they take: noise, penalty, weights, shape, or "
+        "none (default: all that keep within their budgets)."
     ),
 ]
 Quick = Annotated[
@@ -328,7 +329,8 @@ def audit(
     no_intercept: Annotated[
         bool,
         typer.Option(
-            "--no-intercept", help="Fit without one: bounds from differential privacy then apply."
+            "--no-intercept",
+            help="Fit without an intercept; bounds from differential privacy then apply.",
         ),
     ] = False,
     out: Annotated[
@@ -343,11 +345,14 @@ def audit(
         typer.Option(help="Gate: the least squared error of an attack, in squared deviations."),
     ] = None,
     max_group_ratio: Annotated[
-        float | None, typer.Option(help="Gate: the most one group may leak beside another.")
+        float | None,
+        typer.Option(help="Gate: the highest ratio of one group's leakage to another's."),
     ] = None,
     max_membership: Annotated[
         float | None,
-        typer.Option(help="Gate: how often a record may be told to be in the data (0.5: a coin)."),
+        typer.Option(
+            help="Gate: how often anybody may be right about who was in the data (0.5: a coin)."
+        ),
     ] = None,
     max_guess_gain: Annotated[
         float | None,
@@ -358,19 +363,22 @@ def audit(
     ] = False,
     public: Annotated[
         Path | None,
-        typer.Option(help="A table of public records, the same columns: a shape for the noise."),
+        typer.Option(
+            help="A table of public records with the same columns, to shape the noise by."
+        ),
     ] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="As many processes here that audit a folder of Parquet.")
+        int | None,
+        typer.Option(help="How many processes to start here to audit a folder of Parquet."),
     ] = None,
     remedies: Remedies = None,
     quick: Quick = False,
     as_json: Json = False,
 ) -> None:
-    """Tell what releasing a linear model of a table leaks about its records; write a report.
+    """Report what releasing a linear model of a table leaks about its records.
 
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
     where seepage itself failed.
@@ -423,11 +431,12 @@ def release(
     model: ModelKind = None,
     l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
     sigma: Annotated[
-        float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+        float | None,
+        typer.Option(help="The noise, declared beforehand (default: chosen on a coarse grid)."),
     ] = None,
     sigma_epsilon: Annotated[
         float | None,
-        typer.Option(help="Draw the noise by a vote of blocks of records that is ε-private."),
+        typer.Option(help="Choose the noise by an ε-private vote of blocks of records."),
     ] = None,
     target_eta: Annotated[
         float, typer.Option(help="The most a record may leak over all releases of the ledger.")
@@ -437,22 +446,25 @@ def release(
     quantity: Quantities = None,
     plan: Plan = None,
     missing: Annotated[
-        str, typer.Option(help="Rows with missing values: refuse or drop.")
+        str, typer.Option(help="What to do with missing values: refuse or drop.")
     ] = "refuse",
     options: FileOptions,
     rare: Annotated[
         str,
-        typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
+        typer.Option(help="What to do with values that few records have: refuse, drop or merge."),
     ] = "refuse",
     least_holders: Annotated[
-        int, typer.Option(help="Records that must have a value before its name may leave.")
+        int, typer.Option(help="How many records must have a value before its name may leave.")
     ] = 10,
     identity: Annotated[
-        str | None, typer.Option(help="The column that tells records in the ledger; not used else.")
+        str | None,
+        typer.Option(
+            help="The column that identifies records in the ledger; used for nothing else."
+        ),
     ] = None,
     domain: Annotated[
         list[str] | None,
-        typer.Option(help="column=low:high: the ends of a column, known to all; repeat for more."),
+        typer.Option(help="column=low:high: a column's publicly known range; repeat for more."),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
@@ -542,7 +554,7 @@ def layers(
         typer.Option(help="The folder of the report (default seepage-layers; none with --json)."),
     ] = None,
     max_bits: Annotated[
-        float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
+        float | None, typer.Option(help="Gate: the most bits that any layer may give away.")
     ] = None,
     max_auc: Annotated[
         float | None,
@@ -551,13 +563,13 @@ def layers(
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show each client's property in the report.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random draws.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Tell what recorded updates of federated learning give away about clients; write a report.
+    """Report what recorded updates of federated learning give away about clients.
 
-    Which layer tells the property, since which round, and whose updates stand out. The exit status
-    is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    Which layer gives the property away, since which round, and whose updates stand out. The exit
+    status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
     """
     from seepage.auditing.layers_command import RecordingQuestion, run_layers
 
@@ -600,12 +612,12 @@ def reproduce(
     ] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Print all names and stop.")] = False,
 ) -> None:
-    """Make a table or figure of the papers again; write its numbers beside the printed ones."""
+    """Reproduce a table or figure of the papers; write its numbers beside the printed ones."""
     if show_list:
         for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
     elif name is None:
-        raise InputError("Say what to make: a name of `seepage reproduce --list`, or all.")
+        raise InputError("Say what to reproduce: a name of `seepage reproduce --list`, or all.")
     else:
         make = _reproduction("reproduction.reproducing").reproduce
         make(name, out, quick=quick, say=typer.echo)
@@ -632,7 +644,7 @@ def list_data(folder: Folder = None) -> None:
 
 @data_app.command()
 def where(
-    name: Annotated[str | None, typer.Argument(help="A data set; all where left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set (default: all).")] = None,
     folder: Folder = None,
 ) -> None:
     """Print the folders that are searched, and where each data set was found."""
@@ -652,7 +664,7 @@ def fetch_data(
     name: Annotated[str, typer.Argument(help="A data set of `seepage data list`.")],
     folder: Folder = None,
 ) -> None:
-    """Download a data set from its publisher, checking every byte; go on where it was cut off."""
+    """Download a data set from its publisher, checking every byte; resume where it was cut off."""
     from seepage.data.obtain import fetch, find
     from seepage.data.registry import data_set
 
