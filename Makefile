@@ -84,7 +84,7 @@ cli-page: $(STAMPS)/core ## Write the reference of the command line anew
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of four pages and run them
+notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of six pages and run them
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py
 
 release-check: $(STAMPS)/release ## Build the package and try it in a clean environment of every Python at hand
