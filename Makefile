@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page cli-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -77,6 +77,9 @@ reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and t
 
 models-page: $(STAMPS)/test ## Write the table of models in the documentation anew
 	@PYTHONPATH=tests $(BIN)/python tests/models_page.py
+
+cli-page: $(STAMPS)/core ## Write the reference of the command line anew
+	@$(BIN)/python docs/make_cli_page.py
 
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
