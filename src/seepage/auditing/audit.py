@@ -30,6 +30,7 @@ from seepage.auditing.tradeoff import (
     try_out,
 )
 from seepage.auditing.trained_model import (
+    MODELS,
     EncodedTable,
     FitSettings,
     RecordsInMemory,
@@ -401,24 +402,31 @@ def find_risks(
         changes = leak.release.finite_changes()
     except InputError:
         return None
-    # Families with a certified expansion take no refits; of others the most leaked records.
-    certified = trained.settings.model in ("linear", "logistic", "poisson")
+    # Families with a certified expansion take few refits; of others, and of guesses among several
+    # classes, whose intervals are wide, the most leaked records are looked at.
+    certified = trained.settings.model in MODELS
+    several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
     worst_first = np.argsort(-eta, kind="stable")
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
 
     def refits(alternatives: int) -> bool | int:
         """Return how many records are refitted, the most exposed first; one at the least."""
-        return certified and max(1, int(_EXACT_WORK / changes.work / alternatives))
+        work = _REFIT_WORK / 2 if several else _EXACT_WORK
+        return certified and max(1, int(work / changes.work / alternatives))
 
     told = leak.membership(rows, exact=refits(1))
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []
     if trained.settings.classifies:
-        asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
+        levels = len(changes.class_labels())
+        exactly = max(_FEWEST_RISKS, most // (2 * levels))
+        asked = rows
+        if (several or not certified) and len(rows) > exactly:
+            asked = np.sort(worst_first[:exactly])
         priors = ("frequencies", "model")
-        both = guess(leak, None, priors, asked, refits(2), precision=1e-5)
+        both = guess(leak, None, priors, asked, refits(levels), precision=1e-5)
         for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None:
