@@ -256,21 +256,22 @@ def _tell_membership(audit: Audit) -> str:
     over, total, limit = count_over(audit), audit.records.count, find_limit(audit)
     who = f"{'all' if over == total else count(over) + ' of'} {counted(total, 'record')}"
     step = _inverse(limit.eta)
-    shares = ("its", "a") if step == 1 else (f"{number(step)} × its", f"{number(step)} × a")
+    share = "" if step == 1 else f"{number(step)} × "
     close = (
-        "be estimated, rightly on average, to within less than "
-        f"{shares[0]} spread (a number) or {shares[1]} whole level (a category)"
+        f"be estimated, without systematic error, more closely than {share}its standard deviation "
+        f"(a category: than {share or 'one '}whole level)"
     )
-    told = [f"Nobody beyond {limit.words}: no value of any record can {close}."]
+    told = [f"By values, nobody beyond {limit.words}: no value of any record can {close}."]
     if over:
         told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "Whoever has all other records tells rightly that a person is in the table "
+            "Apart from values, whoever has all other records tells rightly that a person is in "
+            "the table "
             f"{in_100(risks.membership)} times in 100 at most (a coin: 50), and for half of the "
-            f"records{some} {in_100(risks.median)} times or fewer."
+            f"records{some} {in_100(risks.median)} or fewer."
         )
     return " ".join(told)
 
@@ -279,7 +280,7 @@ def _tell_who(audit: Audit) -> str:
     row, worst = audit.records.worst()
     if not worst > 0:
         return "The release says nothing about any single record."
-    told = f"Row {row} (the first is 0) gives away most about its values"
+    told = f"Row {row} (counted from 0) gives away most about its values"
     if audit.risks is not None and audit.risks.row == row:
         told += ", and is the easiest to tell to be in the table"
     elif audit.risks is not None:
@@ -313,10 +314,9 @@ def _tell_sure(audit: Audit) -> str:
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"“{short(most.name)}”, from the commonest answer, is guessed rightly up to "
-            f"{in_100(most.right)} times in 100 with the release (row {most.row}; the "
-            f"{count(most.looked_at)} most exposed records were tried) and "
-            f"{in_100(most.baseline)} times without."
+            f"“{short(most.name)}” is guessed rightly {in_100(most.right)} times in 100 at most "
+            f"with the release (row {most.row}; the {count(most.looked_at)} most exposed records "
+            f"were tried), and {in_100(most.baseline)} times, by the commonest answer, without."
         )
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
@@ -334,13 +334,13 @@ def _tell_number(attribute: AttributeFinding) -> str:
     error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
     if attribute.smallest_error >= attribute.spread:
         return (
-            f"The release tells of no record's “{name}” more than its mean does: an estimate that "
-            f"is right on average is off by {error} at best (row {attribute.easiest_row}), and "
-            f"the mean by {spread}."
+            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"without systematic error is off by {error} at best (row {attribute.easiest_row}), "
+            f"and the mean by {spread}."
         )
     return (
-        f"An estimate of “{name}” that is right on average is off by {error} at best with the "
-        f"release (row {attribute.easiest_row}), and by {spread}, its spread in the table, without."
+        f"An estimate of “{name}” without systematic error is off by {error} at best with the "
+        f"release (row {attribute.easiest_row}), and by {spread}, its standard deviation, without."
     )
 
 
@@ -348,10 +348,13 @@ def _tell_numeric_label(audit: Audit) -> str:
     largest = audit.records.largest("eta_label")
     if not largest > 0:
         return ""
-    return (
-        f"An estimate of “{short(audit.target)}” that is right on average is off by "
-        f"{number(1 / largest)} × its spread at best, for any record."
-    )
+    name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
+    if largest <= 1:
+        return (
+            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"without systematic error is off by {least} at best."
+        )
+    return f"An estimate of “{name}” without systematic error is off by {least} at best."
 
 
 def _tell_fixes(audit: Audit) -> str:
@@ -395,7 +398,7 @@ def _tell_costs(audit: Audit) -> str:
         f"{said(curve.noiseless_error)} without noise, and {said(curve.trivial_error)} for a model "
         "that always gives the same answer"
     )
-    return f"{told}. The remedies: {', '.join(tried)}." if tried else f"{told}."
+    return f"{told}. Changed as above: {', '.join(tried)}." if tried else f"{told}."
 
 
 def _percent(share: float) -> str:
