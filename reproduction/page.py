@@ -23,13 +23,13 @@ _LONG = 12  # rows of a table that a reader takes in at a glance
 _HEAD = """\
 # Reproductions: tables and figures of the papers
 
-These pages were written by a program from the results of `seepage reproduce all`; `make reproduce`
-makes the results and the pages again. `seepage reproduce --list` shows the names, and
-`seepage reproduce NAME` makes one of them: from the data, or from kept results where the *Setting*
-says that they were trained on an accelerator. Numbers that a paper prints stand beside what was
-measured here. *Agrees* says whether the measured number, rounded like the printed one, is the
-printed one; where it is not, a sentence under the table says why, and where that can be seen. The
-[list of papers](../papers.md) says which is which, and where this software differs.
+A program wrote these pages from the results of `seepage reproduce all`, which are kept beside them;
+`make reproduce` makes results and pages anew. `seepage reproduce --list` shows the names, and
+`seepage reproduce NAME` reproduces one of them: from the data, or from kept results where the
+*Setting* says that they were trained on an accelerator. Numbers that a paper prints stand beside
+what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
+the printed one; where it is not, a sentence under the table says why, and where that can be seen.
+The [list of papers](../papers.md) says which is which, and where this software differs.
 """
 
 
