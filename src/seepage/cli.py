@@ -333,6 +333,13 @@ def audit(
             help="Fit without an intercept; bounds from differential privacy then apply.",
         ),
     ] = False,
+    refit: Annotated[
+        str | None,
+        typer.Option(
+            help="pipeline: ask who was in the data of the scaling and encoding too, fitted anew "
+            "without each of the most exposed records."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of the report (default seepage-audit; none with --json)."),
@@ -394,6 +401,7 @@ def audit(
         sigma=sigma,
         sensitive=sensitive or (),
         group=group or (),
+        refit=refit,
         show_values=show_values,
         public=public,
         dask=dask,
