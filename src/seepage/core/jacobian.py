@@ -600,7 +600,7 @@ class Moves:
             np.hypot(self.most, other.most),
         )
 
-    def put(self, where: np.ndarray, other: Moves) -> None:
+    def put(self, where: np.ndarray | slice, other: Moves) -> None:
         """Replace the moves of some records."""
         self.gram[where], self.radius[where] = other.gram, other.radius
         self.least[where], self.most[where] = other.least, other.most
