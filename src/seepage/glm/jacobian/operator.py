@@ -59,7 +59,7 @@ MERGED = 1e4  # the condition up to which two whiteners become one without a los
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
 _POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
 _POLE_WORK = 1e9
-_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated
+_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated, and every row is looked at
 _FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
@@ -215,11 +215,16 @@ class GLMJacobian(ReleaseJacobian):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
-        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
+        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much.
+
+        It is no more than ``Σ|x̃_j|`` times the deviations either, which is little for a row that is
+        small beside others. Of a small table all rows are asked for that, of others the flat ones.
+        """
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
         most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
-        flat = xp.nonzero(a <= _FLAT * xp.max(a))[0]
+        small = self.rows * self.features <= _FEW_CELLS
+        flat = xp.nonzero(a <= (math.inf if small else _FLAT * xp.max(a)))[0]
         if self.map.deviations is None or flat.shape[0] == 0:
             return most
         every = xp.astype(self.map.deviations, self.X.dtype, copy=False)
