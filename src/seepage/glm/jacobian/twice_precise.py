@@ -76,7 +76,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     theta = Double(*(xp.reshape(part, (part.shape[0], -1)) for part in (fit.parameters, low)))
     found = product(Double.of(_design(fit, X)), theta)
     if not isinstance(fit.family, Categorical):
-        return found[:, 0]
+        return Double(found.high[:, 0], found.low[:, 0])
     rows = xp.arange(found.high.shape[0], device=device(found.high))
     largest = found[rows, xp.argmax(found.high, axis=1)]
     return found.plus(Double(-largest.high[:, None], -largest.low[:, None]))
