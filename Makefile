@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -42,7 +42,7 @@ test: $(STAMPS)/test ## Run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 test-slow: $(STAMPS)/test ## Run the checks that take minutes
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m slow --timeout=7200
 
 test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
@@ -78,10 +78,16 @@ reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and t
 models-page: $(STAMPS)/test ## Write the table of models in the documentation anew
 	@PYTHONPATH=tests $(BIN)/python tests/models_page.py
 
+cli-page: $(STAMPS)/core ## Write the reference of the command line anew
+	@$(BIN)/python docs/make_cli_page.py
+
+benchmarks-page: $(STAMPS)/core ## Write the page of benchmarks anew from the kept results
+	@$(BIN)/python docs/make_benchmarks_page.py
+
 docs: $(STAMPS)/docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of four pages and run them
+notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of six pages and run them
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py
 
 release-check: $(STAMPS)/release ## Build the package and try it in a clean environment of every Python at hand

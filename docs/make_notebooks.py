@@ -1,4 +1,4 @@
-"""Make notebooks of four pages of the documentation and run them: ``make notebooks``.
+"""Make notebooks of six pages of the documentation and run them: ``make notebooks``.
 
 A page's ``python`` fences become cells of code, and what stands between them cells of text. The
 outputs that a page shows are left out: a notebook has its own, from being run here.
@@ -21,6 +21,8 @@ NOTEBOOKS = {
     "network": "docs/how-to/neural-networks.md",
     "opacus": "docs/how-to/private-sgd.md",
     "federated": "docs/how-to/federated.md",
+    "flower": "docs/how-to/flower.md",
+    "text": "docs/tutorial-text.md",
 }
 _SHOWN = re.compile(r"(^```python\n.*?^```\n)\n*^```text\n.*?^```\n", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")

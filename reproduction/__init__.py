@@ -41,17 +41,25 @@ class Experiment:
         Where in the paper it stands.
     title
         What it shows.
+    topic
+        What its page is about, where a paper has too much for one.
     """
 
     name: str
     paper: str
     place: str
     title: str
+    topic: str = ""
 
     @property
     def room(self) -> str:
-        """What all experiments of the paper begin with: their folder, and their page."""
+        """What the names of all experiments of the paper begin with: their folder."""
         return self.name.partition("-")[0]
+
+    @property
+    def page(self) -> str:
+        """The page of the documentation that shows it."""
+        return "-".join([self.room, *self.topic.split()])
 
     def reproduce(self, *, quick: bool = False) -> Outcome:
         """Make it again; ``quick`` takes less data or fewer trials and only shows that it runs."""
@@ -62,15 +70,45 @@ class Experiment:
 
 
 _LIST = (
-    Experiment("fil-table1", "001", "Table 1", "Leakage and accuracy before and after IRFIL"),
+    Experiment(
+        "fil-table1",
+        "001",
+        "Table 1",
+        "Leakage and accuracy before and after IRFIL",
+        topic="reweighting",
+    ),
     Experiment("fil-figure2", "001", "Figure 2", "Leakage of the records of each class"),
     Experiment("fil-figure3", "001", "Figure 3", "The images that leak least and most"),
     Experiment("fil-overlap", "001", "section 6.2", "Which records leak most from both models"),
     Experiment("fil-figure4", "001", "Figure 4", "Leakage against loss and gradient norm"),
-    Experiment("fil-figure5", "001", "Figure 5", "Spread of the leakage over rounds of IRFIL"),
-    Experiment("fil-figure6", "001", "Figure 6", "Attribute inversion against leakage"),
-    Experiment("fil-figure7", "001", "Figure 7", "Attribute inversion over rounds of IRFIL"),
-    Experiment("fil-whole-procedure", "001", "section 5", "What IRFIL leaks with its weights"),
+    Experiment(
+        "fil-figure5",
+        "001",
+        "Figure 5",
+        "Spread of the leakage over rounds of IRFIL",
+        topic="reweighting",
+    ),
+    Experiment(
+        "fil-figure6",
+        "001",
+        "Figure 6",
+        "Attribute inversion against leakage",
+        topic="attribute inversion",
+    ),
+    Experiment(
+        "fil-figure7",
+        "001",
+        "Figure 7",
+        "Attribute inversion over rounds of IRFIL",
+        topic="attribute inversion",
+    ),
+    Experiment(
+        "fil-whole-procedure",
+        "001",
+        "section 5",
+        "What IRFIL leaks with its weights",
+        topic="reweighting",
+    ),
     Experiment(
         "fil-objective-perturbation", "001", "section 7", "Leakage when the objective has the noise"
     ),

@@ -1,8 +1,8 @@
 """Writes the documentation's pages of reproductions from results, so that nobody types a number.
 
 ``python -m reproduction.page RESULTS DOCS`` reads ``RESULTS/NAME/result.json`` of every
-experiment and writes ``DOCS/reproduction/index.md``, a page for every paper beside it, and their
-figures.
+experiment and writes ``DOCS/reproduction/index.md``, beside it the pages of every paper with their
+figures, and the results they were written from.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _LONG = 12  # rows of a table that a reader takes in at a glance
 _HEAD = """\
 # Reproductions: tables and figures of the papers
 
-These pages were written by a program from the results of `seepage reproduce all`; `make reproduce`
-makes the results and the pages again. `seepage reproduce --list` shows the names, and
-`seepage reproduce NAME` makes one of them: from the data, or from kept results where the *Setting*
-says that they were trained on an accelerator. Numbers that a paper prints stand beside what was
-measured here. *Agrees* says whether the measured number, rounded like the printed one, is the
-printed one; where it is not, a sentence under the table says why, and where that can be seen. The
-[list of papers](../papers.md) says which is which, and where this software differs.
+A program wrote these pages from the results of `seepage reproduce all`, which are kept beside them;
+`make reproduce` makes results and pages anew. `seepage reproduce --list` shows the names, and
+`seepage reproduce NAME` reproduces one of them: from the data, or from kept results where the
+*Setting* says that they were trained on an accelerator. Numbers that a paper prints stand beside
+what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
+the printed one; where it is not, a sentence under the table says why, and where that can be seen.
+The [list of papers](../papers.md) says which is which, and where this software differs.
 """
 
 
 def write_pages(results: Path, docs: Path) -> Path:
-    """Write the index and a page for every paper; return the index.
+    """Write the index and the pages of every paper; return the index.
 
     Quick results are refused, and numbers that differ from the printed ones without a reason.
     Experiments that have no result are named.
@@ -44,16 +44,19 @@ def write_pages(results: Path, docs: Path) -> Path:
         raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
     found = {name: _read(results / name / RESULT, name) for name in made}
     home = docs / "reproduction"
-    written = {home / f"{name}.png": (results / name / PNG).read_bytes() for name in made}
-    rooms = dict(sorted((e.paper, e.room) for e in EXPERIMENTS.values()))
-    for paper in rooms:
-        own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
-        written[home / f"{rooms[paper]}.md"] = _bytes(_paper(paper, own))
-    written[home / "index.md"] = _bytes(_index(found, rooms))
+    written = {}
+    for name in made:
+        written[home / f"{name}.png"] = (results / name / PNG).read_bytes()
+        written[home / f"{name}.json"] = (results / name / RESULT).read_bytes()
+    for page in {experiment.page for experiment in EXPERIMENTS.values()}:
+        own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].page == page}
+        if own:
+            written[home / f"{page}.md"] = _bytes(_page(own))
+    written[home / "index.md"] = _bytes(_index(found))
     for path, content in written.items():
         write_whole(path, content)
-    for left in [*home.glob("*.png"), *home.glob("*.md")]:  # of an experiment that is gone
-        if left not in written:
+    for left in home.glob("*.*"):  # of an experiment that is gone
+        if left.suffix in (".png", ".json", ".md") and left not in written:
             left.unlink()
     return home / "index.md"
 
@@ -85,20 +88,25 @@ def _quantities(entry: dict[str, Any]) -> list[Quantity]:
     return [Quantity.from_json(q) for q in entry["quantities"]]
 
 
-def _index(found: dict[str, dict[str, Any]], rooms: dict[str, str]) -> Iterator[str]:
+def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield _HEAD
     yield f"{_count(found.values())}\n"
     yield "| paper | printed | agree | differ | not made |"
     yield "|---|---:|---:|---:|---:|"
-    for paper, room in rooms.items():
-        counts = _tally(e for n, e in found.items() if EXPERIMENTS[n].paper == paper)
-        cells = " | ".join(map(str, counts))
-        yield f"| {paper}, [*{PAPERS[paper]}*]({room}.md) | {cells} |"
+    for paper in sorted({EXPERIMENTS[name].paper for name in found}):
+        own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
+        topics = {EXPERIMENTS[name].page: EXPERIMENTS[name].topic for name in own}
+        links = [
+            f"[{topic or f'*{PAPERS[paper]}*'}]({page}.md)"
+            for page, topic in sorted(topics.items(), key=lambda pair: pair[1])
+        ]
+        cells = " | ".join(map(str, _tally(own.values())))
+        yield f"| {paper}, {', '.join(links)} | {cells} |"
     yield "\n| name | paper | what it shows |"
     yield "|---|---|---|"
     for name in found:
         experiment = EXPERIMENTS[name]
-        link = f"[`{name}`]({experiment.room}.md#{name})"
+        link = f"[`{name}`]({experiment.page}.md#{name})"
         yield f"| {link} | {experiment.paper}, {experiment.place} | {experiment.title} |"
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
@@ -120,15 +128,17 @@ def _tally(entries: Any) -> tuple[int, int, int, int]:
 def _count(entries: Any) -> str:
     printed, agree, differ, left = _tally(entries)
     words = f"Of {printed} printed numbers, {agree} agree"
-    others = [f"{differ} differ"] * bool(differ) + [f"{left} could not be reproduced"] * bool(left)
+    others = [f"{differ} {'differs' if differ == 1 else 'differ'}"] * bool(differ)
+    others += [f"{left} could not be reproduced"] * bool(left)
     if others:
-        words += f"; {' and '.join(others)}, each with its reason"
+        words += f"; {' and '.join(others)}, {'each ' * (differ + left > 1)}with its reason"
     return f"{words}."
 
 
-def _paper(paper: str, own: dict[str, dict[str, Any]]) -> Iterator[str]:
-    yield f"# Paper {paper}, reproduced\n"
-    yield f"*{PAPERS[paper]}* ([all papers](index.md)). {_count(own.values())}"
+def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
+    first = EXPERIMENTS[next(iter(own))]
+    yield f"# Paper {first.paper}, reproduced{f': {first.topic}' * bool(first.topic)}\n"
+    yield f"*{PAPERS[first.paper]}* ([all papers](index.md)). {_count(own.values())}"
     for name, entry in own.items():
         yield from _section(EXPERIMENTS[name], entry)
 
@@ -136,7 +146,7 @@ def _paper(paper: str, own: dict[str, dict[str, Any]]) -> Iterator[str]:
 def _section(experiment: Experiment, entry: dict[str, Any]) -> Iterator[str]:
     name = experiment.name
     yield f"\n## {name}\n"
-    yield f"**{experiment.title}** ({experiment.place}).\n"
+    yield f"**{experiment.title}** ({experiment.place}; [numbers]({name}.json)).\n"
     yield f"![{_inline(entry['alternative'])}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
     yield f"*Setting.* {_inline(entry['setting'])}\n"

@@ -1,4 +1,4 @@
-"""What ``seepage reproduce`` does: make a table or figure again, write its files, and tell."""
+"""What ``seepage reproduce`` does: reproduce a table or figure, write its files, and report."""
 
 from __future__ import annotations
 

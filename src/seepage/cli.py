@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click import ClickException
 from typer.core import TyperGroup
 
 from seepage.errors import InputError
+
+if TYPE_CHECKING:
+    from seepage.auditing.command import Question
+    from seepage.auditing.intake.files import FileOptions
+    from seepage.auditing.intake.plan_file import PlanFile
 
 Folder = Annotated[
     Path | None,
@@ -30,7 +39,7 @@ Table = Annotated[
 ]
 Target = Annotated[str, typer.Option(help="The column the model predicts.")]
 TargetOrList = Annotated[
-    str, typer.Option(help="The column the model predicts; without it the columns are listed.")
+    str, typer.Option(help="The column the model predicts; if left out, the columns are listed.")
 ]
 Plan = Annotated[
     Path | None, typer.Option(help="What the columns are: what `seepage columns` printed, edited.")
@@ -59,24 +68,25 @@ Codes = Annotated[
 ]
 Quantities = Annotated[
     list[str] | None,
-    typer.Option("--quantity", help="A column of two numbers, yet a quantity; repeat for more."),
+    typer.Option("--quantity", help="A column of two numbers that is a quantity; repeat for more."),
 ]
 Missing = Annotated[
-    str, typer.Option(help="Rows with missing values: refuse, drop or impute them.")
+    str, typer.Option(help="What to do with missing values: refuse, drop or impute.")
 ]
 NoScale = Annotated[bool, typer.Option("--no-scale", help="Do not standardise the columns.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The CSV file has no header line.")]
 Names = Annotated[str | None, typer.Option(help="The columns' names, separated by commas.")]
 Separator = Annotated[
-    str | None, typer.Option(help="Between a text file's columns: one character, or tab.")
+    str | None, typer.Option(help="What separates a text file's columns: one character, or tab.")
 ]
 Decimal = Annotated[
-    str | None, typer.Option(help="Before a text file's decimals: a point or a comma.")
+    str | None, typer.Option(help="A text file's decimal mark: a point or a comma.")
 ]
 Thousands = Annotated[
-    str | None, typer.Option(help="Between groups of three digits: point, comma, space, '.")
+    str | None,
+    typer.Option(help="The mark between groups of three digits: point, comma, space or '."),
 ]
-Encoding = Annotated[str | None, typer.Option(help="A text file's, such as cp1252.")]
+Encoding = Annotated[str | None, typer.Option(help="A text file's encoding, such as cp1252.")]
 Sheet = Annotated[
     str | None, typer.Option(help="The sheet of a workbook, or the table of a database.")
 ]
@@ -88,8 +98,8 @@ ModelFile = Annotated[
 Remedies = Annotated[
     str | None,
     typer.Option(
-        help="Which to try, however long they take: noise, penalty, weights, shape; none for none "
-        "(default: all that keep within their budgets)."
+        help="Which remedies to try, however long they take: noise, penalty, weights, shape, or "
+        "none (default: all that keep within their budgets)."
     ),
 ]
 Quick = Annotated[
@@ -113,6 +123,94 @@ def _file(model: str | None, model_file: Path | None) -> Path | None:
     if model_file is not None:
         raise InputError("--model and --model-file both name a file; give one of them.")
     return Path(model)
+
+
+def _plan(file: Path | None) -> PlanFile | None:
+    """Return the plan that --plan names."""
+    from seepage.auditing.intake.plan_file import PlanFile
+
+    return None if file is None else PlanFile.read(file)
+
+
+def _file_options(
+    no_header: NoHeader = False,
+    names: Names = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
+    fsspec: Fsspec = False,
+) -> FileOptions:
+    """Return how the table's file is to be read; every command that reads one has these options."""
+    from seepage.auditing.intake.files import Dialect, FileOptions
+
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    return FileOptions(not no_header, names, dialect, sheet, fsspec)
+
+
+def _made(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have an argument made of options: its maker's parameters stand in the argument's place."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = {argument: _parameters(maker) for argument, maker in makers.items()}
+        parameters: list[Parameter] = []
+        for name, parameter in _parameters(function).items():
+            parameters.extend(options[name].values() if name in options else [parameter])
+
+        @wraps(function)
+        def run(**given: Any) -> Any:
+            for argument, maker in makers.items():
+                given[argument] = maker(**{name: given.pop(name) for name in options[argument]})
+            return function(**given)
+
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the parameters of a function, to be given by name, with what typer must know."""
+    later = {"FileOptions": Any, "Question": Any}  # imported when a command runs
+    found = signature(function, eval_str=True, locals=later).parameters
+    return {name: p.replace(kind=Parameter.KEYWORD_ONLY) for name, p in found.items()}
+
+
+@_made(options=_file_options)
+def _question(
+    table: Table,
+    *,
+    model: ModelKind = None,
+    l2: Penalty = None,
+    target_eta: TargetEta = None,
+    drop: Drop = None,
+    categorical: Codes = None,
+    quantity: Quantities = None,
+    plan: Plan = None,
+    missing: Missing = "refuse",
+    no_scale: NoScale = False,
+    options: FileOptions,
+    model_file: ModelFile = None,
+) -> Question:
+    """Return what audits and calibrations are both asked about."""
+    from seepage.auditing.command import Question
+
+    return Question(
+        table=table,
+        model=_kind(model),
+        l2=l2,
+        target_eta=target_eta,
+        drop=drop or (),
+        categorical=categorical or (),
+        quantities=quantity or (),
+        missing=missing,
+        scale=not no_scale,
+        options=options,
+        plan=_plan(plan),
+        model_file=_file(model, model_file),
+    )
 
 
 INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
@@ -212,44 +310,36 @@ def demo(
 
 
 @app.command()
+@_made(question=_question)
 def audit(
-    table: Table,
+    *,
     target: TargetOrList = "",
-    model: ModelKind = None,
+    sensitive: Sensitive = None,
+    group: Group = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="The standard deviation of the noise on every number.")
+    ] = None,
+    question: Question,
     model_kind: Annotated[
         str | None,
         typer.Option(
             help="forest, boosting, tree, svm, mlp or neighbours: audited by attack, without noise."
         ),
     ] = None,
-    l2: Penalty = None,
     no_intercept: Annotated[
         bool,
         typer.Option(
-            "--no-intercept", help="Fit without one: bounds from differential privacy then apply."
+            "--no-intercept",
+            help="Fit without an intercept; bounds from differential privacy then apply.",
         ),
     ] = False,
-    sigma: Annotated[
-        float | None, typer.Option(help="The standard deviation of the noise on every number.")
+    refit: Annotated[
+        str | None,
+        typer.Option(
+            help="pipeline: ask who was in the data of the scaling and encoding too, fitted anew "
+            "without each of the most exposed records."
+        ),
     ] = None,
-    target_eta: TargetEta = None,
-    sensitive: Sensitive = None,
-    group: Group = None,
-    drop: Drop = None,
-    categorical: Codes = None,
-    quantity: Quantities = None,
-    plan: Plan = None,
-    missing: Missing = "refuse",
-    no_scale: NoScale = False,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-    model_file: ModelFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of the report (default seepage-audit; none with --json)."),
@@ -262,11 +352,14 @@ def audit(
         typer.Option(help="Gate: the least squared error of an attack, in squared deviations."),
     ] = None,
     max_group_ratio: Annotated[
-        float | None, typer.Option(help="Gate: the most one group may leak beside another.")
+        float | None,
+        typer.Option(help="Gate: the highest ratio of one group's leakage to another's."),
     ] = None,
     max_membership: Annotated[
         float | None,
-        typer.Option(help="Gate: how often a record may be told to be in the data (0.5: a coin)."),
+        typer.Option(
+            help="Gate: how often anybody may be right about who was in the data (0.5: a coin)."
+        ),
     ] = None,
     max_guess_gain: Annotated[
         float | None,
@@ -277,49 +370,38 @@ def audit(
     ] = False,
     public: Annotated[
         Path | None,
-        typer.Option(help="A table of public records, the same columns: a shape for the noise."),
+        typer.Option(
+            help="A table of public records with the same columns, to shape the noise by."
+        ),
     ] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers audit a folder of Parquet.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="As many processes here that audit a folder of Parquet.")
+        int | None,
+        typer.Option(help="How many processes to start here to audit a folder of Parquet."),
     ] = None,
     remedies: Remedies = None,
     quick: Quick = False,
     as_json: Json = False,
 ) -> None:
-    """Tell what releasing a linear model of a table leaks about its records; write a report.
+    """Report what releasing a linear model of a table leaks about its records.
 
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
     where seepage itself failed.
     """
-    from seepage.auditing.command import Limits, Question, read_effort, run_audit
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
+    from seepage.auditing.command import Limits, read_effort, run_audit
 
-    if sigma is not None and target_eta is not None:
+    if sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    question = Question(
-        table=table,
+    question = replace(
+        question,
         target=target,
-        model=_kind(model),
-        l2=l2,
         intercept=not no_intercept,
         sigma=sigma,
-        target_eta=target_eta,
         sensitive=sensitive or (),
         group=group or (),
-        drop=drop or (),
-        categorical=categorical or (),
-        quantities=quantity or (),
-        missing=missing,
-        scale=not no_scale,
-        options=options,
-        plan=None if plan is None else PlanFile.read(plan),
-        model_file=_file(model, model_file),
+        refit=refit,
         show_values=show_values,
         public=public,
         dask=dask,
@@ -349,17 +431,20 @@ def audit(
 
 
 @app.command()
+@_made(options=_file_options)
 def release(
     table: Annotated[Path, typer.Argument(help="A table in a file, as for an audit.")],
+    *,
     target: Annotated[str, typer.Option(help="The column the model predicts.")] = "",
     model: ModelKind = None,
     l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
     sigma: Annotated[
-        float | None, typer.Option(help="The noise, declared beforehand; else on a coarse grid.")
+        float | None,
+        typer.Option(help="The noise, declared beforehand (default: chosen on a coarse grid)."),
     ] = None,
     sigma_epsilon: Annotated[
         float | None,
-        typer.Option(help="Draw the noise by a vote of blocks of records that is ε-private."),
+        typer.Option(help="Choose the noise by an ε-private vote of blocks of records."),
     ] = None,
     target_eta: Annotated[
         float, typer.Option(help="The most a record may leak over all releases of the ledger.")
@@ -369,29 +454,25 @@ def release(
     quantity: Quantities = None,
     plan: Plan = None,
     missing: Annotated[
-        str, typer.Option(help="Rows with missing values: refuse or drop.")
+        str, typer.Option(help="What to do with missing values: refuse or drop.")
     ] = "refuse",
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
+    options: FileOptions,
     rare: Annotated[
         str,
-        typer.Option(help="Values of few records, whose names would leave: refuse, drop, merge."),
+        typer.Option(help="What to do with values that few records have: refuse, drop or merge."),
     ] = "refuse",
     least_holders: Annotated[
-        int, typer.Option(help="Records that must have a value before its name may leave.")
+        int, typer.Option(help="How many records must have a value before its name may leave.")
     ] = 10,
     identity: Annotated[
-        str | None, typer.Option(help="The column that tells records in the ledger; not used else.")
+        str | None,
+        typer.Option(
+            help="The column that identifies records in the ledger; used for nothing else."
+        ),
     ] = None,
     domain: Annotated[
         list[str] | None,
-        typer.Option(help="column=low:high: the ends of a column, known to all; repeat for more."),
+        typer.Option(help="column=low:high: a column's publicly known range; repeat for more."),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
@@ -409,8 +490,6 @@ def release(
     replaced to see which published figures would change. The exit status is 0 when the release was
     written, 2 for bad input, and 3 where seepage itself failed.
     """
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
     from seepage.auditing.release.command import read_domain, run_release
     from seepage.auditing.release.procedure import Procedure
 
@@ -430,80 +509,33 @@ def release(
         identity=identity,
         domain=read_domain(domain or ()),
     )
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    said = None if plan is None else PlanFile.read(plan)
-    run_release(table, procedure, out=out, report=report, ledger=ledger, options=options, plan=said)
+    run_release(
+        table,
+        procedure,
+        out=out,
+        report=report,
+        ledger=ledger,
+        options=options,
+        plan=_plan(plan),
+    )
 
 
 @app.command()
-def columns(
-    table: Table,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-) -> None:
+@_made(options=_file_options)
+def columns(table: Table, options: FileOptions) -> None:
     """Print what an audit would make of every column, as a plan to edit and hand back by --plan."""
     from seepage.auditing.command import Question, run_columns
-    from seepage.auditing.intake.files import Dialect, FileOptions
 
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
     run_columns(Question(table=table, options=options))
 
 
 @app.command()
-def calibrate(
-    table: Table,
-    target: Target,
-    model: ModelKind = None,
-    l2: Penalty = None,
-    target_eta: TargetEta = None,
-    drop: Drop = None,
-    categorical: Codes = None,
-    quantity: Quantities = None,
-    plan: Plan = None,
-    missing: Missing = "refuse",
-    no_scale: NoScale = False,
-    no_header: NoHeader = False,
-    names: Names = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    encoding: Encoding = None,
-    sheet: Sheet = None,
-    fsspec: Fsspec = False,
-    model_file: ModelFile = None,
-    as_json: Json = False,
-) -> None:
+@_made(question=_question)
+def calibrate(*, target: Target, question: Question, as_json: Json = False) -> None:
     """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
-    from seepage.auditing.command import Question, run_calibration
-    from seepage.auditing.intake.files import Dialect, FileOptions
-    from seepage.auditing.intake.plan_file import PlanFile
+    from seepage.auditing.command import run_calibration
 
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    options = FileOptions(not no_header, names, dialect, sheet, fsspec)
-    question = Question(
-        table=table,
-        target=target,
-        model=_kind(model),
-        l2=l2,
-        target_eta=target_eta,
-        drop=drop or (),
-        categorical=categorical or (),
-        quantities=quantity or (),
-        missing=missing,
-        scale=not no_scale,
-        options=options,
-        plan=None if plan is None else PlanFile.read(plan),
-        model_file=_file(model, model_file),
-    )
-    run_calibration(question, as_json=as_json)
+    run_calibration(replace(question, target=target), as_json=as_json)
 
 
 @app.command()
@@ -530,7 +562,7 @@ def layers(
         typer.Option(help="The folder of the report (default seepage-layers; none with --json)."),
     ] = None,
     max_bits: Annotated[
-        float | None, typer.Option(help="Gate: the most bits that any layer may tell.")
+        float | None, typer.Option(help="Gate: the most bits that any layer may give away.")
     ] = None,
     max_auc: Annotated[
         float | None,
@@ -539,13 +571,13 @@ def layers(
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show each client's property in the report.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random draws.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Tell what recorded updates of federated learning give away about clients; write a report.
+    """Report what recorded updates of federated learning give away about clients.
 
-    Which layer tells the property, since which round, and whose updates stand out. The exit status
-    is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    Which layer gives the property away, since which round, and whose updates stand out. The exit
+    status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
     """
     from seepage.auditing.layers_command import RecordingQuestion, run_layers
 
@@ -588,12 +620,12 @@ def reproduce(
     ] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Print all names and stop.")] = False,
 ) -> None:
-    """Make a table or figure of the papers again; write its numbers beside the printed ones."""
+    """Reproduce a table or figure of the papers; write its numbers beside the printed ones."""
     if show_list:
         for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
     elif name is None:
-        raise InputError("Say what to make: a name of `seepage reproduce --list`, or all.")
+        raise InputError("Say what to reproduce: a name of `seepage reproduce --list`, or all.")
     else:
         make = _reproduction("reproduction.reproducing").reproduce
         make(name, out, quick=quick, say=typer.echo)
@@ -620,7 +652,7 @@ def list_data(folder: Folder = None) -> None:
 
 @data_app.command()
 def where(
-    name: Annotated[str | None, typer.Argument(help="A data set; all where left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set (default: all).")] = None,
     folder: Folder = None,
 ) -> None:
     """Print the folders that are searched, and where each data set was found."""
@@ -640,7 +672,7 @@ def fetch_data(
     name: Annotated[str, typer.Argument(help="A data set of `seepage data list`.")],
     folder: Folder = None,
 ) -> None:
-    """Download a data set from its publisher, checking every byte; go on where it was cut off."""
+    """Download a data set from its publisher, checking every byte; resume where it was cut off."""
     from seepage.data.obtain import fetch, find
     from seepage.data.registry import data_set
 

@@ -54,17 +54,17 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
         "Who?",
         "How sure could an attacker be, with this release and without?",
         "What would fix it?",
-        "What does that cost?",
+        "What does protection cost?",
     ]
     risks = audit.risks
     assert risks is not None
     anyone, who, sure, _, cost = answers.values()
-    assert f"{in_100(risks.membership)} times in 100 at most, where a coin is right 50" in anyone
+    assert f"{in_100(risks.membership)} times in 100 at most (a coin: 50)" in anyone
     assert f"row {risks.row}" in who.lower()
     for guess in risks.guesses:
         assert f"{in_100(guess.right)} times" in sure
         assert in_100(guess.baseline) in sure
-    assert "a model of the other records" in sure
+    assert "from all other records" in sure
     assert "“smokes”" in sure
     assert f"{audit.curve.noiseless_error:.1%} without noise" in cost
     assert not any("η" in text for text in answers.values())
@@ -76,8 +76,8 @@ def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
     over = replace(audit, target_eta=1e-3, remedies=(advice, Advice("reweighting", "no help")))
     answers = {answer.question: answer.text for answer in judge(over).answers}
     assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
-    assert "32.5% with more noise" in answers["What does that cost?"]
-    assert "reweighting" not in answers["What does that cost?"]
+    assert "32.5% with more noise" in answers["What does protection cost?"]
+    assert "reweighting" not in answers["What does protection cost?"]
 
 
 def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> None:

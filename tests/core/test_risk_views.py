@@ -427,7 +427,7 @@ def streamed(problem: Problem, door: Any, folder: Path) -> Any:
     return sp.leakage(model, rows, noise=problem.noise)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_records_that_are_read_in_chunks_get_upper_ends(
     family: str, tmp_path: Path, door: Any
 ) -> None:
@@ -442,7 +442,7 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
         assert np.asarray(stream.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("prior", ["frequencies", "equal", (0.2, 0.5, 0.3)])
 def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     family: str, prior: Any, tmp_path: Path, door: Any
@@ -487,11 +487,26 @@ def test_labels_and_numbers_of_records_that_are_read_in_chunks(
     assert np.all(near[:, 0] >= known.lower - 1e-12)
 
 
-def test_softmax_in_chunks_is_refused(tmp_path: Path) -> None:
-    problem = Problem("categorical", everything=False)
-    table = pa.table({**{f"x{j}": problem.X[:, j] for j in range(4)}, "y": problem.y})
+@pytest.mark.parametrize("prior", ["frequencies", "model"])
+def test_classes_of_records_that_are_read_in_chunks(prior: str, tmp_path: Path, door: Any) -> None:
+    problem = Problem("categorical", everything=True)
+    found = numbers(streamed(problem, door, tmp_path).guess(prior=prior))
+    believed = np.bincount(problem.y.astype(int)) / N
+    for i in (1, 9, 33):
+        if prior == "model":
+            theta = problem.without([i]).reshape(5, 3)
+            powers = np.exp(problem.X[i] @ theta[:4] + theta[4])
+            believed = powers / powers.sum()
+        points = np.stack([problem.whitened(problem.changed(i, c, None)) for c in range(3)])
+        truth = bayes(points, believed)
+        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+
+
+def test_a_family_without_a_constant_is_refused_in_chunks(tmp_path: Path) -> None:
+    problem = Problem("poisson", everything=False)
+    table = pa.table({**{f"x{j}": problem.X[:, j] for j in range(4)}, "y": problem.y + 1.0})
     pq.write_table(table, tmp_path / "people.parquet", row_group_size=7)
     rows = sp.parquet(tmp_path / "people.parquet", target="y")
-    model = sp.glm.SoftmaxRegression(l2=L2).fit(rows)
+    model = sp.glm.GeneralizedLinearRegression("gamma", l2=L2).fit(rows)
     with pytest.raises(sp.InputError, match="takes refits, which need all records in memory"):
         sp.leakage(model, rows, noise=sp.Gaussian(1.0)).membership()

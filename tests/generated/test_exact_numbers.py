@@ -60,13 +60,12 @@ def test_one_unknown_has_the_inverse_of_its_information_for_a_bound(column: str)
 
 def test_noise_calibrated_on_one_unknown_meets_its_target() -> None:
     leak, _ = one_dummy()
-    noise = sp.calibrate(
-        leak, mse=4.0, view=sp.bounds.cramer_rao_rows(leak, columns=["age"]), grid=None
-    )
-    cells = np.asarray(leak.cells(columns=["age"]).mse_bound())
+    view = sp.bounds.cramer_rao_rows(leak, columns=["age"])
     # The bound on one unknown grows as the square of the noise.
-    reached = cells.min() * (noise.sigma / 0.5) ** 2
-    assert reached == pytest.approx(4.0, rel=1e-9)
+    cells = np.asarray(leak.cells(columns=["age"]).mse_bound()) / 0.5**2
+    assert cells.min() * sp.calibrate(leak, mse=4.0, view=view).sigma ** 2 >= 4.0
+    exact = sp.calibrate(leak, mse=4.0, view=view, grid=None)
+    assert cells.min() * exact.sigma**2 == pytest.approx(4.0, rel=1e-9)
 
 
 # 2: columns far from zero ------------------------------------------------------------------------
@@ -156,15 +155,19 @@ NOT_SQUARE = {
 def test_noise_calibrated_on_other_bounds_meets_its_target(name: str) -> None:
     bound = NOT_SQUARE[name]
     leak = small_leak(0.01)
-    noise = sp.calibrate(leak, mse=0.5, view=bound(leak), grid=None)
-    reached = np.asarray(bound(small_leak(noise.sigma)))
-    assert reached.min() == pytest.approx(0.5, rel=1e-3)
+
+    def reached(sigma: float) -> float:
+        return float(np.min(np.asarray(bound(small_leak(sigma)))))
+
+    assert reached(sp.calibrate(leak, mse=0.5, view=bound(leak)).sigma) >= 0.5
+    exact = sp.calibrate(leak, mse=0.5, view=bound(leak), grid=None)
+    assert reached(exact.sigma) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_a_target_beyond_the_prior_is_refused() -> None:
     leak = small_leak(0.01)
     with pytest.raises(sp.InputError, match="no noise"):
-        sp.calibrate(leak, mse=2.0, view=sp.bounds.van_trees_rows(leak, PRIOR, rows=[0]), grid=None)
+        sp.calibrate(leak, mse=2.0, view=sp.bounds.van_trees_rows(leak, PRIOR, rows=[0]))
 
 
 # 6: softmax of columns in unlike units -----------------------------------------------------------

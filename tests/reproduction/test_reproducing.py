@@ -103,7 +103,7 @@ def test_the_same_twice(fake, run, tmp_path):
     ("arguments", "complaint"),
     [
         (("fake-figur1",), "did you mean 'fake-figure1'"),
-        ((), "Say what to make"),
+        ((), "Say what to reproduce"),
         (("fake-figure1", "--out", "taken"), "'taken' is a file"),
     ],
 )

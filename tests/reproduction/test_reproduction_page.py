@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -150,14 +151,30 @@ def test_the_documentation_has_every_experiment():
     index = (PAGES / "index.md").read_text(encoding="utf-8")
     missing = re.findall(r"^- `([a-z0-9-]+)`: ", index, re.MULTILINE)
     shown = []
-    for room in dict.fromkeys(experiment.room for experiment in EXPERIMENTS.values()):
-        text = (PAGES / f"{room}.md").read_text(encoding="utf-8")
-        shown += re.findall(r"\]\(([^)]+)\.png\)", text)
-    assert shown == [name for name in EXPERIMENTS if name not in missing]
+    for page_name in dict.fromkeys(experiment.page for experiment in EXPERIMENTS.values()):
+        text = (PAGES / f"{page_name}.md").read_text(encoding="utf-8")
+        own = re.findall(r"\]\(([^)]+)\.png\)", text)
+        assert own == [n for n, e in EXPERIMENTS.items() if e.page == page_name and n in own]
+        shown += own
+    assert len(shown) == len(set(shown))
     assert set(shown) | set(missing) == set(EXPERIMENTS)
     for name in shown:
-        assert f"[`{name}`]({EXPERIMENTS[name].room}.md#{name})" in index
+        assert f"[`{name}`]({EXPERIMENTS[name].page}.md#{name})" in index
         assert (PAGES / f"{name}.png").stat().st_size < 150_000
+
+
+def test_the_pages_are_those_of_the_kept_results(tmp_path):
+    for result in PAGES.glob("*.json"):
+        home = tmp_path / "results" / result.stem
+        home.mkdir(parents=True)
+        shutil.copy(result, home / "result.json")
+        shutil.copy(result.with_suffix(".png"), home / "figure.png")
+    again = write_pages(tmp_path / "results", tmp_path / "docs").parent
+    assert sorted(path.name for path in again.iterdir()) == sorted(
+        path.name for path in PAGES.iterdir()
+    )
+    for path in again.glob("*.md"):
+        assert path.read_text("utf-8") == (PAGES / path.name).read_text("utf-8"), path.name
 
 
 def test_no_number_of_the_documentation_differs_without_a_reason():

@@ -8,7 +8,6 @@ many clients, the updates of those whose property is known take the place of aux
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,7 +21,7 @@ from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.v_information import PropertyTask
-from seepage.layers.recording_audit import KnownUpdates
+from seepage.layers.recording_audit import KnownUpdates, Recording
 from seepage.support.chunks import progress
 from seepage.tables.source import as_numpy
 
@@ -234,7 +233,7 @@ def attack_layers(
 
 
 def attack_recording(
-    recording: LayerGradients | str | os.PathLike[str],
+    recording: Recording,
     property: Any,
     *,
     classifier: Any = "random_forest",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -30,6 +31,7 @@ from seepage.auditing.tradeoff import (
     try_out,
 )
 from seepage.auditing.trained_model import (
+    MODELS,
     EncodedTable,
     FitSettings,
     RecordsInMemory,
@@ -61,9 +63,17 @@ _REFIT_WORK = 2e11  # multiplications that refits for the risks may take
 _MOST_LEVELS = 12  # of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
+_WHOLE_FIT = 20  # passes over the records that preparing and fitting them anew takes, about
+_MOST_WHOLE = 1000  # records without which everything is fitted anew
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
+_GUESSES_HELD = (
+    "Guesses hold what the columns were prepared with fixed while a class or category changes."
+)
+_NOISE_HELD = "The noise and nλ are what they are with the record."
+
 Tell = Callable[[str], object]
+Anew = Callable[[np.ndarray], np.ndarray]  # what is released on the records that stay
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,7 @@ def audit_table(
     show_values: bool = False,
     effort: Effort = EVERYTHING,
     seed: int = 0,
+    encode_anew: Callable[[np.ndarray], EncodedTable] | None = None,
     tell: Tell | None = None,
 ) -> Audit:
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
@@ -126,7 +137,9 @@ def audit_table(
     reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
     fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
     memory has; ``effort`` says what else is done, and ``seed`` is that of the held-out rows and of
-    the noise in the privacy–utility curve; ``tell`` is called with what is being done.
+    the noise in the privacy–utility curve. ``encode_anew`` encodes the records at some positions as
+    if there were no others: who was in the data is then asked of the whole procedure. ``tell`` is
+    called with what is being done.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -138,16 +151,31 @@ def audit_table(
         tell("fitting")
     if sensitive is not None:
         table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
+    trained = _train(table, fitted, model, l2, intercept)
     return audit_model(
-        _train(table, fitted, model, l2, intercept),
+        trained,
         name=name,
         sigma=sigma,
         target_eta=target_eta,
         values=table.values() if show_values else None,
         effort=effort,
         seed=seed,
+        anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
         tell=tell,
     )
+
+
+def _fitted_anew(
+    trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
+) -> np.ndarray:
+    """Return what is released on the records that stay, with nλ as it is; nothing without a fit."""
+    settings, rows = trained.settings, len(trained.source)
+    try:
+        source = encode_anew(kept).source
+        model = settings.with_penalty(settings.l2 * rows / len(kept)).fit(source)
+        return np.asarray(describe_on(model, source)[0].parameters).reshape(-1)
+    except InputError:
+        return np.zeros(0)
 
 
 def audit_model(
@@ -159,9 +187,14 @@ def audit_model(
     values: dict[str, list[str]] | None = None,
     effort: Effort = EVERYTHING,
     seed: int = 0,
+    anew: Anew | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and say what was found; the parameters are as for audit_table."""
+    """Measure a fitted model and say what was found; the parameters are as for audit_table.
+
+    ``anew`` returns what the whole procedure releases on the records at some positions, of which
+    who was in the data is then asked.
+    """
     say = tell or (lambda words: None)
     check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
@@ -199,10 +232,14 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    known = settings.refits and not (table.through is not None and table.through.refitted)
-    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
+    if effort.risks and settings.refits and (trained.held or anew is not None):
         say("who was in the data, and guesses")
-        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes)
+        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
+    if risks is not None and anew is not None:
+        steps.append(
+            "Who was in the data: everything, preparation and model, was fitted anew without each "
+            f"of {risks.looked_at:,} records, the most exposed, with the noise and nλ as they are."
+        )
     # Last: they take longest, and nothing else waits for them.
     advice = find_remedies(
         trained,
@@ -379,11 +416,16 @@ def find_versions() -> dict[str, str]:
 
 
 def find_risks(
-    trained: TrainedModel, sigma: float, eta: np.ndarray, attributes: Sequence[AttributeFinding]
+    trained: TrainedModel,
+    sigma: float,
+    eta: np.ndarray,
+    attributes: Sequence[AttributeFinding],
+    anew: Anew | None = None,
 ) -> RiskFinding | None:
     """Return the risks of a release with noise σ; ``None`` where records are read in chunks.
 
     ``eta`` is the leakage of every record, by which they are chosen where not all can be looked at.
+    With ``anew`` membership is that of the whole procedure, fitted anew without each record.
     """
     source = trained.source
     if not isinstance(source, RecordsInMemory):
@@ -401,27 +443,43 @@ def find_risks(
         changes = leak.release.finite_changes()
     except InputError:
         return None
-    # Families with a certified expansion take no refits; of others the most leaked records.
-    certified = trained.settings.model in ("linear", "logistic", "poisson")
+    # Families with a certified expansion take few refits; of others, and of guesses among several
+    # classes, whose intervals are wide, the most leaked records are looked at.
+    certified = trained.settings.model in MODELS
+    several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
     worst_first = np.argsort(-eta, kind="stable")
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
 
     def refits(alternatives: int) -> bool | int:
         """Return how many records are refitted, the most exposed first; one at the least."""
-        return certified and max(1, int(_EXACT_WORK / changes.work / alternatives))
+        work = _REFIT_WORK / 2 if several else _EXACT_WORK
+        return certified and max(1, int(work / changes.work / alternatives))
 
-    told = leak.membership(rows, exact=refits(1))
+    looked_at = rows
+    if anew is None:
+        told = leak.membership(rows, exact=refits(1))
+        assumed = told.mu.assumptions
+    else:
+        affordable = int(_REFIT_WORK / (_WHOLE_FIT * trained.work))
+        count = min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE)
+        looked_at = np.sort(worst_first[:count])
+        told = leak.membership(looked_at, refit=anew)
+        assumed = (*told.mu.assumptions, _NOISE_HELD)
     mu, right = np.asarray(told), np.asarray(told.accuracy())
     worst = int(np.argmax(mu))
     guesses = []
-    if trained.settings.classifies:
-        asked = rows if certified or 2 * len(rows) <= most else np.sort(worst_first[: most // 2])
+    if trained.settings.classifies and trained.held:
+        levels = len(changes.class_labels())
+        exactly = max(_FEWEST_RISKS, most // (2 * levels))
+        asked = rows
+        if (several or not certified) and len(rows) > exactly:
+            asked = np.sort(worst_first[:exactly])
         priors = ("frequencies", "model")
-        both = guess(leak, None, priors, asked, refits(2), precision=1e-5)
+        both = guess(leak, None, priors, asked, refits(levels), precision=1e-5)
         for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
-    if trained.basis() is None:
+    if trained.basis() is None and trained.held:
         by_name = {a.name: a for a in attributes}
         for k, attribute in enumerate(trained.table.attributes):
             known = by_name.get(attribute.name)
@@ -439,12 +497,13 @@ def find_risks(
             guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(
         membership=float(right[worst]),
-        row=int(source.row_index[rows[worst]]),
+        row=int(source.row_index[looked_at[worst]]),
         median=float(np.median(right)),
         mu=float(mu[worst]),
-        looked_at=len(rows),
+        looked_at=len(looked_at),
         exact=told.mu.kind == "exact",
         guesses=tuple(guesses),
+        assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
     )
 
 

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 from scipy.special import ndtri
 
@@ -27,6 +29,7 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
 from seepage.auditing.tradeoff import REMEDIES
+from seepage.auditing.trained_model import EncodedTable
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.files import check_folder
@@ -67,6 +70,8 @@ class Question:
     options: FileOptions = field(default_factory=FileOptions)  # what is said of the file
     plan: PlanFile | None = None  # what its columns are, where that was said in a file
     model_file: Path | None = None  # of a model that was fitted elsewhere
+    # Whether who was in the data is asked of the whole ``pipeline``, encoding and all
+    refit: str | None = None
     show_values: bool = False  # whether the report shows the records' own values
     public: Path | None = None  # a table of public records, which may give noise its shape
     dask: str | None = None  # the address of a cluster that audits Parquet files
@@ -143,32 +148,17 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
     Of data that are read in chunks, or by a cluster, some numbers about the single records are
     computed when a report asks for them.
     """
+    if question.refit is not None:
+        _check_refit(question)
     with progress(1 + effort.stages) as tell:
         tell("reading")
         table = open_table(question, client)
         if question.plan is not None:
             question.plan.check(table, question.target)
-        plan = plan_columns(
-            table,
-            question.target,
-            drop=question.drop,
-            sensitive=question.sensitive,
-            groups=question.group,
-            categorical=question.categorical,
-            quantities=question.quantities,
-            missing=question.missing,
-        )
         fitted = _given_model(question)
-        # A model's coefficients belong to the table as it stands.
-        scaling = None if fitted is None else fitted.scaling_
-        encoded = encode(
-            table,
-            plan,
-            scale=scaling is not None or (question.scale and fitted is None),
-            drop_first=question.intercept if fitted is None else _drops_first(fitted, plan),
-            public_records=_public(question),
-            scaling=scaling,
-        )
+        encoded = _encoded(question, table, fitted)
+        if question.refit is not None and encoded.raw is None:
+            raise InputError("--refit needs all records in memory; these are read in chunks.")
         if fitted is not None:
             from seepage.auditing.intake.model_file import match_features, settle_penalty
 
@@ -186,10 +176,51 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
                 fitted=fitted,
                 show_values=question.show_values,
                 effort=effort,
+                encode_anew=None if question.refit is None else partial(_anew, question, encoded),
                 tell=tell,
             )
         except NotTheMinimiserError as error:
             raise _mismatch(question) from error
+
+
+def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> EncodedTable:
+    """Return a table as numbers, as asked; for a given model, as that was fitted on them."""
+    plan = plan_columns(
+        table,
+        question.target,
+        drop=question.drop,
+        sensitive=question.sensitive,
+        groups=question.group,
+        categorical=question.categorical,
+        quantities=question.quantities,
+        missing=question.missing,
+    )
+    # A model's coefficients belong to the table as it stands.
+    scaling = None if fitted is None else fitted.scaling_
+    return encode(
+        table,
+        plan,
+        scale=scaling is not None or (question.scale and fitted is None),
+        drop_first=question.intercept if fitted is None else _drops_first(fitted, plan),
+        public_records=_public(question),
+        scaling=scaling,
+    )
+
+
+def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> EncodedTable:
+    """Return some of the records encoded as if there were no others."""
+    assert encoded.raw is not None  # noqa: S101 - told to the type checker
+    return _encoded(replace(question, public=None), TableInMemory(encoded.raw.take(kept)))
+
+
+def _check_refit(question: Question) -> None:
+    if question.refit != "pipeline":
+        raise InputError(f"--refit is pipeline or left out, not {shown(str(question.refit))}.")
+    if question.model_file is not None:
+        raise InputError(
+            "--refit pipeline fits the model anew without each record, but one from a file was "
+            "fitted elsewhere; use sp.audit(pipeline, X, y, refit='pipeline') for that one."
+        )
 
 
 def _public(question: Question) -> TableInMemory | None:

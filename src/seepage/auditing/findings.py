@@ -151,6 +151,8 @@ class RiskFinding:
     looked_at: int  # how many records
     exact: bool  # or else the upper ends of intervals
     guesses: tuple[GuessFinding, ...] = ()
+    # Who the attacker is, and what is held fixed while a record changes or chosen anew
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.audit import audit_model
+from seepage.auditing.audit import Anew, audit_model
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import check_groups
 from seepage.auditing.trained_model import (
@@ -33,7 +33,9 @@ from seepage.errors import InputError
 from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.leakage import leakage
 from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.jacobian import RawRelease
 from seepage.glm.preprocessing.raw_columns import (
     FROZEN,
     PREPROCESSING,
@@ -60,6 +62,7 @@ def audit(
     quantities: Sequence[str] = (),
     sample_weight: Any = None,
     preprocessing: str = "frozen",
+    refit: str | None = None,
     source: str = "the given table",
     target: str | None = None,
     seed: int = 0,
@@ -95,6 +98,10 @@ def audit(
     preprocessing
         Whether what the steps learnt from the data counts as public (``"frozen"``), or is learnt
         anew when a record changes (``"refitted"``).
+    refit
+        ``"pipeline"`` asks who was in the data of the whole pipeline, scaling and all, fitted anew
+        without each of the most exposed records; without it, what ``risks.assumptions`` of the
+        audit names is held fixed.
     source, target
         What the table and the labels are called in the report.
     seed
@@ -117,6 +124,8 @@ def audit(
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
+    if refit not in (None, "pipeline"):
+        raise InputError(f"refit is 'pipeline' or left out, not {refit!r}.")
     frame, _ = read_frame(X)
     opened, followed = _followed(estimator, X, categorical, quantities)
     refitted = preprocessing == "refitted" and followed.steps.learns
@@ -168,7 +177,27 @@ def audit(
     )
     trained = TrainedModel(_as_ours(opened.model, settings, fit, labels), settings, table)
     sigma = _sigma(noise)
-    return audit_model(trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed)
+    anew = None
+    if refit is not None:
+        anew = _pipeline_anew(estimator, X, y, weights, categorical)
+    return audit_model(
+        trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
+    )
+
+
+def _pipeline_anew(
+    estimator: Any, X: Any, y: Any, weights: np.ndarray | None, categorical: Sequence[str]
+) -> Anew:
+    """Return what fits a pipeline anew on some of its records."""
+    found = leakage(
+        estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
+    ).release
+    if not isinstance(found, RawRelease) or found.anew is None:
+        raise InputError(
+            "refit='pipeline' fits a pipeline anew, but there is none before this model; pass the "
+            "fitted pipeline with its raw table."
+        )
+    return found.anew
 
 
 def _followed(

@@ -470,7 +470,7 @@ def _reweighting(
         "reweighting",
         f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
         f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
-        f"reweighting, which evens out the leakage (with σ = {needed:.3g})",
+        f"reweighting, to even out the leakage (with σ = {needed:.3g})",
         after.error(needed),
     )
 

@@ -331,6 +331,11 @@ class TrainedModel:
         return basis_of(self.table.attributes, len(self.source.names))
 
     @property
+    def held(self) -> bool:
+        """Whether what prepared the columns is held fixed while a record changes."""
+        return self.table.through is None or not self.table.through.refitted
+
+    @property
     def work(self) -> float:
         """The multiplications that one sum of outer products over the records takes."""
         return float(len(self.source)) * float(len(self.source.names)) ** 2

@@ -301,8 +301,8 @@ class Leakage(Generic[PerRecord]):
         """Return how well anybody can tell that a record was in the data: for every record μ.
 
         The adversary knows all other records, and may be biased or not. Linear models are exact in
-        closed form; logistic and Poisson models by a certified expansion, with the most exposed and
-        the least certain records refitted; softmax and families without a constant of
+        closed form; logistic, Poisson and softmax models by a certified expansion, with the most
+        exposed and the least certain records refitted; families without a constant of
         self-concordance by refits.
 
         Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks a

@@ -26,7 +26,7 @@ from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
-from seepage.glm.jacobian.changed_records import ChangedRecords, SharedFacts
+from seepage.glm.jacobian.changed_records import ChangedRecords, Outputs, SharedFacts
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
@@ -296,13 +296,14 @@ class GLMRelease(MeasuredRelease):
                 "Take the releases one by one: of several with other noise on the same numbers, "
                 "read in chunks, the moves are not known."
             )
-        if isinstance(self.fit.family, Categorical) or self.fit.family.self_concordance is None:
+        if self.fit.family.self_concordance is None:
             raise InputError(
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
         inverse = self.optimum.inverse
         inverse = inverse.high if isinstance(inverse, Double) else inverse
+        inverse = Outputs(self.fit.family).inverse_within(inverse)
         facts = SharedFacts(inverse, 0.0, np.zeros_like(inverse))
         ask = partial(_changes_of_chunk, release=self, problem=problem)
         found = source.total(partial(_sizes_of_chunk, ask=partial(ask, shared=facts)), "norms")

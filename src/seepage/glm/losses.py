@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -411,6 +412,7 @@ class Categorical:
 
     outputs: int  # the number of classes K, at least 2
     name: str = "categorical"
+    self_concordance: ClassVar[float] = 1.0  # with the span of a shift of the margins for |t|
 
     def __post_init__(self) -> None:
         if self.outputs < 2:

@@ -20,6 +20,8 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.tables.names import listed
 
+Recording = LayerGradients | str | os.PathLike[str]  # what was recorded, or the file of it
+
 _SHOWN = 8  # clients that are printed
 
 
@@ -110,7 +112,7 @@ class RecordingAudit:
 
 
 def audit_recording(
-    recording: LayerGradients | str | os.PathLike[str],
+    recording: Recording,
     property: Any,
     *,
     family: Any = "random_forest",
@@ -221,9 +223,7 @@ class KnownUpdates:
     folds: int
 
     @staticmethod
-    def read(
-        recording: LayerGradients | str | os.PathLike[str], property: Any, folds: int
-    ) -> KnownUpdates:
+    def read(recording: Recording, property: Any, folds: int) -> KnownUpdates:
         """Read a recording and a property as :func:`audit_recording` takes them."""
         seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
         who = ClientRounds.of(seen)

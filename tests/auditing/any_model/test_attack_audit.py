@@ -117,3 +117,19 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     wrong = CliRunner().invoke(app, [*command[:5], "woods", *command[6:]])
     assert wrong.exit_code == 2
     assert "There is no kind of model" in wrong.output
+
+
+def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
+    rng = np.random.default_rng(0)
+    table = np.column_stack([rng.standard_normal(200), rng.integers(0, 2, 200)])
+    y = (table[:, 0] + rng.standard_normal(200) > 0).astype(int)
+    tree = DecisionTreeClassifier(min_samples_leaf=40).fit(table, y)
+    texts = {risk.name: risk.text for risk in structural_risks(tree, table, y) if not risk.found}
+    assert texts["leaves with few records"] == "Every leaf of 1 tree has at least 10 records."
+    assert texts["class disclosure"].startswith("Of no record does the model state")
+    assert texts["categories held by one person"] == (
+        "Every category is held by two records or more."
+    )
+    table[7, 1] = 5.0
+    alone = structural_risks(tree.fit(table, y), table, y)[-1]
+    assert alone.text.startswith("1 of 200 records is the only one with some category")

@@ -65,6 +65,14 @@ def lines(*numbers: str, mark: str = ",", encoding: str = "utf-8") -> bytes:
     return ("\n".join(rows) + "\n").encode(encoding)
 
 
+def grouped(name: str, number: str, said: str, mark: str = ",") -> Case:
+    """Return a case whose numbers have a mark, the number's second character, between digits."""
+    cells = (number, "12", f"-23{number[1]}456")
+    cells = tuple(f'"{cell}"' if mark in cell else cell for cell in cells)
+    content = lines(*cells, mark=mark)
+    return Case(f"`{number}`", f"{name}.csv", content, [1234.5, 12, -23456], said)
+
+
 def workbook(path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
@@ -179,34 +187,10 @@ CASES = [
         DOSE,
         f"{SEMI} {COMMAS}",
     ),
-    Case(
-        "`1.234,5`",
-        "both.csv",
-        lines("1.234,5", "12", "-23.456", mark=";"),
-        [1234.5, 12, -23456],
-        f"{SEMI} {COMMAS} {GROUPED.format('Points')}",
-    ),
-    Case(
-        "`1,234.5`",
-        "english.csv",
-        lines('"1,234.5"', "12", '"-23,456"'),
-        [1234.5, 12, -23456],
-        GROUPED.format("Commas"),
-    ),
-    Case(
-        "`1 234,5`",
-        "spaces.csv",
-        lines("1 234,5", "12", "-23 456", mark=";"),
-        [1234.5, 12, -23456],
-        f"{SEMI} {COMMAS} {GROUPED.format('Spaces')}",
-    ),
-    Case(
-        "`1'234.5`",
-        "swiss.csv",
-        lines("1'234.5", "12", "-23'456", mark=";"),
-        [1234.5, 12, -23456],
-        f"{SEMI} {GROUPED.format('Apostrophes')}",
-    ),
+    grouped("both", "1.234,5", f"{SEMI} {COMMAS} {GROUPED.format('Points')}", mark=";"),
+    grouped("english", "1,234.5", GROUPED.format("Commas")),
+    grouped("spaces", "1 234,5", f"{SEMI} {COMMAS} {GROUPED.format('Spaces')}", mark=";"),
+    grouped("swiss", "1'234.5", f"{SEMI} {GROUPED.format('Apostrophes')}", mark=";"),
     Case(
         "`23.456` beside decimal commas",
         "german.csv",

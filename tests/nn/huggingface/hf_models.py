@@ -20,6 +20,21 @@ _SMALL = {
     "pad_token_id": 0,
 }
 _CAUSAL = {**_SMALL, "num_key_value_heads": 1}
+_GPT2 = {
+    "vocab_size": VOCABULARY,
+    "n_positions": 8,
+    "n_embd": WIDTH,
+    "n_layer": 2,
+    "n_head": 2,
+    "initializer_range": 0.3,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_BODY = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_IMAGES = {name: _SMALL[name] for name in (*_BODY, "initializer_range")}
+_IMAGES |= {"image_size": 4, "patch_size": 2, "num_channels": 1, "num_labels": 3}
+_T5 = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 2, "d_ff": 8, "num_layers": 2}
+_T5 |= {"num_heads": 2, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 ADAPTED = {
     "gpt2": ["c_attn"],
     "bert": ["query", "value"],
@@ -31,56 +46,21 @@ ADAPTED = {
 NAMES = tuple(ADAPTED)
 
 
+_MODELS = {
+    "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config, _GPT2),
+    "bert": (transformers.BertForMaskedLM, transformers.BertConfig, _SMALL),
+    "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, _CAUSAL),
+    "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, _CAUSAL),
+    "vit": (transformers.ViTForImageClassification, transformers.ViTConfig, _IMAGES),
+    "t5": (transformers.T5ForConditionalGeneration, transformers.T5Config, _T5),
+}
+
+
 def model(name: str) -> nn.Module:
     """Return a model in float32, without dropout."""
     torch.manual_seed(3)
-    if name == "gpt2":
-        made = transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(
-                vocab_size=VOCABULARY,
-                n_positions=8,
-                n_embd=WIDTH,
-                n_layer=2,
-                n_head=2,
-                initializer_range=0.3,
-                bos_token_id=1,
-                eos_token_id=2,
-            )
-        )
-    elif name == "bert":
-        made = transformers.BertForMaskedLM(transformers.BertConfig(**_SMALL))
-    elif name == "llama":
-        made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_CAUSAL))
-    elif name == "qwen2":
-        made = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**_CAUSAL))
-    elif name == "vit":
-        made = transformers.ViTForImageClassification(
-            transformers.ViTConfig(
-                image_size=4,
-                patch_size=2,
-                num_channels=1,
-                hidden_size=WIDTH,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=8,
-                initializer_range=0.3,
-                num_labels=3,
-            )
-        )
-    else:
-        made = transformers.T5ForConditionalGeneration(
-            transformers.T5Config(
-                vocab_size=VOCABULARY,
-                d_model=WIDTH,
-                d_kv=2,
-                d_ff=8,
-                num_layers=2,
-                num_heads=2,
-                feed_forward_proj="gated-gelu",
-                decoder_start_token_id=0,
-            )
-        )
-    return made.eval()
+    kind, config, settings = _MODELS[name]
+    return kind(config(**settings)).eval()
 
 
 def collated(name: str) -> dict[str, Tensor]:

@@ -155,8 +155,8 @@ def audit_estimator(
             "models of fewer records tend to tell more about them, not less."
         )
     told.append(
-        f"{shadows + _TARGETS} models were fitted on random halves of the records, of which "
-        f"{_TARGETS} were attacked with the others for shadows."
+        f"{shadows + _TARGETS} models were fitted on random halves of the records; {_TARGETS} of "
+        "them were attacked, with the others as shadow models."
     )
     say("shadow models")
     attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)

@@ -22,7 +22,7 @@ from seepage.errors import InputError
 from seepage.support.files import check_folder
 from seepage.tables.names import escaped, shown
 
-_LINEAR_ONLY = ("model", "l2", "sigma", "target_eta", "model_file", "dask", "workers")
+_LINEAR_ONLY = ("model", "l2", "sigma", "target_eta", "model_file", "refit", "dask", "workers")
 
 
 def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json: bool) -> None:

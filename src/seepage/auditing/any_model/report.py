@@ -62,7 +62,8 @@ def _found_members(audit: AttackAudit) -> str:
         f"{100 * rate.interval.low:.2g} to {100 * rate.interval.high:.2g})"
         for fpr, rate in rates
     )
-    return f"It is sure of some: it finds {told}."
+    sure = any(rate.interval.low > fpr for fpr, rate in rates)
+    return f"{'It is sure of some: it' if sure else 'It'} finds {told}."
 
 
 def summarise_attack(audit: AttackAudit) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from seepage.tables.names import counted
+
 FEW = 10  # records in a cell below which its contents are about too few people
 
 
@@ -45,14 +47,15 @@ def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
         small = counts[inverse] < FEW
         few |= small
         always &= small
-    return StructuralRisk(
-        "leaves with few records",
-        bool(few.any()),
-        int(few.sum()),
-        f"{int(few.sum()):,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in "
-        f"at least one of {leaves.shape[1]:,} trees, {int(always.sum()):,} in every tree: what a "
-        "leaf predicts is then about these few people. A larger min_samples_leaf mends it.",
-    )
+    count, trees = int(few.sum()), counted(leaves.shape[1], "tree")
+    text = f"Every leaf of {trees} has at least {FEW} records."
+    if count:
+        text = (
+            f"{count:,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in at "
+            f"least one of {trees}, {int(always.sum()):,} in every tree: what a leaf predicts is "
+            "then about these few people. A larger min_samples_leaf mends it."
+        )
+    return StructuralRisk("leaves with few records", count > 0, count, text)
 
 
 def leaves_of(model: Any, X: np.ndarray) -> np.ndarray | None:
@@ -87,13 +90,14 @@ def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk
     chances = np.asarray(model.predict_proba(X))
     own = np.searchsorted(model.classes_, y)
     sure = chances[np.arange(len(X)), own] >= 1 - 1e-12
-    return StructuralRisk(
-        "class disclosure",
-        bool(sure.any()),
-        int(sure.sum()),
-        f"Of {int(sure.sum()):,} of {len(X):,} records the model states the class with probability "
-        "1, and rightly: whoever knows the columns and that the person took part knows the class.",
-    )
+    count = int(sure.sum())
+    text = "Of no record does the model state the right class with probability 1."
+    if count:
+        text = (
+            f"Of {count:,} of {len(X):,} records the model states the class with probability 1, "
+            "and rightly: whoever knows the columns and that the person took part knows the class."
+        )
+    return StructuralRisk("class disclosure", count > 0, count, text)
 
 
 def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
@@ -111,13 +115,12 @@ def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
     alone = counts[inverse.reshape(-1)] < FEW
     if len(counts) > len(X) / 2:  # answers that vary smoothly tell records apart anyway
         return None
-    return StructuralRisk(
-        "answers shared by few",
-        bool(alone.any()),
-        int(alone.sum()),
-        f"{int(alone.sum()):,} of {len(X):,} records share what the model says of them with fewer "
-        f"than {FEW} records in all.",
+    count = int(alone.sum())
+    share = (
+        "shares what the model says of it" if count == 1 else "share what the model says of them"
     )
+    text = f"{count:,} of {len(X):,} records {share} with fewer than {FEW} records in all."
+    return StructuralRisk("answers shared by few", count > 0, count, text)
 
 
 def _freedom(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
@@ -153,10 +156,12 @@ def _single_levels(X: np.ndarray) -> StructuralRisk:
         values, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
         if len(values) <= 50:
             alone |= counts[inverse] == 1
-    return StructuralRisk(
-        "categories held by one person",
-        bool(alone.any()),
-        int(alone.sum()),
-        f"{int(alone.sum()):,} of {len(X):,} records are the only ones with some category: what a "
-        "model learns about it, it learns from one person.",
-    )
+    count = int(alone.sum())
+    text = "Every category is held by two records or more."
+    if count:
+        whose = "is the only one" if count == 1 else "are each the only one"
+        text = (
+            f"{count:,} of {len(X):,} records {whose} with some category: what a model learns "
+            "about it, it learns from one person."
+        )
+    return StructuralRisk("categories held by one person", count > 0, count, text)

@@ -60,21 +60,22 @@ _USUAL = {
     "SQLite": ".sqlite",
     "DuckDB": ".duckdb",
 }
-_SIGNS = (
-    (0, b"PAR1", "Parquet"),
-    (0, b"ARROW1", "Arrow"),
-    (0, b"FEA1", "Feather V1"),
-    (0, b"ORC", "ORC"),
-    (0, b"PK\x03\x04", "zip archive (or Excel workbook)"),
-    (0, b"\x1f\x8b", "gzip"),
-    (0, b"BZh", "bz2"),
-    (0, b"\x28\xb5\x2f\xfd", "zstd"),
-    (0, b"\xfd7zXZ", "xz archive"),
-    (0, b"%PDF", "PDF document"),
-    (0, b"SQLite format 3", "SQLite"),
-    (8, b"DUCK", "DuckDB"),
-    (0, b"\x89HDF", "HDF5 file"),
-)
+# What the first bytes of a file say it is (of a DuckDB file, those from the ninth on)
+_SIGNS = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"FEA1": "Feather V1",
+    b"ORC": "ORC",
+    b"PK\x03\x04": "zip archive (or Excel workbook)",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz archive",
+    b"%PDF": "PDF document",
+    b"SQLite format 3": "SQLite",
+    b"\x89HDF": "HDF5 file",
+}
+_DUCKDB = (8, b"DUCK")
 _TEXT = ("CSV", "TSV")
 _STEPS = b"seepage.steps"
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
@@ -251,7 +252,9 @@ def _kind(path: Path) -> tuple[str, str | None]:
         raise InputError(f"{path.name} is empty: it has no bytes at all.")
     inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
     claimed = FORMATS.get(inner.suffix.lower())
-    found = next((name for at, sign, name in _SIGNS if start[at:].startswith(sign)), None)
+    found = next((name for sign, name in _SIGNS.items() if start.startswith(sign)), None)
+    if start.startswith(_DUCKDB[1], _DUCKDB[0]):
+        found = "DuckDB"
     if found in PACKED.values() and claimed in (*_TEXT, "JSON lines"):
         return claimed, found
     if inner != path and found is None:

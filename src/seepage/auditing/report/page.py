@@ -122,7 +122,7 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
         return []
     facts = [
         {
-            "name": "Told to be in the data",
+            "name": "Recognised as in the data",
             "value": f"{in_100(risks.membership)} in 100",
             "note": f"at most (row {risks.row}); 50 is a coin; half of the records "
             f"{in_100(risks.median)} or less",

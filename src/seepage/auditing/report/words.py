@@ -247,7 +247,7 @@ def _answer(audit: Audit) -> tuple[Answer, ...]:
         Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
         Answer("How sure could an attacker be, with this release and without?", _tell_sure(audit)),
         Answer("What would fix it?", _tell_fixes(audit)),
-        Answer("What does that cost?", _tell_costs(audit)),
+        Answer("What does protection cost?", _tell_costs(audit)),
     ]
     return tuple(answer for answer in told if answer.text)
 
@@ -255,17 +255,23 @@ def _answer(audit: Audit) -> tuple[Answer, ...]:
 def _tell_membership(audit: Audit) -> str:
     over, total, limit = count_over(audit), audit.records.count, find_limit(audit)
     who = f"{'all' if over == total else count(over) + ' of'} {counted(total, 'record')}"
-    verb = "gives" if over == 1 else "give"
-    told = [f"No record gives away more than {limit.words} allows."]
+    step = _inverse(limit.eta)
+    share = "" if step == 1 else f"{number(step)} × "
+    close = (
+        f"be estimated, without systematic error, more closely than {share}its standard deviation "
+        f"(a category: than {share or 'one '}whole level)"
+    )
+    told = [f"By values, nobody beyond {limit.words}: no value of any record can {close}."]
     if over:
-        told = [f"Yes: {who} {verb} away more than {limit.words} allows."]
+        told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "Somebody who knows everyone else in the table can tell whether a given person is in "
-            f"it {in_100(risks.membership)} times in 100 at most, where a coin is right 50 times; "
-            f"for half of the records{some}, {in_100(risks.median)} times or fewer."
+            "Apart from values, whoever has all other records tells rightly that a person is in "
+            "the table "
+            f"{in_100(risks.membership)} times in 100 at most (a coin: 50), and for half of the "
+            f"records{some} {in_100(risks.median)} or fewer."
         )
     return " ".join(told)
 
@@ -274,34 +280,33 @@ def _tell_who(audit: Audit) -> str:
     row, worst = audit.records.worst()
     if not worst > 0:
         return "The release says nothing about any single record."
-    told = f"The record in row {row} gives away most about its values"
+    told = f"Row {row} (counted from 0) gives away most about its values"
     if audit.risks is not None and audit.risks.row == row:
-        told += " and is the easiest to recognise as part of the data"
+        told += ", and is the easiest to tell to be in the table"
     elif audit.risks is not None:
-        told += f"; that in row {audit.risks.row} is the easiest to recognise as part of the data"
-    return f"{told}. The report lists every record."
+        told += f"; row {audit.risks.row} is the easiest to tell to be in the table"
+    return f"{told}."
 
 
 def _tell_sure(audit: Audit) -> str:
     guesses = () if audit.risks is None else audit.risks.guesses
     told = []
     by_prior = {(g.name, g.prior): g for g in guesses}
-    own = by_prior.get((audit.target, "frequencies"))
-    if own is not None:
-        told.append(
-            f"An attacker who knows everything else about a record names its “{short(own.name)}” "
-            f"rightly up to {in_100(own.right)} times in 100 (row {own.row}), and "
-            f"{in_100(own.baseline)} times without the release, by the commonest answer; for half "
-            f"of the records, {in_100(own.median_right)} times or fewer."
-        )
     predicted = by_prior.get((audit.target, "model"))
+    own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            "An attacker who has a model of the other records as well, and predicts it from the "
-            f"other columns, is right {in_100(predicted.median_baseline)} times or more for half "
-            "of the records even without the release. The release helps that attacker most with "
-            f"row {predicted.row}: from {in_100(predicted.baseline)} to {in_100(predicted.right)} "
-            "times."
+            f"Who knows all else about row {predicted.row}, and predicts its "
+            f"“{short(predicted.name)}” from all other records, is right "
+            f"{in_100(predicted.right)} times in 100 with the release and "
+            f"{in_100(predicted.baseline)} times without, the largest difference of all records; "
+            f"for half of them {in_100(predicted.median_baseline)} times or more even without."
+        )
+    if own is not None:
+        told.append(
+            "Who starts from the commonest answer instead is right up to "
+            f"{in_100(own.right)} times with the release (row {own.row}; for half of the records "
+            f"{in_100(own.median_right)} times or fewer) and {in_100(own.baseline)} times without."
         )
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     others = [g for g in guesses if g.name != audit.target]
@@ -309,26 +314,47 @@ def _tell_sure(audit: Audit) -> str:
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"“{short(most.name)}” is named rightly up to {in_100(most.right)} times in 100 (row "
-            f"{most.row}; the {count(most.looked_at)} most exposed records were looked at), and "
-            f"{in_100(most.baseline)} times without the release."
+            f"“{short(most.name)}” is guessed rightly {in_100(most.right)} times in 100 at most "
+            f"with the release (row {most.row}; the {count(most.looked_at)} most exposed records "
+            f"were tried), and {in_100(most.baseline)} times, by the commonest answer, without."
         )
+    if audit.model == "linear":
+        told.append(_tell_numeric_label(audit))
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
     numbers = tuple(a for a in numbers if a.sensitive) or numbers
     if numbers and (not told or any(a.sensitive for a in numbers)):
         told.append(_tell_number(most_exposed(numbers)[0]))
-    return " ".join(told)
+    return " ".join(line for line in told if line)
 
 
 def _tell_number(attribute: AttributeFinding) -> str:
     name = short(attribute.name)
     if not np.isfinite(attribute.smallest_error):
         return f"“{name}” of a record cannot be estimated from the release."
+    error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
+    if attribute.smallest_error >= attribute.spread:
+        return (
+            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"without systematic error is off by {error} at best (row {attribute.easiest_row}), "
+            f"and the mean by {spread}."
+        )
     return (
-        f"An estimate of “{name}” that leans to neither side is off by "
-        f"±{number(attribute.smallest_error)} at best (row {attribute.easiest_row}); without the "
-        f"release, one is off by ±{number(attribute.spread)}, its spread in the table."
+        f"An estimate of “{name}” without systematic error is off by {error} at best with the "
+        f"release (row {attribute.easiest_row}), and by {spread}, its standard deviation, without."
     )
+
+
+def _tell_numeric_label(audit: Audit) -> str:
+    largest = audit.records.largest("eta_label")
+    if not largest > 0:
+        return ""
+    name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
+    if largest <= 1:
+        return (
+            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"without systematic error is off by {least} at best."
+        )
+    return f"An estimate of “{name}” without systematic error is off by {least} at best."
 
 
 def _tell_fixes(audit: Audit) -> str:
@@ -341,7 +367,8 @@ def _tell_fixes(audit: Audit) -> str:
                 "say how much it takes)"
             )
         if changes:
-            told += f". Meeting it otherwise: {', '.join(changes)}"
+            told += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
+            told += ", or ".join(changes)
         return f"{told}."
     if not changes:
         return ""
@@ -367,11 +394,11 @@ def _tell_costs(audit: Audit) -> str:
     ]
     name = short(curve.error_name, 80)
     told = (
-        f"The {name} on records that were not fitted is {said(error)} now, against "
-        f"{said(curve.noiseless_error)} without noise and {said(curve.trivial_error)} for always "
-        "giving the same answer"
+        f"On records that the model has not seen, the {name} is {said(error)} now; it would be "
+        f"{said(curve.noiseless_error)} without noise, and {said(curve.trivial_error)} for a model "
+        "that always gives the same answer"
     )
-    return f"{told}. It would be {', '.join(tried)}." if tried else f"{told}."
+    return f"{told}. Changed as above: {', '.join(tried)}." if tried else f"{told}."
 
 
 def _percent(share: float) -> str:

@@ -190,7 +190,7 @@ class BatchedRefits:
     ) -> np.ndarray:
         """Solve with each refit's own Hessian by preconditioned conjugate gradients, (P, B)."""
         solution, residual = np.zeros_like(right), right.copy()
-        z = self.inverse @ residual
+        z = self._preconditioned(residual)
         direction = z.copy()
         old = np.sum(residual * z, axis=0)
         first = old.copy()
@@ -200,13 +200,20 @@ class BatchedRefits:
             rate = np.where(curved > 0, old / np.where(curved > 0, curved, 1.0), 0.0)
             solution += rate * direction
             residual -= rate * seen
-            z = self.inverse @ residual
+            z = self._preconditioned(residual)
             new = np.sum(residual * z, axis=0)
             if np.all(new <= tolerance**2 * first):
                 break
             direction = z + np.where(old > 0, new / np.where(old > 0, old, 1.0), 0.0) * direction
             old = new
         return solution
+
+    def _preconditioned(self, residual: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹`` times residuals, (P, B), without rounding where there is no curvature."""
+        found = self.inverse @ residual
+        if self.outputs == 1:
+            return np.asarray(found)
+        return self._gauge_free(np.ascontiguousarray(found.T)).T
 
     def times(self, moved: np.ndarray) -> np.ndarray:
         """Return ``X̃ δ`` for parameters in columns, (P, B) → (n, outputs, B)."""

@@ -24,6 +24,12 @@ point is a root of the whole equation, of which there is one only. So the refit 
 the centre, and in the noise's unit within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move is known
 better: to first order only what lies along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
 
+**Several outputs.** Softmax has K margins for each record, of which only the differences are felt
+(:class:`Outputs`): slopes are then vectors, curvatures ``a_j`` matrices, ``ω_j a_j t_j²`` is
+``ω_j t_jᵀa_jt_j``, and along a path curvatures change by a factor of ``e^±u`` at most, with u the
+span of the shift, its largest entry less its smallest. So ``|t_j|`` is the span in S and R,
+``Q⁴ = Σ ω_j span(t_j)² t_jᵀa_jt_j``, and as Q is no norm any more ``2 Q r`` gives way to two terms.
+
 **What it costs.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
 gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``, a quadratic form in δ, for two products over all records;
 what counts along the move is another. S and Q themselves cost a pass over all pairs, and are taken
@@ -34,7 +40,9 @@ keep what convexity alone says of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +50,10 @@ import numpy as np
 
 from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.noise import Gaussian, Noise
+from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
-from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
+from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, hessian
 from seepage.glm.jacobian.optimum import near_zero
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices
@@ -66,6 +75,10 @@ _REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
 _ALONE = 1e-10  # the share of a record's curvature from which on the rest says nothing about it
 _REFITTED = 1e11  # multiplications up to which models without each record are fitted for priors
 _HELD = 1 << 26  # numbers up to which the solutions H⁻¹x̃ of all records are kept
+_ENDLESS = 1e150  # a curvature that may as well be infinite
+_HALVINGS = 60
+_SOLVED = 1e-14  # what a root may leave of its equation, beside the equation's own terms
+_ROOT = 1e-12  # and where it still counts as one
 _EPS = float(np.finfo(float).eps)
 
 
@@ -102,9 +115,8 @@ class ChangedRecords(FiniteChanges):
         self.theta = np.asarray(self.fit.parameters)
         self.work = 40.0 * self.X.size * (self.theta.size // self.theta.shape[0])
         self._whiten = Whitening(noise, self.theta.size, self.centre)
-        family = self.fit.family
-        # Softmax has a curvature matrix for each record, and is refitted.
-        self.constant = None if isinstance(family, Categorical) else family.self_concordance
+        self.constant = self.fit.family.self_concordance
+        self.outputs = Outputs(self.fit.family)
         given = self.fit.sample_weight
         self.weight: np.ndarray = np.ones(len(self.X)) if given is None else as_numpy(given)
 
@@ -114,17 +126,14 @@ class ChangedRecords(FiniteChanges):
         """Return the moves when records leave together, by refits."""
         starts = None
         if self.constant is not None and all(len(rows) == 1 for rows in sets):
-            rows = np.concatenate(sets)
-            starts = self._moves_at(rows, self._centres(rows, None))[:, 0, :]
+            starts = self._starts(np.concatenate(sets), None)[:, 0, :]
         moves = self.refits.moves([Change(np.asarray(rows)) for rows in sets], starts)
         return self._exact(moves[:, None, :])
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
         K = len(others)
-        starts = None
-        if self.constant is not None:
-            starts = self._moves_at(rows, self._centres(rows, others))
+        starts = None if self.constant is None else self._starts(rows, others)
         moves = np.zeros((len(rows), K, self.theta.size))
         changes: list[Change] = []
         where: list[tuple[int, int]] = []
@@ -139,6 +148,14 @@ class ChangedRecords(FiniteChanges):
             at = tuple(np.array(where).T)
             moves[at] = self.refits.moves(changes, None if starts is None else starts[at])
         return self._exact(moves)
+
+    def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
+        """Return where the centres put the parameters, (m, K, P)."""
+        found = [
+            self._moves_at(rows[piece], self._centres(rows[piece], others))
+            for piece in row_slices(len(rows), self._width(others))
+        ]
+        return self.outputs.of_all(np.concatenate(found))
 
     def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return the features and labels of every alternative, (K, d) and (K, …)."""
@@ -180,27 +197,33 @@ class ChangedRecords(FiniteChanges):
             found = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
             self._bound_the_rest(found, rows, None, others)
             return found
-        width = 2 * self.theta.size + 8 * K * (1 + (0 if others is None else len(others.columns)))
         centres = Centres.joined(
-            [self._centres(rows[piece], others) for piece in row_slices(len(rows), width)]
+            [
+                self._centres(rows[piece], others)
+                for piece in row_slices(len(rows), self._width(others))
+            ]
         )
-        found = self._around(centres, self._reach(centres) * centres.energy)
+        found = self._around(centres, Sizes(self._reach(centres) * centres.energy))
         if self.constant > 0:
             wide = np.flatnonzero(_is_wide(found))
             if len(wide):
-                some, *sizes = self._felt(rows[wide], centres.of(wide))
-                closer = self._around(some, *sizes)
+                some, sizes = self._felt(rows[wide], centres.of(wide))
+                closer = self._around(some, sizes)
                 if self.shared is None:
-                    self._look_at_pairs(rows[wide], some, closer, others)
+                    self._look_at_pairs(rows[wide], some, sizes, closer)
                 found.put(wide, closer)
         self._bound_the_rest(found, rows, centres, others)
         return found
 
-    def _around(
-        self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None = None
-    ) -> Moves:
-        """Return the moves around their centres, given ``S`` (or more) and ``Q``, where known."""
-        E, still = self._error(centres, largest, fourth)
+    def _width(self, others: Alternatives | None) -> int:
+        """Return about how many numbers the work on one record's centres holds."""
+        c = self.outputs.count
+        K, columns = (1, 0) if others is None else (len(others), len(others.columns))
+        return c * (2 * len(self.inverse) + 8 * K * c * (1 + columns))
+
+    def _around(self, centres: Centres, sizes: Sizes) -> Moves:
+        """Return the moves around their centres, given how large the others' shifts are."""
+        E, still = self._error(centres, sizes)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         with np.errstate(invalid="ignore"):
             own = np.zeros_like(E)
@@ -218,21 +241,24 @@ class ChangedRecords(FiniteChanges):
         return Moves(centres.gram, radius, np.maximum(size - along, 0.0), most)
 
     def _look_at_pairs(
-        self, rows: np.ndarray, centres: Centres, found: Moves, others: Alternatives | None
+        self, rows: np.ndarray, centres: Centres, sizes: Sizes, found: Moves
     ) -> None:
         """Take S and Q themselves where that may help, by a pass over all pairs of records."""
-        # Q is at least N/(Σ ω a)^¼, and with M r Q above ½ no E satisfies f(E) ≤ E.
-        M, total = self.constant or 0.0, float(self.weight @ self.curvatures)
+        # Q is at least N/(Σ ω v)^¼, and with M r Q above ½ no E satisfies f(E) ≤ E.
+        M, total = self.constant or 0.0, float(self.weight @ self._per_span)
         stretch = self._stretch / np.sqrt(centres.free)[:, None]
         floor = M * stretch * centres.norm / max(total, 1e-300) ** 0.25
         wide = np.flatnonzero(_is_wide(found) & np.all(floor <= 0.5, axis=1))
-        if others is not None and others.values is not None:  # a pass for every alternative
-            affordable = int(_PAIR_WORK / (self.X.size * len(others)))
+        if not self._one_direction(centres):  # a pass for every alternative
+            passes = self.outputs.count * centres.energy.shape[1]
+            affordable = int(_PAIR_WORK / (self.X.size * passes))
             size = found.expected()[wide].max(axis=1)
             wide = wide[np.argsort(-size, kind="stable")[:affordable]]
         if len(wide):
-            some = centres.of(wide)
-            found.put(wide, self._around(some, *self._over_pairs(rows[wide], some)))
+            some, weighed = centres.of(wide), sizes.weighed
+            assert weighed is not None  # noqa: S101 - told to the type checker
+            closer = Sizes(*self._over_pairs(rows[wide], some), weighed[wide])
+            found.put(wide, self._around(some, closer))
 
     def _bound_the_rest(
         self, moves: Moves, rows: np.ndarray, centres: Centres | None, others: Alternatives | None
@@ -265,7 +291,7 @@ class ChangedRecords(FiniteChanges):
 
     def _steepness(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
         """Return ``‖g‖`` at ``θ̂``: of what comes less what leaves, (m, K)."""
-        own = self.slopes[rows].reshape(len(rows), 1, -1)
+        own = self.slopes[rows][:, None, :]
         norms = np.sum(self.X[rows] ** 2, axis=1)[:, None]
         if self.fit.intercept is not None:
             norms = norms + 1.0
@@ -273,13 +299,7 @@ class ChangedRecords(FiniteChanges):
         if others is None:
             return np.asarray(weight * np.sqrt(norms * np.sum(own**2, axis=2)))
         change, labels = self._changes(rows, others)
-        margins = self.margins[rows].reshape(len(rows), 1, -1)
-        margins = margins + change @ self.theta.reshape(len(self.theta), -1)[list(others.columns)]
-        flat = margins.reshape(-1, margins.shape[2])
-        tags = labels.reshape(len(flat), -1)
-        if not isinstance(self.fit.family, Categorical):
-            flat, tags = flat[:, 0], tags[:, 0]
-        new = np.asarray(self.fit.family.slope(flat, tags)).reshape(margins.shape)
+        new = self.outputs.slope(self._margins_before(rows, change, others.columns), labels)
         gap = new - own
         crossed = np.einsum("mkc,mc->mk", change, self.X[rows][:, list(others.columns)])
         squares = (
@@ -288,6 +308,13 @@ class ChangedRecords(FiniteChanges):
             + np.sum(change**2, axis=2) * np.sum(new**2, axis=2)
         )
         return np.asarray(weight * np.sqrt(np.maximum(squares, 0.0)))
+
+    def _margins_before(
+        self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
+    ) -> np.ndarray:
+        """Return the margins of changed records under ``θ̂``, (m, K, c)."""
+        slope = self.outputs.within(self.theta[list(columns)])
+        return np.asarray(self.margins[rows][:, None, :] + change @ slope)
 
     def _changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return how the columns differ in each alternative, (m, K, c), and its labels."""
@@ -306,22 +333,20 @@ class ChangedRecords(FiniteChanges):
         the centre; what leaves and what comes is known.
         """
         M, S = self.constant or 0.0, self._reach(centres) * centres.energy
-        weight, pulled = self.weight[rows][:, None], (self.weight * self.slopes)[rows][:, None]
+        weight = self.weight[rows][:, None]
         penalty = np.maximum(centres.energy**2 - centres.norm**2, 0.0)
         best = np.zeros_like(centres.energy)
         with np.errstate(over="ignore", invalid="ignore"):
             for tau in _TRIED:
                 rise = tau**2 * (centres.norm**2 * _psi(M * S * tau) + penalty / 2)
-                gained = tau * pulled * centres.on_own
+                gained = tau * centres.pull
                 fall = gained - rise - 16 * _EPS * (np.abs(gained) + rise)
-                if centres.own is not None and others is not None:
+                own = centres.own
+                if own is not None and others is not None:
                     labels = self._changes(rows, others)[1]
                     before, after = (
-                        np.asarray(self.fit.family.loss(margin, labels))
-                        for margin in (
-                            centres.own.margin,
-                            centres.own.margin + tau * centres.own.shift,
-                        )
+                        self.outputs.loss(margin, labels)
+                        for margin in (own.margin, own.margin + tau * own.shift)
                     )
                     rounding = 16 * _EPS * (np.abs(before) + np.abs(after))
                     fall = fall - weight * (after - before + rounding)
@@ -331,93 +356,107 @@ class ChangedRecords(FiniteChanges):
     def _centres(self, rows: np.ndarray, others: Alternatives | None) -> Centres:
         """Return the centres of some records' moves, and what a certificate needs of them.
 
-        They are written in the basis of ``H⁻¹x̃`` and ``H⁻¹e`` of the columns that may change.
+        They are written in the basis of ``H⁻¹x̃`` and ``H⁻¹e`` of the columns that may change, each
+        for every output.
         """
-        family, x = self._family, self.X[rows]
+        outputs, c = self.outputs, self.outputs.count
         where = [] if others is None else list(others.columns)
-        V = self._solved_rows(rows)
-        weight, pulled = self.weight[rows], self.weight[rows] * self.slopes[rows]
-        bent = self.weight[rows] * self.curvatures[rows]
-        by_inverse = np.empty((len(rows), 1 + len(where), 1 + len(where)))
-        by_inverse[:, 0, 0] = np.sum(V * self._extended(x), axis=1)
-        by_inverse[:, 0, 1:] = by_inverse[:, 1:, 0] = V[:, where]
-        by_inverse[:, 1:, 1:] = self.inverse[where][:, where]
-        by_noise = _gram_of(self._whiten(V), self._whiten(self.inverse[where]))
-        features = self.X.shape[1]
-        by_penalty = _gram_of(V[:, :features], self.inverse[where][:, :features])
-        q = by_inverse[:, 0, 0]
-        alone = (1 - bent * q <= _ALONE) & (weight > 0)
-        free = np.where(alone, 1.0, 1 - bent * q)
-        own = None
-        coefs = (pulled / free)[:, None, None]
+        V, C = self._solved_rows(rows), self._solved_columns(where)
+        weight = self.weight[rows]
+        pulled = weight[:, None] * self.slopes[rows]
+        bent = weight[:, None, None] * self.curvatures[rows]
+        by_inverse = np.empty((len(rows), c + len(C), c + len(C)))
+        by_inverse[:, :c, :c] = G = self._on(V, self.X[rows])
+        columns = self._places(where)
+        by_inverse[:, :c, c:] = V[:, :, columns]
+        by_inverse[:, c:, :c] = np.swapaxes(V[:, :, columns], 1, 2)
+        by_inverse[:, c:, c:] = self.inverse[columns][:, columns]
+        by_noise = _gram_of(self._seen_as(V), self._seen_as(C))
+        penalised = c * self.X.shape[1]
+        by_penalty = _gram_of(V[:, :, :penalised], C[:, :penalised])
+        modes, shares = _modes(bent, G)
+        alone = (1 - shares.max(axis=1) <= _ALONE) & (weight > 0)
+        left = np.where(alone[:, None], 1.0, 1 - shares)
+        # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
+        bowed = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
+        gone = pulled + _times(bowed @ G, pulled)
+        coefs = np.concatenate([gone, np.zeros((len(rows), len(C)))], axis=1)[:, None, :]
+        own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
         if others is not None:
             change, labels = self._changes(rows, others)
-            xz = q[:, None] + np.einsum("mkc,mc->mk", change, by_inverse[:, 0, 1:])
-            along = 1 + (bent / free)[:, None] * xz  # H₀⁻¹z̃ = along·H⁻¹x̃ + change·H⁻¹e
-            z = np.concatenate([np.ones_like(along)[..., None], change], axis=2)
-            zz = _quadratic(z, by_inverse) + (bent / free)[:, None] * xz**2
-            before = self.margins[rows][:, None] + change @ self.theta[where]
-            given = before + (pulled / free)[:, None] * xz
-            margin = own_margin(family, given, weight[:, None] * zz, labels)
-            slope = weight[:, None] * np.asarray(family.slope(margin, labels))
-            z[:, :, 0] = along
-            coefs = coefs * (np.arange(z.shape[2]) == 0) - slope[..., None] * z
-            coefs[np.all(change == 0, axis=2) & (labels == self.target[rows][:, None])] = 0.0
-            own = OwnRecord(
+            distinct = change if where else change[:, :1]  # one stands for all where none changes
+            Z = np.concatenate([np.ones((*distinct.shape[:2], 1)), distinct], axis=2)
+            Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
+            xz = by_inverse[:, None, :c, :] @ Z
+            zx = np.swapaxes(xz, 2, 3)
+            zz = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (bowed[:, None] @ xz)
+            Z[:, :, :c, :] += bowed[:, None] @ xz  # H₀⁻¹z̃
+            before = self._margins_before(rows, change, where)
+            given = before + _times(zx, gone[:, None, :])
+            margin, solved = outputs.own_margin(given, weight[:, None, None, None] * zz, labels)
+            slope = weight[:, None, None] * outputs.slope(margin, labels)
+            same = labels == self.target[rows][:, None]
+            still = np.all(change == 0, axis=2) & same.reshape(*change.shape[:2], -1).all(axis=2)
+            coefs = np.where(still[:, :, None], 0.0, coefs - _times(Z, slope))
+            unsolved = ~solved & ~still
+            curved = weight[:, None, None, None] * outputs.curvature(margin, labels)
+            own = OwnRecord.at(
+                np.minimum(curved, _ENDLESS),
                 zz,
-                weight[:, None] * np.asarray(family.curvature(margin, labels)),
-                np.sqrt(np.maximum(_quadratic(z, by_noise), 0.0)),
+                np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z),
+                outputs.widest(zz),
                 before,
-                margin - before,
+                np.where(unsolved[:, :, None], np.nan, margin - before),
                 given,
             )
-        on_own = np.einsum("mkb,mb->mk", coefs, by_inverse[:, 0, :])
-        energy = np.maximum(_quadratic(coefs, by_inverse) - bent[:, None] * on_own**2, 0.0)
+        on_own = coefs @ by_inverse[:, :, :c]
+        felt = _quadratic(on_own, bent)
+        energy = np.maximum(_quadratic(coefs, by_inverse) - felt, 0.0)
         norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0)
-        gram = np.einsum("mkb,mbc,mlc->mkl", coefs, by_noise, coefs)
-        sight = np.sqrt(np.maximum(by_noise[:, 0, 0] * q, 0.0))
-        per_error = np.where(alone, np.inf, self._spread + bent * sight / free)
+        gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
+        sight = np.einsum("mbk,mbc,mck->mk", modes, by_noise[:, :c, :c], modes)
+        spread = np.sqrt(np.maximum(np.sum(sight * shares / left**2, axis=1), 0.0))
+        per_error = np.where(alone, np.inf, self._spread + spread)
         return Centres(
             where,
             np.where(alone[:, None, None], 0.0, gram),
             coefs,
             np.sqrt(energy),
             np.sqrt(norm),
-            on_own,
-            free,
+            felt,
+            np.sum(pulled[:, None, :] * on_own, axis=2),
+            np.asarray(left.min(axis=1)),
+            outputs.widest(G),
             per_error,
-            np.repeat(per_error[:, None], gram.shape[1], axis=1),
+            np.where(unsolved, np.inf, per_error[:, None]),
             own,
         )
 
-    def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, np.ndarray, np.ndarray]:
-        """Return some centres with what errors do along them, S (or more), and Q (or more).
+    def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, Sizes]:
+        """Return some centres with what errors do along them, and S, Q and W, or more.
 
-        ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²`` with ``q_j = x̃_jᵀH⁻¹x̃_j``, a quadratic form in δ; so is
-        what ε makes of the length of the move, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+        ``Q⁴ ≤ ‖δ‖_H² W²`` with ``W² = Σ ω_j q_j t_jᵀa_jt_j``, a quadratic form in δ; so is what ε
+        makes of the length of the move, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
         """
-        C = self.inverse[centres.columns]
-        seen_C = self._whiten(C)
+        C = self._solved_columns(centres.columns)
+        seen_C = self._seen_as(C)
         quartic, along = np.empty_like(centres.energy), np.empty_like(centres.energy)
-        for piece in row_slices(len(rows), 3 * self.theta.size):
+        for piece in row_slices(len(rows), 3 * self.outputs.count * self.theta.size):
             some, V = centres.coefs[piece], self._solved_rows(rows[piece])
-            quartic[piece] = _quadratic(some, _gram_under(self._quartic, V, C))
-            seen = self._whiten(V)
-            along[piece] = _quadratic(some, _gram_under(self._seen, seen, seen_C))
-        own = (1 - centres.free)[:, None] * centres.on_own**2  # ω a q (x̃ᵀδ)²
-        rest = np.maximum(quartic - own, 0.0)
-        bent = (self.weight * self.curvatures)[rows][:, None]
-        own = bent * centres.on_own**2
-        fourth = ((centres.energy**2 + own) * rest) ** 0.25
+            quartic[piece] = _quadratic(some, _gram_of(V, C, self._quartic))
+            along[piece] = _quadratic(some, _gram_of(self._seen_as(V), seen_C, self._seen))
+        rest = np.maximum(quartic - centres.widest[:, None] * centres.felt, 0.0)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         share = np.sqrt(np.maximum(along, 0.0)) / np.where(size > 0, size, 1.0)
-        better = centres.per_error[:, None] - self._spread + np.minimum(share, self._spread)
-        largest = self._reach(centres) * centres.energy
-        return replace(centres, per_error_along=better), largest, fourth
+        better = centres.per_error_along - self._spread + np.minimum(share, self._spread)
+        sizes = Sizes(
+            self._reach(centres) * centres.energy,
+            ((centres.energy**2 + centres.felt) * rest) ** 0.25,
+            np.sqrt(rest),
+        )
+        return replace(centres, per_error_along=better), sizes
 
-    def _error(
-        self, centres: Centres, largest: np.ndarray, fourth: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _error(self, centres: Centres, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
         """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
 
         And which changes are none at all.
@@ -426,19 +465,21 @@ class ChangedRecords(FiniteChanges):
         alone = np.isinf(centres.per_error)[:, None]
         still = ~alone & np.all(centres.coefs == 0, axis=2)
         if M == 0:
-            return np.where(alone, np.inf, np.zeros_like(largest)), still
+            return np.where(alone, np.inf, np.zeros_like(sizes.largest)), still
 
         E = np.where(still, 0.0, np.inf)
         moved = np.nonzero(~still)
-        S, N, R = M * largest[moved], centres.norm[moved], M * R[moved[0], 0]
-        if fourth is not None:
-            Q, stretch = fourth[moved], self._stretch / np.sqrt(centres.free[moved[0]])
+        S, N, R = M * sizes.largest[moved], centres.norm[moved], M * R[moved[0], 0]
+        if sizes.fourth is not None:
+            Q, stretch = sizes.fourth[moved], self._stretch / np.sqrt(centres.free[moved[0]])
+            crossed = self._crossed(centres, sizes)[moved]
 
         def image(E: np.ndarray, which: Any) -> np.ndarray:
             psi = _psi(S[which] + R[which] * E)
             first = (S[which] + R[which] * E) * psi * (N[which] + E)
-            if fourth is not None:
-                first = np.minimum(first, M * psi * (Q[which] + stretch[which] * E) ** 2)
+            if sizes.fourth is not None:
+                square = Q[which] ** 2 + crossed[which] * E + (stretch[which] * E) ** 2
+                first = np.minimum(first, M * psi * square)
             return np.asarray(first)
 
         reached, active = np.zeros_like(S), np.arange(len(S))
@@ -454,43 +495,67 @@ class ChangedRecords(FiniteChanges):
             E[moved] = np.where(image(reached, slice(None)) <= reached, reached, np.inf)
         return E, still
 
+    def _crossed(self, centres: Centres, sizes: Sizes) -> np.ndarray:
+        """Return what the shifts of a centre and those of an error of norm 1 give together.
+
+        With one output Q is a norm, and they give ``2rQ``. With more, a shift has a span and a norm
+        of its own, and there are two such terms: the error's span beside the centre's norm, and the
+        centre's span beside the error's norm.
+        """
+        assert sizes.fourth is not None  # noqa: S101 - told to the type checker
+        assert sizes.weighed is not None  # noqa: S101 - told to the type checker
+        free = np.sqrt(centres.free)[:, None]
+        if self.outputs.count == 1:
+            return np.asarray(2 * sizes.fourth * self._stretch / free)
+        length = np.sqrt(centres.energy**2 + centres.felt)
+        spans = np.minimum(sizes.largest, length * self._stretch**2 / free)
+        return np.asarray(sizes.weighed / free + spans)
+
     def _reach(self, centres: Centres) -> np.ndarray:
         """Return ``R``: no record is larger in the norm of ``H₀⁻¹``, (m, 1)."""
         return np.asarray(np.sqrt(self._largest / centres.free))[:, None]
 
+    def _one_direction(self, centres: Centres) -> bool:
+        """Say whether all moves of a record are along one vector, ``H⁻¹x̃``."""
+        return not centres.columns and self.outputs.count == 1
+
     def _over_pairs(self, rows: np.ndarray, centres: Centres) -> tuple[np.ndarray, np.ndarray]:
         """Return ``S`` and ``Q`` of some records' centres, by a pass over all other records."""
-        m, K = centres.energy.shape
-        bent = self.weight * self.curvatures
+        (m, K), c = centres.energy.shape, self.outputs.count
         largest, fourth = np.empty((m, K)), np.empty((m, K))
-        # Where all moves are along H⁻¹x̃, one direction stands for all of a record's.
-        single = not centres.columns
+        single = self._one_direction(centres)
         # Upper ends are asked for, so single precision does, with what it may lose added.
         kind = np.float32 if self._rounding < _SINGLE else np.float64
-        lost = (self.theta.size + 2) * float(np.finfo(kind).eps)
-        unit = np.sqrt(np.diag(self.inverse))
+        lost = 2 * (self.theta.size + 2) * float(np.finfo(kind).eps)
+        unit = np.sqrt(np.diag(self.inverse).reshape(-1, c).mean(axis=1))
         table = (self._extended(self.X) * unit).astype(kind)
         table[self.weight == 0] = 0.0
-        longest = float(np.linalg.norm(table, axis=1).max())
-        felt = bent.astype(kind)
+        lost *= float(np.linalg.norm(table, axis=1).max())
+        root = np.sqrt(self.weight * self._per_span).astype(kind)[:, None]
+        bent = (self.weight[:, None, None] * self.curvatures).astype(kind)
         more = 1 + 2 * len(table) * float(np.finfo(kind).eps)
-        for piece in row_slices(m, len(self.X) * (1 if single else K), chunk=_PAIRS):
+        for piece in row_slices(m, len(self.X) * (1 if single else K * c), chunk=_PAIRS):
             some = centres.of(piece)
             if single:
                 directions = self._solved_rows(rows[piece])
             else:
-                directions = self._moves_at(rows[piece], some).reshape(-1, self.theta.size)
-            directions = directions / unit
-            length = np.linalg.norm(directions, axis=1, keepdims=True)
-            directions /= np.where(length > 0, length, 1.0)
-            shift = table @ directions.T.astype(kind)
+                directions = self._moves_at(rows[piece], some)
+            directions = directions.reshape(-1, len(unit), c) / unit[:, None]
+            length = np.linalg.norm(directions.reshape(len(directions), -1), axis=1)
+            directions /= np.where(length > 0, length, 1.0)[:, None, None]
+            columns = np.swapaxes(directions, 0, 1).reshape(len(unit), -1).astype(kind)
+            shift = (table @ columns).reshape(len(table), -1, c)
             own = np.repeat(rows[piece], 1 if single else K)
             shift[own, np.arange(len(own))] = 0.0
-            shift *= shift
-            S = np.sqrt(np.max(shift, axis=0)).astype(float) + lost * longest
-            shift *= shift
-            Q = (more * (felt @ shift).astype(float)) ** 0.25
-            Q += lost * longest * float(bent.sum()) ** 0.25
+            spans = self.outputs.spans(shift) + kind(lost)
+            S = np.max(spans, axis=0).astype(float)
+            if c == 1:
+                norms = root * spans
+            else:
+                norms = np.sqrt(np.maximum(np.sum((shift @ bent) * shift, axis=2), 0.0))
+                norms += root * kind(lost)
+            spans *= norms
+            Q = (more * np.einsum("nb,nb->b", spans, spans).astype(float)) ** 0.25
             scale = length.reshape(len(rows[piece]), -1)
             if single:
                 scale = np.abs(some.coefs[:, :, 0]) * scale
@@ -500,8 +565,9 @@ class ChangedRecords(FiniteChanges):
 
     def _moves_at(self, rows: np.ndarray, centres: Centres) -> np.ndarray:
         """Return the centres themselves, (m, K, P)."""
-        moves = centres.coefs[:, :, :1] * self._solved_rows(rows)[:, None, :]
-        return np.asarray(moves + centres.coefs[:, :, 1:] @ self.inverse[centres.columns])
+        c = self.outputs.count
+        moves = centres.coefs[:, :, :c] @ self._solved_rows(rows)
+        return np.asarray(moves + centres.coefs[:, :, c:] @ self._solved_columns(centres.columns))
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
@@ -521,24 +587,28 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
-        left, held = self._centres(rows, None), self._centres(rows, others)
-        E = self._error(left, self._reach(left) * left.energy, None)[0]
-        own = held.own
-        assert own is not None  # noqa: S101 - told to the type checker
-        labels = self._changes(rows, others)[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            shift = np.sqrt(np.maximum(own.norm, 0.0)) * E
-            scores = -np.asarray(family.loss(own.without, labels))
-            steep = [
-                np.abs(np.asarray(family.slope(own.without + side * shift, labels)))
-                for side in (-1.0, 1.0)
-            ]
-            off = np.max(shift * np.maximum(*steep), axis=1)  # slopes only grow
-        off = np.where(np.isnan(off), np.inf, off)
+        found = [
+            self._likelihoods(rows[piece], others)
+            for piece in row_slices(len(rows), self._width(others))
+        ]
+        scores, off = (np.concatenate(parts) for parts in zip(*found, strict=True))
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others), 0.0
         return scores, off
+
+    def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same by the expansion."""
+        left, held = self._centres(rows, None), self._centres(rows, others)
+        E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
+        own = held.own
+        assert own is not None  # noqa: S101 - told to the type checker
+        labels = self._changes(rows, others)[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            span = np.sqrt(np.maximum(own.widest, 0.0)) * E
+            scores = -self.outputs.loss(own.without, labels)
+            off = np.max(span * self.outputs.steepest(own.without, labels, span), axis=1)
+        return scores, np.where(np.isnan(off), np.inf, off)
 
     def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
         moves = self.refits.moves([Change(np.array([i])) for i in rows])
@@ -563,38 +633,48 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def refits(self) -> BatchedRefits:
         """Refits of the model."""
-        return BatchedRefits(self.fit, self.X, self.inverse)
+        return BatchedRefits(self.fit, self.X, self._definite)
 
     @cached_property
-    def inverse(self) -> np.ndarray:
-        """``H⁻¹``, (P, P)."""
-        if self.shared is not None:
-            return self.shared.inverse
+    def _definite(self) -> np.ndarray:
+        """``H⁻¹`` of all parameters, definite along softmax's gauge as well."""
         return _inverse_hessian(self.fit, self.X)
 
     @cached_property
+    def inverse(self) -> np.ndarray:
+        """``H⁻¹`` of the parameters that are felt, (P, P)."""
+        if self.shared is not None:
+            return self.shared.inverse
+        return self.outputs.inverse_within(self._definite)
+
+    @cached_property
     def margins(self) -> np.ndarray:
-        """The margins, (n,)."""
-        return np.asarray(self.fit.margins(self.X))
+        """The margins, (n, c)."""
+        return self.outputs.within(np.asarray(self.fit.margins(self.X)))
 
     @cached_property
     def slopes(self) -> np.ndarray:
-        """``r`` without the weights, (n,)."""
-        return np.asarray(self.fit.family.slope(self.margins, self.target))
+        """``r`` without the weights, (n, c)."""
+        return self.outputs.slope(self.margins, self.target)
 
     @cached_property
     def curvatures(self) -> np.ndarray:
-        """``a`` without the weights, (n,)."""
-        return np.asarray(self.fit.family.curvature(self.margins, self.target))
+        """``a`` without the weights, (n, c, c)."""
+        return self.outputs.curvature(self.margins, self.target)
+
+    @cached_property
+    def _per_span(self) -> np.ndarray:
+        """``v``: the most that ``tᵀa t`` is for a shift of span 1, (n,)."""
+        return self.outputs.per_span(self.margins, self.curvatures)
 
     @property
     def _largest(self) -> float:
-        """The largest ``q = x̃ᵀH⁻¹x̃`` of the records that count."""
+        """The largest ``q`` of the records that count."""
         return self._sizes[0]
 
     @property
     def _quartic(self) -> np.ndarray:
-        """``Σ ω a q x̃x̃ᵀ``, (P, P)."""
+        """``Σ ω q x̃ a x̃ᵀ``, (P, P)."""
         return self._sizes[1]
 
     @cached_property
@@ -604,20 +684,24 @@ class ChangedRecords(FiniteChanges):
         return self.sizes_here()
 
     def sizes_here(self) -> tuple[float, np.ndarray]:
-        """Return the largest ``q = x̃ᵀH⁻¹x̃`` of the records at hand, and ``Σ ω a q x̃x̃ᵀ``."""
+        """Return the largest ``q`` of the records at hand, and ``Σ ω q x̃ a x̃ᵀ``.
+
+        ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs the most that it is between two of them.
+        """
+        c = self.outputs.count
         largest, quartic = 0.0, np.zeros_like(self.inverse)
-        bent = self.weight * self.curvatures
-        for piece in row_slices(*self.X.shape):
-            x = self._extended(self.X[piece])
-            q = np.sum(self._solved_rows(piece) * x, axis=1)
-            largest = max(largest, float(np.max(q[self.weight[piece] > 0], initial=0.0)))
-            rooted = x * np.sqrt(np.maximum(bent[piece] * q, 0.0))[:, None]
-            quartic += rooted.T @ rooted
+        for piece in row_slices(len(self.X), c * c * self.X.shape[1]):
+            x, weight = self.X[piece], self.weight[piece]
+            q = self.outputs.widest(self._on(self._solved_rows(piece), x))
+            largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
+            bent = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
+            bent = bent[:, 0, 0] if c == 1 else bent
+            quartic += hessian(x, bent, ridge=0.0, intercept=self.fit.intercept is not None)
         return largest, quartic
 
     @cached_property
     def _stretch(self) -> float:
-        """The root of ``max_e (Σ ω a q t²)^½`` over e of norm 1 in that of H: of errors' own Q."""
+        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of norm 1 in that of H: of errors' own Q."""
         root = np.linalg.cholesky(self.inverse)
         values = np.linalg.eigvalsh(root.T @ self._quartic @ root)
         return float(max(values[-1], 0.0) ** 0.25)
@@ -625,9 +709,9 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def _seen(self) -> np.ndarray:
         """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the square of what an error of the slopes makes of the move."""
-        penalised = self.inverse[:, : self.X.shape[1]]
+        penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
         inner = self.inverse - self.fit.ridge * penalised @ penalised.T
-        seen = self._whiten(self._whiten(inner).T)
+        seen = self._seen_as(self._seen_as(inner).T)
         return np.asarray((seen + seen.T) / 2)
 
     @cached_property
@@ -642,28 +726,44 @@ class ChangedRecords(FiniteChanges):
         values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
         return 16 * _EPS * float(values[-1] / max(values[0], _EPS))
 
-    @property
-    def _family(self) -> Family:
-        family = self.fit.family
-        assert isinstance(family, Family)  # noqa: S101 - told to the type checker
-        return family
+    def _seen_as(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``Φ^½v`` of vectors of the parameters that are felt, along the last axis."""
+        return self._whiten(self.outputs.of_all(rows))
 
     def _extended(self, x: np.ndarray) -> np.ndarray:
         return x if self.fit.intercept is None else np.hstack([x, np.ones((len(x), 1))])
 
+    def _on(self, vectors: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return the shifts of the margins of rows under c vectors for each, (m, c, c)."""
+        c = self.outputs.count
+        by_column = vectors.reshape(len(x), c, -1, c)
+        return np.asarray(np.sum(by_column * self._extended(x)[:, None, :, None], axis=2))
+
     def _solved(self, x: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of rows, (m, P)."""
+        """Return ``H⁻¹x̃`` of rows, one vector for each output, (m, c, P)."""
+        c, P = self.outputs.count, len(self.inverse)
+        by_column = self.inverse.reshape(P // c, c * P)
         if self.fit.intercept is None:
-            return np.asarray(x @ self.inverse)
-        return np.asarray(x @ self.inverse[:-1] + self.inverse[-1])
+            return np.asarray(x @ by_column).reshape(len(x), c, P)
+        return np.asarray(x @ by_column[:-1] + by_column[-1]).reshape(len(x), c, P)
+
+    def _places(self, columns: list[int]) -> np.ndarray:
+        """Return where the parameters of some columns are, one for each output."""
+        c = self.outputs.count
+        return (np.array(columns, dtype=int)[:, None] * c + np.arange(c)).reshape(-1)
+
+    def _solved_columns(self, columns: list[int]) -> np.ndarray:
+        """Return ``H⁻¹e`` of columns, for each and each output, (len(columns)·c, P)."""
+        return np.asarray(self.inverse[self._places(columns)])
 
     @cached_property
     def _kept(self) -> np.ndarray:
         return self._solved(self.X)
 
     def _solved_rows(self, rows: Any) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of records by position, (m, P); kept where there is room for all."""
-        return self._kept[rows] if self.X.size <= _HELD else self._solved(self.X[rows])
+        """Return ``H⁻¹x̃`` of records by position, (m, c, P); kept where there is room for all."""
+        room = len(self.X) * self.outputs.count * len(self.inverse) <= _HELD
+        return self._kept[rows] if room else self._solved(self.X[rows])
 
 
 class RecordRefits:
@@ -771,26 +871,46 @@ class SharedFacts:
 
 
 @dataclass(frozen=True)
-class OwnRecord:
-    """What the record in another's place adds to the error, (m, K) each."""
+class Sizes:
+    """How large the shifts of the others' margins are under a centre, or no less, (m, K) each."""
 
-    norm: np.ndarray  # z̃ᵀH₀⁻¹z̃
-    curvature: np.ndarray  # at the centre, with its weight
-    sight: np.ndarray  # ‖Φ^½H₀⁻¹z̃‖
+    largest: np.ndarray  # S
+    fourth: np.ndarray | None = None  # Q
+    weighed: np.ndarray | None = None  # W
+
+
+@dataclass(frozen=True)
+class OwnRecord:
+    """What the record in another's place adds to the error, (m, K, …) each."""
+
+    shares: np.ndarray  # of the curvature at the centre along its principal directions, beside H₀
+    sights: np.ndarray  # and how long these are for the noise, squared, where they are 1 for H₀
+    widest: np.ndarray  # z̃ᵀH₀⁻¹z̃
     margin: np.ndarray  # under θ̂
     shift: np.ndarray  # and how far the centre moves it
     without: np.ndarray  # the margin where the record as it is has left, and nothing came
 
+    @classmethod
+    def at(
+        cls, bent: np.ndarray, by_inverse: np.ndarray, by_noise: np.ndarray, *rest: np.ndarray
+    ) -> OwnRecord:
+        """Return it from the curvature and from ``z̃ᵀH₀⁻¹z̃`` and its like for the noise."""
+        modes, shares = _modes(bent, by_inverse)
+        sights = np.sum(modes * (by_noise @ modes), axis=-2)
+        sights = np.divide(sights, shares, out=np.zeros_like(shares), where=shares > 0)
+        return cls(shares, sights, *rest)
+
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
         """Return how far an error of the others moves the release through this record's slope.
 
-        Its margin shifts by ``√norm·E`` at most, over which the curvature grows by a factor.
+        Its margin shifts by a span of ``√widest·E`` at most, over which the curvature grows by a
+        factor.
         """
-        root = np.sqrt(np.maximum(self.norm, 0.0))
-        bent = self.curvature * np.exp(constant * root * E)
-        share = np.where(np.isinf(bent), 1 / np.maximum(self.norm, 1e-300), bent)
-        share = np.where(np.isinf(bent), share, bent / (1 + self.norm * bent))
-        return np.asarray(share * self.sight * root)
+        growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
+        with np.errstate(divide="ignore", over="ignore"):
+            taken = 1 / (1 + 1 / np.where(self.shares > 0, growth * self.shares, 0.0))
+        seen = np.sum(np.maximum(self.sights, 0.0) * taken, axis=2)
+        return np.asarray(np.sqrt(taken.max(axis=2) * seen))
 
 
 @dataclass(frozen=True)
@@ -799,11 +919,13 @@ class Centres:
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
-    coefs: np.ndarray  # (m, K, 1 + c), of H⁻¹x̃ and H⁻¹e
+    coefs: np.ndarray  # of H⁻¹x̃ and of H⁻¹e, for every output, (m, K, …)
     energy: np.ndarray  # ‖δ‖ in the norm of H₀, (m, K)
     norm: np.ndarray  # N, (m, K)
-    on_own: np.ndarray  # x̃ᵀδ, of the record as it is, (m, K)
-    free: np.ndarray  # 1 − ω a x̃ᵀH⁻¹x̃, (m,)
+    felt: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
+    pull: np.ndarray  # ω rᵀt, (m, K)
+    free: np.ndarray  # the least share that others have in the curvature along x̃, (m,)
+    widest: np.ndarray  # q of the record as it is, (m,)
     per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
     per_error_along: np.ndarray  # and how far along the move itself, (m, K)
     own: OwnRecord | None
@@ -827,20 +949,11 @@ class Centres:
         return cls(columns=pieces[0].columns, own=own, **joined)
 
 
-_PER_RECORD = (
-    "gram",
-    "coefs",
-    "energy",
-    "norm",
-    "on_own",
-    "free",
-    "per_error",
-    "per_error_along",
-)
+_PER_RECORD = tuple(f.name for f in fields(Centres) if f.name not in ("columns", "own"))
 
 
 def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
-    return own.norm, own.curvature, own.sight, own.margin, own.shift, own.without
+    return own.shares, own.sights, own.widest, own.margin, own.shift, own.without
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
@@ -884,10 +997,18 @@ class Whitening:
         return float(np.max(self.root))
 
     def smallest(self) -> float:
-        """Return how long a unit of the release is at least."""
+        """Return how long a unit move of the parameters of columns less their centre is at least.
+
+        Taking the centre ``c`` back into the intercept shortens it to ``(√(‖c‖² + 4) − ‖c‖)/2`` at
+        most.
+        """
+        kept = 1.0
+        if self.centre is not None:
+            far = float(np.linalg.norm(self.centre))
+            kept = 2 / (math.hypot(far, 2.0) + far)
         if self.root.ndim == 2:
-            return float(np.linalg.norm(self.root, -2))
-        return float(np.min(self.root))
+            return kept * float(np.linalg.norm(self.root, -2))
+        return kept * float(np.min(self.root))
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` of vectors along the last axis."""
@@ -895,57 +1016,229 @@ class Whitening:
         return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
 
 
-def own_margin(
-    family: Family, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
-) -> np.ndarray:
-    """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, each unique as ``ℓ'`` grows.
+class Outputs:
+    """What of a record's margins is felt, and in what unit self-concordance is stated.
 
-    The root lies between ``given`` and the first step from there; Newton's method, kept between.
+    A family of one margin feels it, and a shift ``t`` of it has the span ``|t|``. Softmax feels
+    only how its K margins differ: everything is written in an orthonormal basis of the directions
+    that sum to zero, in which curvatures are definite and the gauge is gone. With ``π`` at margins
+    ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t is
+    its largest entry less its smallest: so its constant is 1.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        first = given - weight * np.asarray(family.slope(given, labels))
-        low, high = np.minimum(given, first), np.maximum(given, first)
-        # A slope that overflows says nothing of how far: a step of one is doubled instead.
-        reach = 1.0
-        while not np.all(np.isfinite(low)):
-            low = np.where(np.isfinite(low), low, given - reach)
-            off = low + weight * np.asarray(family.slope(low, labels)) - given
-            low, reach = np.where(off > 0, -np.inf, low), 2 * reach
-        m = np.where(np.isfinite(first), 0.5 * (low + high), low)
-        for _ in range(200):
-            off = m + weight * np.asarray(family.slope(m, labels)) - given
-            low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
-            step = m - off / (1 + weight * np.asarray(family.curvature(m, labels)))
-            inside = (step > low) & (step < high)
-            new = np.where(inside, step, 0.5 * (low + high))
-            done = np.abs(new - m) <= 4 * _EPS * (1 + np.abs(m))
-            m = new
-            if np.all(done):
+
+    def __init__(self, family: Family | Categorical) -> None:
+        self.family = family
+        self.basis = simplex_basis(family.outputs) if isinstance(family, Categorical) else None
+        self.count = 1 if self.basis is None else self.basis.shape[1]
+
+    def within(self, values: np.ndarray) -> np.ndarray:
+        """Return margins or their slopes, (…) or (…, K), as what is felt of them, (…, c)."""
+        return np.asarray(values[..., None] if self.basis is None else values @ self.basis)
+
+    def of_all(self, moves: np.ndarray) -> np.ndarray:
+        """Return moves of what is felt, (…, D·c), as moves of all parameters, (…, D·K)."""
+        if self.basis is None:
+            return moves
+        features = moves.shape[-1] // self.count
+        found = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
+        return np.asarray(found.reshape(*moves.shape[:-1], features * len(self.basis)))
+
+    def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹`` of all parameters as that of what is felt of them.
+
+        The Hessian has no entries between the two.
+        """
+        if self.basis is None:
+            return inverse
+        K, c = self.basis.shape
+        half = inverse.reshape(len(inverse), -1, K) @ self.basis
+        both = half.reshape(-1, K, half.shape[1] * c).transpose(0, 2, 1) @ self.basis
+        found = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
+        return np.asarray((found + found.T) / 2)
+
+    def loss(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the losses, (…)."""
+        margins, labels = self._flat(m, labels)
+        return np.asarray(self.family.loss(margins, labels)).reshape(m.shape[:-1])
+
+    def slope(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the slopes, (…, c)."""
+        margins, labels = self._flat(m, labels)
+        return self.within(np.asarray(self.family.slope(margins, labels))).reshape(m.shape)
+
+    def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the curvatures, (…, c, c)."""
+        margins, labels = self._flat(m, labels)
+        found = np.asarray(self.family.curvature(margins, labels))
+        if self.basis is not None:
+            found = self.basis.T @ found @ self.basis
+        return found.reshape(*m.shape, self.count)
+
+    def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return margins and labels as the family takes them, one record after the other."""
+        flat = m.reshape(-1, self.count)
+        if self.basis is None:
+            return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)
+        K = len(self.basis)
+        return flat @ self.basis.T, np.broadcast_to(labels, (*m.shape[:-1], K)).reshape(-1, K)
+
+    def spans(self, shifts: np.ndarray) -> np.ndarray:
+        """Return the spans of shifts, (…, c) → (…)."""
+        if self.count == 1:
+            unit = 1.0 if self.basis is None else np.ptp(self.basis)
+            return np.asarray(np.abs(shifts[..., 0]) * shifts.dtype.type(unit))
+        every = shifts @ self.basis.T.astype(shifts.dtype)  # type: ignore[union-attr]
+        return np.asarray(every.max(axis=-1) - every.min(axis=-1))
+
+    def widest(self, products: np.ndarray) -> np.ndarray:
+        """Return the largest ``(u − v)ᵀG(u − v)`` over outputs u and v, (…, c, c) → (…)."""
+        if self.basis is None:
+            return np.asarray(products[..., 0, 0])
+        G = self.basis @ products @ self.basis.T
+        own = np.einsum("...kk->...k", G)
+        return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
+
+    def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
+        """Return the largest ``tᵀa t`` of a shift of span 1: a variance, which is ¼ at most."""
+        if self.basis is None:
+            return np.asarray(curvatures[:, 0, 0])
+        powers = np.asarray(self.family.mean(m @ self.basis.T))
+        top = powers.max(axis=1)
+        return np.where(top > 0.5, top * (1 - top), 0.25)
+
+    def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """Return how much a loss rises at most, per span, where margins shift by no more, (…)."""
+        if self.basis is None:
+            ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
+            return np.asarray(np.maximum(*ends)[..., 0])  # slopes only grow
+        # Of π no sum of entries moves by more than a quarter of the span.
+        off = np.sum(np.abs(self.slope(m, labels) @ self.basis.T), axis=-1) / 2
+        return np.asarray(np.minimum(off + span / 4, 1.0))
+
+    def own_margin(
+        self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and which were found.
+
+        Each is unique as ``ℓ'`` grows. Shapes are (m, K, c), (m, K, c, c) and (m, K, …).
+        """
+        shape = labels.shape[:2]
+        given = np.broadcast_to(given, (*shape, self.count))
+        if self.count == 1:
+            return self._bracketed(given, weight[..., 0], labels), np.ones(shape, dtype=bool)
+        weight = np.broadcast_to(weight, (*shape, self.count, self.count))
+        flat = (a.reshape(-1, *a.shape[2:]) for a in (given, weight, labels))
+        found, solved = self._damped(*flat)
+        return found.reshape(given.shape), solved.reshape(shape)
+
+    def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the roots for one output.
+
+        Each lies between ``given`` and the first step from there; Newton's method, kept between.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = given - weight * self.slope(given, labels)
+            low, high = np.minimum(given, first), np.maximum(given, first)
+            # A slope that overflows says nothing of how far: a step of one is doubled instead.
+            reach = 1.0
+            while not np.all(np.isfinite(low)):
+                low = np.where(np.isfinite(low), low, given - reach)
+                off = low + weight * self.slope(low, labels) - given
+                low, reach = np.where(off > 0, -np.inf, low), 2 * reach
+            m = np.where(np.isfinite(first), 0.5 * (low + high), low)
+            for _ in range(200):
+                off = m + weight * self.slope(m, labels) - given
+                low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
+                step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
+                inside = (step > low) & (step < high)
+                new = np.where(inside, step, 0.5 * (low + high))
+                done = np.abs(new - m) <= 4 * _EPS * (1 + np.abs(m))
+                m = new
+                if np.all(done):
+                    break
+        return np.asarray(m)
+
+    def _damped(
+        self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the roots for several outputs, and which were found.
+
+        With ``m = given + weight^½v`` they minimise ``‖v‖²/2 + ℓ(m, y)``: by Newton's method, with
+        steps that are halved until it falls.
+        """
+        root = _root(weight)
+        v, left = np.zeros_like(given), np.full(len(given), np.inf)
+        active = np.arange(len(given))
+        for _ in range(_ITERATIONS):
+            R, y, here = root[active], labels[active], v[active]
+            m = given[active] + _times(R, here)
+            pull = _times(R, self.slope(m, y))
+            gradient = here + pull
+            size = np.linalg.norm(here, axis=1) + np.linalg.norm(pull, axis=1)
+            left[active] = now = np.linalg.norm(gradient, axis=1) / np.where(size > 0, size, 1.0)
+            going = now > _SOLVED
+            if not going.any():
                 break
-    return np.asarray(m)
+            active, R, y, here, gradient = (a[going] for a in (active, R, y, here, gradient))
+            start = given[active]
+            curved = np.eye(self.count) + R @ self.curvature(m[going], y) @ R
+            step = -np.linalg.solve(curved, gradient[..., None])[..., 0]
+            slope = np.sum(step * gradient, axis=1)
+            value = np.sum(here**2, axis=1) / 2 + self.loss(m[going], y)
+            length = np.ones(len(active))
+            for _ in range(_HALVINGS):
+                tried = here + length[:, None] * step
+                new = np.sum(tried**2, axis=1) / 2 + self.loss(start + _times(R, tried), y)
+                high = new > value + 1e-4 * length * slope + 4 * _EPS * np.abs(value)
+                if not high.any():
+                    break
+                length = np.where(high, length / 2, length)
+            v[active] = here + length[:, None] * step
+        return given + _times(root, v), left <= _ROOT
 
 
-def _gram_of(V: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the inner products of one vector for each record and c shared ones, (m, 1+c, 1+c)."""
-    out = np.empty((len(V), 1 + len(C), 1 + len(C)))
-    out[:, 0, 0] = np.sum(V * V, axis=1)
-    out[:, 0, 1:] = out[:, 1:, 0] = V @ C.T
-    out[:, 1:, 1:] = C @ C.T
-    return out
+def _root(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric roots of semidefinite matrices, (…, c, c)."""
+    if matrices.shape[-1] == 1:
+        return np.asarray(np.sqrt(np.maximum(matrices, 0.0)))
+    values, vectors = np.linalg.eigh(matrices)
+    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    return np.asarray(scaled @ np.swapaxes(vectors, -1, -2))
 
 
-def _gram_under(A: np.ndarray, V: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the same products with a matrix in between."""
-    out, through = np.empty((len(V), 1 + len(C), 1 + len(C))), V @ A
-    out[:, 0, 0] = np.sum(through * V, axis=1)
-    out[:, 0, 1:] = out[:, 1:, 0] = through @ C.T
-    out[:, 1:, 1:] = C @ A @ C.T
+def _modes(bent: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``W`` with ``WWᵀ = bent`` and ``WᵀGW`` diagonal, (…, c, c), and that diagonal."""
+    root = _root(bent)
+    if root.shape[-1] == 1:
+        return root, (root * products * root)[..., 0]
+    values, vectors = np.linalg.eigh(root @ products @ root)
+    return root @ vectors, np.maximum(values, 0.0)
+
+
+def _times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return products of one matrix and one vector each."""
+    return np.asarray((matrices @ vectors[..., None])[..., 0])
+
+
+def _gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
+    """Return the inner products of c vectors for each record and w shared ones, (m, c+w, c+w).
+
+    With a matrix in between, where one is given.
+    """
+    m, c, size = V.shape
+    flat = V.reshape(m * c, size)
+    through, shared = (flat, C) if between is None else (flat @ between, C @ between)
+    out = np.empty((m, c + len(C), c + len(C)))
+    out[:, :c, :c] = through.reshape(V.shape) @ np.swapaxes(V, 1, 2)
+    out[:, :c, c:] = (through @ C.T).reshape(m, c, -1)
+    out[:, c:, :c] = np.swapaxes(out[:, :c, c:], 1, 2)
+    out[:, c:, c:] = shared @ C.T
     return out
 
 
 def _quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
     """Return ``cᵀGc`` of each, (m, K)."""
-    return np.asarray(np.einsum("mkb,mbc,mkc->mk", coefs, gram, coefs))
+    return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
 
 
 def _psi(u: np.ndarray) -> np.ndarray:

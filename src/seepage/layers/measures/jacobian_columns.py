@@ -89,7 +89,8 @@ class TargetColumns:
 
         with torch.enable_grad():
             z = batch.z.detach().requires_grad_()
-            self._run = network.run(network.problem.detached(), batch, z, tap)
+            with network.running(network.problem.detached(), batch, z, tap) as self._run:
+                pass
             self._total = self._run.losses.sum()
             (self._slopes,) = torch.autograd.grad(
                 self._total, z, create_graph=True, materialize_grads=True

@@ -286,7 +286,8 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
     parameters = problem.detached()
     with torch.enable_grad():
         try:
-            found = network.run(parameters, batch, batch.z, keep).losses
+            with network.running(parameters, batch, batch.z, keep) as run:
+                found = run.losses
         except (RuntimeError, InputError):
             if repeats:
                 raise _NotRepeatableError from None

@@ -459,19 +459,6 @@ class WatchedNetwork:
     plan: Plan  # where the records are, and which modules answer for themselves
     outputs: list[OutputShape]  # the shapes of the watched outputs
 
-    def run(
-        self,
-        parameters: Mapping[str, Tensor],
-        batch: Batch,
-        z: Tensor,
-        on_output: OnOutput,
-        versions: bool = True,
-        twice: bool = False,
-    ) -> NetworkRun:
-        """Run the network on a batch and show the outputs of all uses of parameters."""
-        with self.running(parameters, batch, z, on_output, versions, twice) as run:
-            return run
-
     @contextmanager
     def running(
         self,
@@ -483,8 +470,9 @@ class WatchedNetwork:
         twice: bool = False,
         thin: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Iterator[NetworkRun]:
-        """Give a run of the network, kept ready for its backward pass while inside.
+        """Run the network on a batch, show the outputs of all uses of parameters, give the run.
 
+        It is ready for a backward pass while inside, and good for its numbers afterwards.
         ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
         them (:meth:`Rule.narrowed`).
         """

@@ -88,10 +88,12 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
 
         def total(shifts: list[Tensor]) -> tuple[Tensor, Tensor]:
             each = iter(shifts)
-            run = network.run(
-                parameters, batch, z, lambda output: output + next(each), versions=False
-            )
-            runs.append(run)
+
+            def shifted(output: Tensor) -> Tensor:
+                return output + next(each)
+
+            with network.running(parameters, batch, z, shifted, versions=False) as run:
+                runs.append(run)
             return run.losses.sum(), run.losses
 
         value, pull, losses = vjp(total, network.zeros(batch), has_aux=True)

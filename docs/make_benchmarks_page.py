@@ -1,0 +1,361 @@
+"""Write the page of benchmarks and draw its charts from kept results: ``make benchmarks-page``.
+
+Nobody types a number there: every figure of the page is taken from ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+CHARTS = ROOT / "docs" / "assets"
+PLAIN = "plain training step"
+WAYS = {  # of a private step: what the results call it, and what the page does
+    "Opacus, hooks": "Opacus, hooks",
+    "Opacus, ghost clipping": "Opacus, ghost",
+    "seepage, without accounting": "seepage",
+    "seepage, every record accounted for": "every record accounted for",
+}
+H200 = {  # networks of the comparison with Opacus, on the accelerator
+    "wide": "WideResNet-16-4, batch 1,024",
+    "124M": "GPT-2's shape, 162 M, batch 16 × 256",
+    "LoRA": "the same, LoRA of rank 16",
+}
+CORES = {
+    "wide": "WideResNet-16-4, batch 32",
+    "124M": "GPT-2's shape, 162 M, batch 4 × 64",
+    "LoRA": "the same, LoRA of rank 16, batch 2 × 64",
+}
+TABLES = {
+    "d = 784": "MNIST 0/1, n = 12,665, d = 784",
+    "d = 86": "UCI Adult, n = 30,162, d = 86",
+    "d = 20": "MNIST 0/1, 20 components",
+}
+ETA = "η of all rows, everything after the fit"
+CLIPPED = "update + 1 probe, exact clipping"
+SAFE = "update + 1 probe, conservative"
+
+
+def kept(name: str) -> dict[str, Any]:
+    """Return the kept results of a benchmark."""
+    text = (ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join(
+        [
+            "# Benchmarks\n",
+            "*A program writes this page from the results in `benchmarks/results` "
+            "(`make benchmarks-page`); the command beside each table measures it again, and "
+            "`make bench` runs them all.*\n",
+            "Ratios are taken within one run, so that they carry over between machines better "
+            "than seconds do.\n",
+            *_linear(),
+            *_networks(),
+            *_against_opacus(),
+            *_commands(),
+        ]
+    )
+
+
+def _linear() -> Iterator[str]:
+    found = kept("glm_rows")
+    threads = _threads(found["made"])
+    yield "## Linear models\n"
+    yield (
+        f"Measured with {threads} by `python benchmarks/glm_rows.py`, after the fit, in units of "
+        "one matrix product `X·H⁻¹` of the same run, and against the dense way (build every "
+        "record's Jacobian and take its singular values; timed on a sample of the records and "
+        "extrapolated):\n"
+    )
+    rows = []
+    for key, name in TABLES.items():
+        one = found[key]
+        cells = []
+        for task in (ETA, "exact Cramér–Rao bound of all rows", "η of the whole data set"):
+            taken = f"{one[task + ' seconds']:.2g} s"
+            # A product of a narrow table takes less time than a call: no unit to measure in
+            cells.append(taken if one[ETA] > 30 else f"{one[task]:.1f} products ({taken})")
+        rows.append((name, *cells, f"{one['dense']:,.0f} times as long"))
+    head = ("table", "η of all records", "exact Cramér–Rao, all records", "η of the whole table")
+    yield _table((*head, "the dense way takes"), rows)
+    error = max(found[key]["error"] for key in TABLES)
+    disk = kept("out-of-core")
+    yield "![Seconds for η of all records, and by the dense way](assets/benchmarks-linear.svg)\n"
+    yield (
+        f"The largest relative difference from the dense way was {error:.1g}. "
+        f"{disk['rows'] // 10**6} million rows of {disk['columns']} columns from Parquet take "
+        f"{disk['η of every row']:.0f} s for every record's `η`, "
+        f"{disk['η of every row'] / disk['product']:.1f} times as long as reading them and one "
+        f"product, with {disk['peak']:.1f} GB of memory in all; the time grows with the number of "
+        f"rows by an exponent of {disk['exponent']:.2f} (`python benchmarks/out_of_core.py`).\n"
+    )
+
+
+def _networks() -> Iterator[str]:
+    cpu, full, plis = kept("accountant-cpu"), kept("accountant-cuda"), kept("plis-cuda")
+    claims = cpu["mnist"]["claims"]
+    wide, middle, large = full["wide"], full["124M"], full["1.3B"]
+    yield "## Networks\n"
+    yield (
+        "The unit is a training step of the same run, in float32 (`python "
+        "benchmarks/accountant.py` and `plis.py`, with `--device cuda` on the accelerator):\n"
+    )
+    rows = [
+        (
+            "MNIST CNN, batch 200",
+            _threads(cpu),
+            "private update, exact clipping, 3 probes of every record's dFIL",
+            f"{claims['accounted over vmap step'][0]:.1f} `vmap` DP-SGD steps; 50 coordinates, "
+            f"as published, {claims['50 coordinates over accounted'][0]:.0f} times as much",
+        ),
+        (
+            "WideResNet-16-4, batch 1,024",
+            "H200",
+            "private update and one probe",
+            _over_vmap(wide, CLIPPED) + "; with the conservative bound on clipping "
+            f"{_over_vmap(wide, SAFE)}",
+        ),
+        *(
+            (
+                f"GPT-2's shape, {name}",
+                "H200",
+                "one probe about the token embeddings",
+                f"{_plain_steps(one, '1 probe')} plain steps; "
+                f"{_plain_steps(one, '1 probe, exact clipping')} exactly clipped, "
+                f"{one['claims']['peak GiB'][0]:.0f} GiB",
+            )
+            for name, one in (
+                ("124 M parameters, batch 16", middle),
+                ("1.3 billion parameters, batch 8", large),
+            )
+        ),
+        *(
+            (name, "H200", what, f"{_plain_steps(plis[key], 'privacy loss and PLIS')} plain steps")
+            for key, name, what in (
+                ("wide", "WideResNet-16-4, batch 1,024", "PLIS of every pixel"),
+                ("124M", "GPT-2's shape, 124 M", "PLIS of every token embedding"),
+                ("1.3B", "GPT-2's shape, 1.3 billion", "PLIS of every token embedding"),
+            )
+        ),
+    ]
+    yield _table(("network", "where", "what", "takes"), rows)
+    yield from _precisions()
+    yield from _lora()
+
+
+def _precisions() -> Iterator[str]:
+    yield (
+        "In the precision people train in, plain steps are faster, and probes go over finite steps "
+        "in one plain pass (`--precision high` for TF32, `--autocast bf16`). The unit is a plain "
+        "eager step of the same precision; a compiled plain step stands beside it:\n"
+    )
+    rows, worst = [], []
+    for key, name in (
+        ("124M", "GPT-2's shape, 124 M parameters, batch 16"),
+        ("wide", "WideResNet-16-4, batch 1,024"),
+    ):
+        for precision, short in (("TF32", "tf32"), ("bf16", "bf16")):
+            one = kept(f"accountant-cuda-{short}")[key]
+            probe = _plain_steps(one, "1 probe") if "1 probe" in one["times"] else ""
+            both = _plain_steps(one, CLIPPED)
+            if SAFE in one["times"]:
+                both += f"; {_plain_steps(one, SAFE)} with the conservative bound"
+            else:
+                off = abs(one["worst record against float32, same directions"])
+                worst.append(f"{100 * off:.2g} %")
+            compiled = _plain_steps(one, f"{PLAIN}, compiled")
+            rows.append((name, precision, probe, both, compiled))
+    head = ("network, H200", "precision", "one probe", "update and probe, exactly clipped")
+    yield _table((*head, "compiled plain step"), rows)
+    plis = kept("plis-cuda-tf32")["wide"]
+    yield (
+        f"Along the same directions, the worst of four records was within {worst[0]} (TF32) and "
+        f"{worst[1]} (bf16) of float32. PLIS takes derivatives: that of the WideResNet takes "
+        f"{plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in TF32.\n"
+    )
+
+
+def _lora() -> Iterator[str]:
+    found = kept("lora-cuda")
+    yield (
+        "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 tokens "
+        "(`python benchmarks/lora.py --device cuda`), all eager:\n"
+    )
+    rows = []
+    for key in ("7B", "13B"):
+        one = found[key]
+        tasks = (PLAIN, "1 probe", CLIPPED)
+        cells = [
+            _cost(one["times"][task + ending])
+            for ending in ("", ", checkpointed")
+            for task in tasks
+        ]
+        cells[1] += f" ({_plain_steps(one, '1 probe')} steps)"
+        rows.append((f"{one['parameters'] / 1e9:.3g} billion", *cells))
+    head = ("plain step", "one probe", "update and probe")
+    checkpointed = ("checkpointed: plain", "one probe", "update and probe")
+    yield _table(("parameters", *head, *checkpointed), rows)
+    small, large = found["7B"], found["13B"]
+    most = small["most records on a card of 24 GB"]
+    peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
+    yield (
+        f"A card of 24 GB holds the {small['parameters'] / 1e9:.3g} billion with checkpointing and "
+        f"batches of {most} × 512 tokens ({peak:.1f} GiB, worked on in parts); the "
+        f"{large['parameters'] / 1e9:.3g} billion have {large['weights in GiB']:.1f} GiB of "
+        "weights alone in bf16.\n"
+    )
+
+
+def opacus_rows(name: str, networks: dict[str, str]) -> dict[str, list[str]]:
+    """Return what a plain step and every way of a private one take, by network."""
+    found = kept(name)
+    digits = 3 if "cuda" in name else 2
+    return {
+        network: [_cost(found[key]["times"][task], digits) for task in (PLAIN, *WAYS)]
+        for key, network in networks.items()
+    }
+
+
+def _against_opacus() -> Iterator[str]:
+    yield "## A private step, against Opacus\n"
+    yield (
+        "A step of private training, with exact clipping on both sides, against Opacus 1.6 "
+        "(`python benchmarks/against_opacus.py`, and with `--device cuda --precision high`); the "
+        "GPT has an output layer of its own, since Opacus takes no tied weights:\n"
+    )
+    rows = [
+        (network, where, *cells)
+        for where, result, networks in (
+            ("H200, TF32", "against_opacus-cuda-tf32", H200),
+            (_threads(kept("against_opacus-cpu")), "against_opacus-cpu", CORES),
+        )
+        for network, cells in opacus_rows(result, networks).items()
+    ]
+    yield _table(("network", "where", "plain", *WAYS.values()), rows)
+    yield (
+        "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
+        "(assets/benchmarks-private-step.svg)\n"
+    )
+
+
+def _commands() -> Iterator[str]:
+    yield "## All of them\n"
+    yield """\
+```bash
+make bench                         # or one at a time:
+python benchmarks/glm_rows.py      # against one matrix product, and against the dense way
+python benchmarks/glm_growth.py    # time and memory as the table grows
+python benchmarks/audit_sizes.py   # whole audits beside pandas and scikit-learn (--wide too)
+python benchmarks/whitebox.py      # the white-box attack against refitting every candidate
+python benchmarks/accountant.py    # an accounted step of private SGD against a plain one
+python benchmarks/against_opacus.py  # a private step with Opacus and with seepage
+python benchmarks/lora.py          # LoRA of 7 and 13 billion parameters (--device cuda)
+python benchmarks/plis.py          # PLIS of a batch against a training step
+python benchmarks/layers.py        # every layer's sensitivity against dense Jacobians
+python benchmarks/gradient_inversion.py  # twenty images rebuilt at once
+python benchmarks/fedavg_inversion.py    # and from updates, local steps modelled
+python benchmarks/federated_run.py # ten Flower clients over ten seeds (not in make bench)
+python benchmarks/out_of_core.py   # 20 million rows from Parquet
+python benchmarks/dask_workers.py  # two workers against one
+python benchmarks/scaling_model.py # what larger tables and networks would take
+```
+"""
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _threads(made: dict[str, Any]) -> str:
+    count = made["machine"]["threads"]
+    return "one thread" if count == 1 else f"{count} threads"
+
+
+def _cost(one: dict[str, float], digits: int = 3) -> str:
+    return f"{one['seconds']:.{digits}f} s, {one['gib']:.1f} GiB"
+
+
+def _plain_steps(one: dict[str, Any], task: str) -> str:
+    return f"{one['times'][task]['seconds'] / one['times'][PLAIN]['seconds']:.2f}"
+
+
+def _over_vmap(one: dict[str, Any], task: str) -> str:
+    step = one["times"]["vmap DP-SGD step"]
+    taken = one["times"][task]
+    return (
+        f"{taken['seconds'] / step['seconds']:.2f} `vmap` DP-SGD steps, "
+        f"{taken['gib'] / step['gib']:.2f} of their memory"
+    )
+
+
+def draw() -> None:
+    """Draw the charts."""
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "seepage", "font.size": 9, "svg.fonttype": "none"})
+    found = kept("against_opacus-cuda-tf32")
+    figure, axes = pyplot.subplots(1, 2, figsize=(8.5, 3), layout="constrained")
+    colours = ("#b0bec5", "#78909c", "#00796b", "#4db6ac")
+    for axis, unit in zip(axes, ("seconds", "gib"), strict=True):
+        for k, (task, name) in enumerate(WAYS.items()):
+            heights = []
+            for key in H200:
+                times = found[key]["times"]
+                whole = times[PLAIN]["seconds"] if unit == "seconds" else 1.0
+                heights.append(times[task][unit] / whole)
+            places = [place + 0.2 * (k - 1.5) for place in range(len(H200))]
+            axis.bar(places, heights, 0.2, label=name, color=colours[k])
+        axis.set_xticks(range(len(H200)), ["WideResNet-16-4", "GPT-2's shape", "with LoRA"])
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_title("time, in plain training steps")
+    axes[1].set_title("peak memory, GiB")
+    axes[0].legend(frameon=False)
+    _save(figure, "benchmarks-private-step.svg")
+
+    found = kept("glm_rows")
+    figure, axis = pyplot.subplots(figsize=(6, 2.4), layout="constrained")
+    ours = [found[key][f"{ETA} seconds"] for key in TABLES]
+    dense = [taken * found[key]["dense"] for taken, key in zip(ours, TABLES, strict=True)]
+    for k, (name, times) in enumerate((("seepage", ours), ("the dense way", dense))):
+        places = [place + 0.35 * (k - 0.5) for place in range(len(times))]
+        axis.barh(places, times, 0.35, label=name, color=("#00796b", "#b0bec5")[k])
+        for place, taken in zip(places, times, strict=True):
+            axis.text(
+                taken * 1.15,
+                place,
+                f"{taken:,.2g} s" if taken < 99 else f"{taken:,.0f} s",
+                va="center",
+                fontsize=8,
+            )
+    axis.set_yticks(range(len(TABLES)), list(TABLES.values()))
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlim(right=max(dense) * 12)
+    axis.set_xlabel("seconds for η of all records")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="lower right")
+    _save(figure, "benchmarks-linear.svg")
+
+
+def _save(figure: Any, name: str) -> None:
+    figure.savefig(CHARTS / name, metadata={"Date": None})
+    # Lines without blanks at their ends, as everywhere else.
+    lines = (CHARTS / name).read_text("utf-8").splitlines()
+    (CHARTS / name).write_text("\n".join(line.rstrip() for line in lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    draw()
