@@ -14,6 +14,23 @@ def test_a_few_of_every_kind(kind: str) -> None:
         assert not verdict.broken, f"seed {seed}: {verdict.broken}"
 
 
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [
+        # Matrix noise on shifted columns: the terms of one record's intercept cancel 3,000-fold.
+        (767884104, "offsets"),
+        # A record of nothing but zeros, whose label shows nothing, beside one that holds the fit.
+        (767884432, "more columns than records"),
+        # Margins of softmax of 5e4, whose differences of 9 are what the curvature depends on.
+        (706211480, "weak penalty"),
+    ],
+)
+def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:
+    verdict = judge(seed)
+    assert verdict.kind == kind
+    assert not verdict.broken
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 300, 25))
 def test_many_drawn_from_all_kinds(start: int) -> None:

@@ -232,7 +232,8 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    if effort.risks and settings.refits and (trained.held or anew is not None):
+    known = settings.refits and (trained.held or anew is not None)
+    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:

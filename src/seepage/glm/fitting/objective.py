@@ -29,7 +29,7 @@ from seepage.tables.source import Array, Table, place_like
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
-_CHUNK_ELEMENTS = 1 << 20
+_CHUNK_ELEMENTS = 1 << 18  # which stay in a processor's cache between scaling and multiplying
 _CHUNK_ROWS = 4096
 # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
 # this proves independence, one below it only calls for the slower QR.
@@ -488,6 +488,7 @@ class CholeskyFactor:
     """
 
     lower: Array
+    scaled: Array  # LLᵀ
     sizes: Array  # those of D
 
     def solve(self, right: Array) -> Array:
@@ -510,7 +511,7 @@ class CholeskyFactor:
         if is_numpy_array(self.lower):
             # By NumPy throughout: SciPy has threads of its own, which wait for work busily and
             # would slow down the products that come next.
-            full = np.linalg.inv(self.lower @ self.lower.T)
+            full = np.linalg.inv(self.scaled)
             full = full / self.sizes[:, None] / self.sizes[None, :]
         else:
             full = self.solve(
@@ -530,14 +531,15 @@ def cholesky_factor(H: Array) -> CholeskyFactor | None:
     xp = array_namespace(H)
     sizes = _sizes(H)
     try:
-        lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
+        scaled = H / (sizes[:, None] * sizes[None, :])
+        lower = xp.linalg.cholesky(scaled)
     except (ValueError, RuntimeError) as error:
         # NumPy's LinAlgError is a ValueError and torch's a RuntimeError; nothing else is meant.
         if type(error).__name__.strip("_") != "LinAlgError":
             raise
         return None
     # A NaN passes through some factorisations without complaint.
-    return CholeskyFactor(lower, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
+    return CholeskyFactor(lower, scaled, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
 
 
 def damped_factor(H: Array) -> CholeskyFactor:

@@ -59,7 +59,7 @@ MERGED = 1e4  # the condition up to which two whiteners become one without a los
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
 _POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
 _POLE_WORK = 1e9
-_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated
+_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated, and every row is looked at
 _FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
@@ -215,11 +215,16 @@ class GLMJacobian(ReleaseJacobian):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
-        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much."""
+        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much.
+
+        It is no more than ``Σ|x̃_j|`` times the deviations either, which is little for a row that is
+        small beside others. Of a small table all rows are asked for that, of others the flat ones.
+        """
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
         most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
-        flat = xp.nonzero(a <= _FLAT * xp.max(a))[0]
+        small = self.rows * self.features <= _FEW_CELLS
+        flat = xp.nonzero(a <= (math.inf if small else _FLAT * xp.max(a)))[0]
         if self.map.deviations is None or flat.shape[0] == 0:
             return most
         every = xp.astype(self.map.deviations, self.X.dtype, copy=False)
@@ -543,7 +548,7 @@ class GLMJacobian(ReleaseJacobian):
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
         """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
-        whitened = sums if self.paired else self.whitener @ sums @ self.whitener.T
+        whitened = sums if self.map.precise else self.whitener @ sums @ self.whitener.T
         return float(dense_largest(whitened[None, :, :])[0])
 
     def with_label_step(self, step: float) -> GLMJacobian:
@@ -701,7 +706,10 @@ class _Eigenbasis(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSums:
-    """``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²`` over a block of rows, which add up."""
+    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows, which add up.
+
+    Or the same with ``A x̃`` for ``x̃``, where only that is exact.
+    """
 
     gram: Array  # (P, P)
     along: Array  # (P,)
@@ -727,8 +735,8 @@ class SingleOutputJacobian(GLMJacobian):
     (:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
     information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
     Whatever block of rows is asked about, the release sees it through three sums over the rows,
-    ``Σ c Ax̃(Ax̃)ᵀ``, ``Σ a r Ax̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is
-    larger than P×P. ``coef`` is of shape ``(d,)`` here.
+    ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger
+    than P×P. ``coef`` is of shape ``(d,)`` here.
     """
 
     def __init__(
@@ -1038,23 +1046,32 @@ class SingleOutputJacobian(GLMJacobian):
         found = self.norm_of(unknowns, self.block_sums(unknowns, rows))
         return self.mended_block(found, unknowns, rows)
 
-    def block_sums(self, unknowns: Unknowns, rows: Array) -> BlockSums:
-        """Return the three sums over the rows with ``c`` for these unknowns."""
-        return self._sums(self.rank_two(unknowns)[0], rows)
+    def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), from three sums over them.
 
-    def norm_of(self, unknowns: Unknowns, sums: BlockSums) -> float:
-        """Return the largest eigenvalue of what the release sees of a block with these sums."""
-        _, A_V, w_V = self.restricted(unknowns)
-        Aw, Ah = A_V @ w_V, sums.along
-        total = sums.gram + Ah[:, None] * Aw[None, :] + Aw[:, None] * Ah[None, :]
-        total += sums.spread * (A_V @ A_V.T)
-        return float(dense_largest(total[None, :, :])[0])
+        Before it is whitened, or after where only what the release sees of a row is exact.
+        """
+        xp = array_namespace(self.X)
+        c, _ = self.rank_two(unknowns)
+        sums, w_V = self._sums(c, rows), unknowns.of(self.w)
+        if self.map.precise:
+            A_V = self.columns_of(unknowns)[:, :, 0]
+            cross = (A_V @ w_V)[:, None] * sums.along[None, :]
+            return sums.gram + cross + cross.T + sums.spread * (A_V @ A_V.T)
+        total, d = sums.gram, self.features
+        cross = unknowns.back(w_V, d)[:, None] * sums.along[None, :]
+        total[:d, :] += cross
+        total[:, :d] += cross.T
+        eye = xp.eye(d, dtype=self.X.dtype, device=self.X.device)
+        total[:d, :d] += sums.spread * unknowns.back(unknowns.of(eye), d)  # V Vᵀ
+        return total
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         xp = array_namespace(self.X)
         found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
-        part = xp.sum(self.r[rows] ** 2) * self._reaches(attributes) ** 2
+        (reach,) = self._per_attribute(attributes, self.column_reach)
+        part = xp.sum(self.r[rows] ** 2) * reach**2
         for k in xp.nonzero(found < CANCELLED * part)[0]:
             found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
         return found
@@ -1063,15 +1080,13 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the relative errors of η of each attribute over the rows."""
         xp = array_namespace(self.X)
         size, off = (norm(s[rows]) for s in (self.r, self.slope_errors))
-        reach = self._reaches(attributes)
+        reach, wide, W = self._error_sizes(attributes)
 
         def found(own: float) -> Array:
             lost = self.map.curvature_error * (size * wide + own * W)
             # Each by itself: what is little beside another column may be much in its own unit.
             return self.relative_errors(squared, size * reach, off * reach + lost, share=0.0)
 
-        wide = self._per_attribute(attributes, self.deviations)
-        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
         # The leverage of a record is no more than 1/√a; it may be much less.
         accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
         if float(xp.max(accuracy)) <= FINE or not self.map.spread:
@@ -1083,29 +1098,34 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         spread, off = (xp.sum(s[rows] ** 2) for s in (self.r, self.slope_errors))
         own = xp.sum((self.a * self.leverages(self.a, slice(0, self.rows)))[rows] ** 2)
-        reach, wide = self._reaches(attributes), self._per_attribute(attributes, self.deviations)
-        W = self._per_attribute(attributes, lambda u: xp.abs(u.of(self.w)))
+        reach, wide, W = self._error_sizes(attributes)
         lost = self.map.curvature_error**2 * (spread * wide**2 + own * W**2)
         # The square of a sum of three is no more than three times their squares.
         return xp.stack([spread * reach**2, 3 * (off * reach**2 + lost)], axis=1)
 
-    def _reaches(self, attributes: list[Unknowns]) -> Array:
-        """Return ``‖A_V‖_F`` of every attribute."""
-        return self._per_attribute(attributes, self.column_reach)
+    def _error_sizes(self, attributes: list[Unknowns]) -> list[Array]:
+        """Return ``‖A_V‖_F``, the deviations and ``‖w_V‖`` of every attribute."""
+        return self._per_attribute(
+            attributes, self.column_reach, self.deviations, lambda u: u.of(self.w)
+        )
 
     def _per_attribute(
-        self, attributes: list[Unknowns], sizes: Callable[[Unknowns], Array]
-    ) -> Array:
-        """Return the size of every attribute: ``sizes`` gives those of its directions, ``(t,)``."""
+        self, attributes: list[Unknowns], *sizes: Callable[[Unknowns], Array]
+    ) -> list[Array]:
+        """Return sizes of every attribute, each given by those of its directions, ``(t,)``."""
         xp = array_namespace(self.X)
-        out, single = self.zeros(len(attributes)), single_columns(attributes)
-        if single:
-            columns = xp.asarray(list(single.values()), device=self.X.device)
-            out[list(single)] = sizes(Unknowns(None, False))[columns]
-        for k, unknowns in enumerate(attributes):
-            if k not in single:
-                out[k] = xp.sqrt(xp.sum(sizes(unknowns) ** 2))
-        return out
+        single = single_columns(attributes)
+        found = []
+        for size in sizes:
+            out = self.zeros(len(attributes))
+            if single:
+                columns = xp.asarray(list(single.values()), device=self.X.device)
+                out[list(single)] = xp.abs(size(Unknowns(None, False))[columns])
+            for k, unknowns in enumerate(attributes):
+                if k not in single:
+                    out[k] = xp.sqrt(xp.sum(size(unknowns) ** 2))
+            found.append(out)
+        return found
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
@@ -1133,6 +1153,8 @@ class SingleOutputJacobian(GLMJacobian):
             xp.astype(v, xp.float64, copy=False)
             for v in (sums.gram, sums.along, sums.spread, self.whitener, self.w)
         )
+        if not self.map.precise:
+            gram, along = A @ gram @ A.T, A @ along
         delta, Q = xp.linalg.eigh((gram + gram.T) / 2)
         delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), along @ Q
         whitener = Q.T @ A
@@ -1160,10 +1182,13 @@ class SingleOutputJacobian(GLMJacobian):
         """Return ``w_j² Σa²‖Ax̃‖² + 2 w_j (A_Vᵀ A X̃ᵀ(a r))_j + C_jj Σr²``, ``(t,)``."""
         xp = array_namespace(self.X)
         sums = self._sums(self.a**2, rows)
-        _, A_V, w_V = self.restricted(unknowns)
-        constant = xp.sum(xp.linalg.diagonal(sums.gram)) * w_V**2
+        A, A_V, w_V = self.restricted(unknowns)
+        if self.map.precise:
+            lengths, along = xp.sum(xp.linalg.diagonal(sums.gram)), sums.along
+        else:
+            lengths, along = xp.sum((A @ sums.gram) * A), A @ sums.along
         spread = sums.spread * xp.sum(A_V**2, axis=0)
-        found = constant + 2 * w_V * (A_V.T @ sums.along) + spread
+        found = lengths * w_V**2 + 2 * w_V * (A_V.T @ along) + spread
         if bool(xp.any(found < CANCELLED * spread)):
             return super()._cell_sums(unknowns, rows)
         return found
@@ -1194,8 +1219,7 @@ class SingleOutputJacobian(GLMJacobian):
                 along = along + X.T @ s[here]
         if self.intercept:
             along = xp.concat([along, xp.reshape(xp.sum(s[rows]), (1,))])
-        A = self.whitener
-        return BlockSums(A @ gram @ A.T, A @ along, xp.sum(self.r[rows] ** 2))
+        return BlockSums(gram, along, xp.sum(self.r[rows] ** 2))
 
     # What the methods above have in common ----------------------------------------------------
 

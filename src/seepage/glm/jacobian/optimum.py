@@ -52,7 +52,7 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, less
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, less
 
 Answer = TypeVar("Answer")
 
@@ -557,26 +557,31 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, known to an accuracy, by the noise."""
+    """Whiten ``H⁻¹``, known to an accuracy, by the noise.
+
+    Errors of ``H⁻¹x̃`` show in the release by its largest numbers, while a record may leave no more
+    of ``A x̃`` than its smallest: the noise and the units make them unlike, and an intercept of
+    shifted columns, ``w₀ − cᵀw``, is large beside what is left where its two terms cancel. The
+    ratio counts, up to ``UNLIKE``; of an inverse to twice the precision nothing is lost by it.
+    """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
     root = noise.root(high.shape[0])
     placed = xp.asarray(root, dtype=high.dtype, device=high.device)
+    columns = xp.sqrt(xp.sum(placed * placed, axis=0)) if root.ndim == 2 else xp.abs(placed)
     sizes = xp.sqrt(xp.linalg.diagonal(high))
+    smallest = float(xp.min(sizes * columns))
     if centre is not None:
         kept = centre.shape[0] * outputs
         shift = xp.sum(xp.abs(centre) * xp.reshape(sizes[:kept], (-1, outputs))[:, 0])
         sizes = xp.concat([sizes[:kept], sizes[kept:] + shift])
+    seen = sizes * columns
+    amplified = min(float(xp.max(seen)) / smallest, UNLIKE)
+    if not isinstance(inverse, Double):
+        accuracy = accuracy * amplified
     if root.ndim == 2:
-        amplified = _condition(root * np.asarray(as_numpy(sizes))[None, :])
-        accuracy = accuracy * amplified + 8 * EPS * _condition(root)
-        spread = float(xp.sqrt(xp.sum((placed * sizes[None, :]) ** 2)))
-    else:
-        seen = sizes * placed
-        amplified = min(float(xp.max(seen)) / float(xp.min(seen)), UNLIKE)
-        spread = math.sqrt(float(xp.sum(seen * seen)))
-        if not isinstance(inverse, Double):
-            accuracy = accuracy * amplified
+        skewed = _condition(root)
+        amplified, accuracy = amplified * skewed, (accuracy + 8 * EPS) * skewed
     if isinstance(inverse, Double) or centre is not None or root.ndim == 2:
         raw = inverse if isinstance(inverse, Double) else Double.of(high)
         raw = whitened_precisely(raw, placed, centre, outputs)
@@ -588,7 +593,7 @@ def whitened(
         low,
         accuracy,
         amplified=min(amplified, UNLIKE),
-        spread=spread,
+        spread=math.sqrt(float(xp.sum(seen * seen))),
     )
 
 

@@ -113,22 +113,19 @@ def _by_series(batch: _Secular) -> tuple[Array, Array]:
     far = both.with_functions(slice(0, polynomials.shape[0]))
     near = both.with_functions(slice(polynomials.shape[0], None))
     rho, delta, u, v, c, s = batch.rho, batch.delta, batch.p[:, -1], batch.q[-1], batch.c, batch.s
+    which = xp.nonzero(_near_pole(rho, delta, near, u, v, c, s))[0]
+    if which.shape[0] == 0:  # picking copies, so not without need
+        return solve_far_above(rho, delta, far, c, s)
     values = xp.zeros_like(rho)
     exact = values > 0
-    which = xp.nonzero(_near_pole(rho, delta, near, u, v, c, s))[0]
-    if which.shape[0]:
-        values[which], exact[which] = solve_near_pole(
-            rho[which], delta, near.pick(which), u[which], v, c[which], s[which]
-        )
-    which = xp.nonzero(
-        ~exact & (_first_guess(rho, delta, far, c, s) > _GUESSED * rho * _range(delta)[1])
-    )[0]
-    if which.shape[0] == values.shape[0]:  # picking copies, so not without need
-        return solve_far_above(rho, delta, far, c, s)
-    if which.shape[0]:
-        values[which], exact[which] = solve_far_above(
-            rho[which], delta, far.pick(which), c[which], s[which]
-        )
+    values[which], exact[which] = solve_near_pole(
+        rho[which], delta, near.pick(which), u[which], v, c[which], s[which]
+    )
+    hopeful = _first_guess(rho, delta, far, c, s) > _GUESSED * rho * _range(delta)[1]
+    which = xp.nonzero(~exact & hopeful)[0]
+    values[which], exact[which] = solve_far_above(
+        rho[which], delta, far.pick(which), c[which], s[which]
+    )
     return values, exact
 
 

@@ -67,11 +67,19 @@ def precise_optimum(
 
 
 def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
-    """Return the margins of rows to twice the precision, (n,) or (n, K)."""
+    """Return the margins of rows to twice the precision, (n,) or (n, K).
+
+    Those of softmax less the largest of their row: only differences of classes count, which may be
+    small beside margins that a weak penalty lets grow.
+    """
     xp = array_namespace(X)
     theta = Double(*(xp.reshape(part, (part.shape[0], -1)) for part in (fit.parameters, low)))
     found = product(Double.of(_design(fit, X)), theta)
-    return found if len(low.shape) == 2 else found[:, 0]
+    if not isinstance(fit.family, Categorical):
+        return Double(found.high[:, 0], found.low[:, 0])
+    rows = xp.arange(found.high.shape[0], device=device(found.high))
+    largest = found[rows, xp.argmax(found.high, axis=1)]
+    return found.plus(Double(-largest.high[:, None], -largest.low[:, None]))
 
 
 @dataclass(frozen=True)
