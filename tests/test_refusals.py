@@ -66,7 +66,7 @@ CASES = {
     ),
     "a simplex that is none": (
         lambda: leak(attributes={"g": [0, 1]}).rows(columns=["g"], simplex=True),
-        "no complete one-hot attribute",
+        "not a complete one-hot attribute",
     ),
     "composition of other tables": (
         lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(2 * X, Y), X=2 * X)),

@@ -168,7 +168,7 @@ class Attributes:
             name = self._owner.get(block[0], self.names[block[0]])
             raise InputError(
                 f"The columns of {name!r} do not add up to the same in every row (rows 0 and "
-                f"{sums.other} differ), so they are no complete one-hot attribute: a level was "
+                f"{sums.other} differ), so they are not a complete one-hot attribute: a level was "
                 "dropped and the others are free already, or they were scaled; ask with "
                 "simplex=False."
             )

@@ -600,7 +600,7 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
         )
     if pa.types.is_floating(kind) and not sums.whole:
         raise InputError(
-            f"Column {target!r} holds numbers with decimals, which are no classes; fit a "
+            f"Column {target!r} holds numbers with decimals, which are not classes; fit a "
             "regression, or name another column."
         )
     return np.asarray(sorted(sums.levels), dtype=object if is_text(kind) else None)

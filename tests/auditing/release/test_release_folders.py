@@ -171,7 +171,7 @@ def test_records_are_told_by_a_column_if_one_is_named(tmp_path):
     with pytest.raises(InputError, match="no column 'id'"):
         ledger.records(table, "id")
     (tmp_path / "ledger.json").write_text('{"format": "seepage-ledger/1"}')
-    with pytest.raises(InputError, match="is no ledger"):
+    with pytest.raises(InputError, match="is not a ledger"):
         ReleaseLedger.read(tmp_path / "ledger.json")
 
 

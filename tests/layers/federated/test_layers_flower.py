@@ -162,7 +162,7 @@ def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, chang
     recorder.add(state, moved, 1, 1)
     recorder.save()
     assert len(UpdateRecorder(net, path, width=8)) == 1
-    with pytest.raises(InputError, match=r"cannot be gone on with.*(projected|same layers)"):
+    with pytest.raises(InputError, match=r"cannot be continued.*(projected|same layers)"):
         UpdateRecorder(net, path, **({"width": 8} | change))
 
 
@@ -264,7 +264,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
         recorder.add(net.state_dict(), net.state_dict(), 1, node)
         recorder.save()
     assert load_gradients(path)[0].nodes.tolist() == [1, 2]
-    with pytest.raises(InputError, match=r"cannot be gone on with.*same layers"):
+    with pytest.raises(InputError, match=r"cannot be continued.*same layers"):
         UpdateRecorder(net, path, layers=["0", "1"])
 
 

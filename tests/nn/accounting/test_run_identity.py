@@ -153,7 +153,7 @@ def test_states_of_earlier_versions_are_refused():
 
 @pytest.mark.parametrize("state", [{"a": 1}, {"facts": "nonsense"}, {"facts": "[]"}, 3])
 def test_what_is_no_state_is_refused(state):
-    with pytest.raises(InputError, match="no state of an accountant"):
+    with pytest.raises(InputError, match="not the state of an accountant"):
         _run().load_state_dict(state)
 
 

@@ -247,7 +247,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         found.signal().individual()
     with pytest.raises(sp.InputError, match="bounds no adversary"):
         found.records().mse_bound()
-    with pytest.raises(sp.InputError, match="no images"):
+    with pytest.raises(sp.InputError, match="not images"):
         found.patches(2)
     with pytest.raises(sp.InputError, match="mask of 'a'"):
         found.attributes({"a": np.ones(5, dtype=bool)})

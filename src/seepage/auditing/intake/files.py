@@ -244,7 +244,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file in it.")
     if not path.is_file():
-        raise InputError(f"{path} is no ordinary file; save the table in one first.")
+        raise InputError(f"{path} is not an ordinary file; save the table in one first.")
     try:
         with path.open("rb") as file:
             start = file.read(16)

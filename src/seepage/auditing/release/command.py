@@ -104,7 +104,7 @@ def _planned(procedure: Procedure, plan: PlanFile | None, raw: pa.Table) -> Proc
         return procedure
     plan.check(TableInMemory(raw), target)
     if plan.sensitive or plan.group:
-        raise InputError("A release is not told by sensitive columns and groups: audit it first.")
+        raise InputError("A release takes no sensitive columns or groups: audit those first.")
     drop = tuple(dict.fromkeys([*procedure.drop, *plan.of_kind("drop", but=[target])]))
     return replace(
         procedure,

@@ -48,7 +48,7 @@ class ReleaseLedger:
             return cls(bytes.fromhex(told["key"]), releases)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path.name!r} is no ledger of releases, or is damaged; restore it, or name "
+                f"{path.name!r} is not a ledger of releases, or it is damaged; restore it, or name "
                 "another with --ledger."
             ) from error
 
@@ -66,7 +66,7 @@ class ReleaseLedger:
     def records(self, raw: pa.Table, identity: str | None) -> list[str]:
         """Return what every row is known by: a column that identifies it, or all it holds."""
         if identity is not None and identity not in raw.column_names:
-            raise InputError(f"There is no column {shown(identity)} to tell records by.")
+            raise InputError(f"There is no column {shown(identity)} to identify records by.")
         names = sorted(raw.column_names) if identity is None else [identity]
         columns = [raw.column(name).to_pylist() for name in names]
         return [

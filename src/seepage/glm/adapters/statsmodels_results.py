@@ -163,7 +163,7 @@ def _split_constant(
         if np.any(np.asarray(model.exog)[:, constant] != 1):
             raise InputError(
                 f"Column {names[constant]!r} of the statsmodels {type(model).__name__} is constant "
-                "but not 1, so it is no intercept; pass the table with this column."
+                "but not 1, so it is not an intercept; pass the table with this column."
             )
         names.pop(constant)
     else:

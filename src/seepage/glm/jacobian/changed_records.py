@@ -971,7 +971,7 @@ class Whitening:
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
-                    f"Risks are told from Gaussian noise, whose trade-off curve depends on one "
+                    f"Risks are computed for Gaussian noise, whose trade-off curve depends on one "
                     f"distance; {one!r} has another curve. Use sp.Gaussian."
                 )
         if len(noise) == 1:

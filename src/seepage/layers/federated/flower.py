@@ -173,7 +173,7 @@ class UpdateRecorder:
         try:
             expected.only(*wanted).check_same_projection(found.only(*held))
         except InputError as error:
-            raise InputError(f"{path} cannot be gone on with. {error}") from error
+            raise InputError(f"{path} cannot be continued. {error}") from error
         return found
 
 

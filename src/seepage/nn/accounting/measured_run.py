@@ -267,7 +267,7 @@ class MeasuredRun(RunReader):
             raise InputError("Gradients that are not clipped have no differential privacy.")
         if any(entry.sampler != POISSON for entry in self.ledger):
             raise InputError(
-                "The privacy of single records is told for Poisson batches only: in other ones a "
+                "The privacy of single records is known for Poisson batches only: in other ones a "
                 "record is replaced by another, whose gradient is not known."
             )
         orders = self.individual.orders
@@ -393,8 +393,8 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
         version = facts["version"]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "This is no state of an accountant: load what state_dict() returned, with its text "
-            "under 'facts'."
+            "This is not the state of an accountant: load what state_dict() returned, with its "
+            "text under 'facts'."
         ) from None
     if version != VERSION:
         raise InputError(

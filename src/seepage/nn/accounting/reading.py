@@ -206,7 +206,9 @@ class RunReader(ABC):
     def default_delta(self) -> float:
         """Return δ where none is given: one over the number of records."""
         if self.n == 1:
-            raise InputError("With a single record 1/n is no δ; give delta, for instance 1e-5.")
+            raise InputError(
+                "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
+            )
         return 1 / self.n
 
 

@@ -97,7 +97,7 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
     module = _embedding(net)
     if module is None:
         raise InputError(
-            f"It cannot be told which of the inputs {', '.join(map(str, x))} is to be asked about; "
+            f"It is not clear which of the inputs {', '.join(map(str, x))} is to be asked about; "
             "say it: view=sp.nn.Input(key='name of an input') or "
             "view=sp.nn.Embedding('name of the embedding module')."
         )

@@ -175,7 +175,7 @@ class Attribution:
         """Return the squares of images, summed over their channels, ``(B, H, W)``."""
         if self.values.dim() not in (3, 4):
             raise InputError(
-                f"Records of shape {tuple(self.values.shape[1:])} are no images: these have two "
+                f"Records of shape {tuple(self.values.shape[1:])} are not images: images have two "
                 "axes, or channels and two axes."
             )
         squares = self.values.square()
@@ -274,7 +274,7 @@ def _numbers(
                 )
         else:
             raise InputError(
-                f"{column!r} in {name!r} is no column: give its number or its name, or true and "
+                f"{column!r} in {name!r} is not a column: give its number or its name, or true and "
                 "false for every entry of a record."
             )
     return found

@@ -44,7 +44,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is no checkpoint of this program, or is damaged; delete it to begin anew."
+            f"{path} is not a checkpoint of this program, or is damaged; delete it to start over."
         ) from error
 
 
@@ -77,7 +77,7 @@ def read_key(path: Path) -> KeyedStream:
             "cannot go on. Put it back, or delete the checkpoint to begin anew."
         ) from None
     except ValueError as error:
-        raise InputError(f"{_key_file(path)} is no key of a run, or is damaged.") from error
+        raise InputError(f"{_key_file(path)} is not the key of a run, or it is damaged.") from error
 
 
 def _key_file(path: Path) -> Path:

@@ -326,7 +326,7 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            if self.accountant_.n > 1:  # of one record alone, 1/n is no δ
+            if self.accountant_.n > 1:  # of one record alone, 1/n is not a usable δ
                 shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
