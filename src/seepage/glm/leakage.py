@@ -391,7 +391,7 @@ def jacobian_of_replaced(
 
     The model is known to be the minimiser on that table. All of it takes ordinary arithmetic, and
     the table is not copied unless its columns are far from zero: the record that left has no
-    weight, and sums over the other one are added.
+    weight, and the curvature of the other one is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -403,7 +403,8 @@ def jacobian_of_replaced(
     )
     weight[row] = 0.0
     rest = replace(fit, sample_weight=weight)
-    sums = optimum_sums(rest, X) + optimum_sums(comes, x)
+    sums = optimum_sums(rest, X)
+    sums = replace(sums, hessian=sums.hessian + optimum_sums(comes, x).hessian)
     if sums.far_from_zero is not None:
         X, target = X.copy(), np.array(fit.target)
         X[row], target[row] = features, label
