@@ -59,7 +59,8 @@ def _judge(problem: Problem) -> Verdict:
     try:
         leak = problem.leakage()
     except sp.InputError as error:
-        _refused(verdict, error, whitened is not None)
+        lost = "separable" in str(error) and problem.separable
+        _refused(verdict, error, whitened is not None and not lost)
         return verdict
     except Exception as error:
         verdict.broken.append(f"raised {type(error).__name__}: {str(error)[:80]}")

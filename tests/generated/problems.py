@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from scipy.optimize import linprog
 from truth import Digits60, LongDoubles, Objective, Truth
 
 import seepage as sp
@@ -114,6 +115,32 @@ class Problem:
             self.classes,
         )
         return Truth(objective, number)
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether some direction moves no record to a wrong side and some to its own: by an LP.
+
+        A penalty makes a minimiser all the same, where it is not lost beside the columns' sizes.
+        """
+        if self.family not in ("bernoulli", "categorical"):
+            return False
+        centre = np.median(self.X, axis=0) if self.intercept else 0.0
+        spread = np.max(np.abs(self.X - centre), axis=0)
+        design = (self.X - centre) / np.where(spread > 0, spread, 1.0)
+        if self.intercept:
+            design = np.hstack([design, np.ones((len(design), 1))])
+        counted = np.ones(len(design), bool) if self.weights is None else self.weights > 0
+        classes = np.eye(self.classes)
+        gains = np.array(
+            [
+                np.outer(x, classes[own] - classes[other]).ravel()
+                for x, own in zip(design[counted], self.y[counted].astype(int), strict=True)
+                for other in range(self.classes)
+                if other != own
+            ]
+        )
+        best = linprog(-gains.sum(axis=0), A_ub=-gains, b_ub=np.zeros(len(gains)), bounds=(-1, 1))
+        return bool(-best.fun > 1e-6)
 
 
 def draw(seed: int, kind: str | None = None) -> Problem:

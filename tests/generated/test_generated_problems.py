@@ -23,6 +23,9 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (767884432, "more columns than records"),
         # Margins of softmax of 5e4, whose differences of 9 are what the curvature depends on.
         (706211480, "weak penalty"),
+        # Separable but for two records that contradict each other, and a penalty that is nothing
+        # beside the columns: refused by that name
+        (599020331, "everything"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

@@ -121,10 +121,16 @@ def minimise(
     relative = relative_gradient(objective, point)
     if not relative <= _CONVERGED:
         check_drift(objective, step, point.largest_norm)
+        held = "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
+        why = f"the columns all but repeat one another; drop some of them, or {held}."
+        if _drifts(objective, step, point.largest_norm):
+            why = (
+                "the data are separable, and l2 is next to nothing beside columns of such sizes; "
+                f"scale the columns to similar sizes, or {held}."
+            )
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
-            f"{relative:.1e}): the columns all but repeat one another; drop some of them, or "
-            + ("choose a larger l2." if objective.ridge > 0 else "set l2 to a positive number.")
+            f"{relative:.1e}): {why}"
         )
     found = _gauge_free(objective, point.theta)
     return Minimum(coordinates.back(found), steps, relative)
@@ -234,15 +240,20 @@ def check_overlap(objective: AnyObjective, least_gain: float) -> None:
 
 
 def check_drift(objective: AnyObjective, step: Array, largest_norm: float) -> None:
-    """Raise where Newton's step still goes far, and moves no record to a wrong side.
+    """Raise where nothing is penalised and Newton's step still goes far along a separation."""
+    if objective.ridge == 0 and _drifts(objective, step, largest_norm):
+        raise InputError(_divergence(objective.family.name))
+
+
+def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
+    """Whether a step goes far, and moves no record to a wrong side.
 
     ``largest_norm`` is that of the rows: a step too short to move any margin far needs no look.
     """
-    if objective.ridge > 0 or norm(step) * largest_norm <= _FAR:
-        return
+    if norm(step) * largest_norm <= _FAR:
+        return False
     least, most = objective.gains(step)
-    if most > _FAR and least >= -_TIE * most:
-        raise InputError(_divergence(objective.family.name))
+    return most > _FAR and least >= -_TIE * most
 
 
 def _divergence(family: str) -> str:
