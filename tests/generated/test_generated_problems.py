@@ -23,6 +23,8 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (767884432, "more columns than records"),
         # Margins of softmax of 5e4, whose differences of 9 are what the curvature depends on.
         (706211480, "weak penalty"),
+        # A coefficient that is next to nothing, and no better known than slopes are
+        (801649013, "more columns than records"),
         # Separable but for two records that contradict each other, and a penalty that is nothing
         # beside the columns: refused by that name
         (599020331, "everything"),

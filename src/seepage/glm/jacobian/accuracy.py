@@ -125,13 +125,17 @@ def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | A
     ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
     ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
     For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a label's
-    ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
+    ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``. And ``w`` is known no better
+    than the slopes that it follows from.
     """
     xp = array_namespace(jacobian.X)
     r, a, _ = jacobian.derivatives(rows)
     _, B = jacobian.slopes(unknowns, rows)
     leverage = jacobian.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
     out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
+    if jacobian.outputs == 1:
+        own = leverage * a[:, 0, :] * jacobian.coefficient_errors(unknowns)[None, :]
+        out[:, : own.shape[1]] += own
     if jacobian.map.pairs is None:
         direct = xp.sqrt(xp.sum(r * r, axis=1))[:, None] * jacobian.deviations(unknowns)[None, :]
     else:
@@ -151,7 +155,7 @@ def _row_curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
     r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
     if not jacobian.map.spread:
         return xp.zeros_like(r)
-    W, chosen = unknowns.of(jacobian.coef), jacobian.deviations(unknowns)
+    W, chosen = jacobian.coefficient_sizes(unknowns), jacobian.deviations(unknowns)
     out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
     own = xp.sqrt(a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0))
     return jacobian.map.curvature_error * (out + own * jacobian.leverages(a, every))

@@ -105,6 +105,7 @@ class GLMJacobian(ReleaseJacobian):
         self._slope_error = slope_error
         self._seen: Array | None = None
         self._largest: Largest | None = None
+        self._shaken: float | None = None
 
     def design(self, rows: slice | Array) -> Array:
         """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
@@ -168,6 +169,31 @@ class GLMJacobian(ReleaseJacobian):
         if self._slope_error is not None:
             return self._slope_error
         return self.rounding * self.slope_sizes
+
+    def coefficient_sizes(self, unknowns: Unknowns) -> Array:
+        """Return ``|w_V|`` and the errors of ``w_V`` over ε, which ``a w`` inherits, ``(t, K)``."""
+        xp = array_namespace(self.X)
+        sizes = xp.abs(self.coef)
+        return self.spread_over(sizes, unknowns) + self.coefficient_errors(unknowns)[:, None]
+
+    def coefficient_errors(self, unknowns: Unknowns) -> Array:
+        """Return the errors of ``w_V`` over ε, at most, ``(t,)``; of one output only.
+
+        The minimiser is where slopes sum to nothing. Errors ``e`` of theirs move ``w_j`` by at most
+        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number of all
+        records. A coefficient that is next to nothing may be no more than that.
+        """
+        if self.outputs > 1 or self.map.loose is None or not self.map.spread:
+            return self.zeros(unknowns.features(self.features))
+        if self._shaken is None:
+            xp = array_namespace(self.X)
+            a = self.derivatives(slice(0, self.rows))[1][:, 0, 0]
+            safe = xp.where(a > 0, a, xp.ones_like(a))
+            # What slopes lost when the minimiser was found, not what is known of them since.
+            lost = self.slope_errors + self.rounding * a
+            errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
+            self._shaken = math.sqrt(float(xp.sum(errors))) / self.rounding
+        return self._shaken * self.spread_over(self.map.loose, unknowns)
 
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
@@ -286,7 +312,8 @@ class GLMJacobian(ReleaseJacobian):
         else:
             reach, wide = self.reach(unknowns), norm(self.deviations(unknowns))
         part, error = reach * most.slope, reach * most.slope_error
-        own = most.curvature * norm(unknowns.of(self.coef)) + most.label * unknowns.label
+        own = most.curvature * norm(self.coefficient_sizes(unknowns))
+        own += most.label * unknowns.label
         if self.outputs > 1:
             part += own * most.row * self.map.size
         if self.map.spread:
@@ -968,7 +995,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _cell_errors(self, squared: Array, least: Array, unknowns: Unknowns) -> Array:
         xp = array_namespace(self.X)
         features = replace(unknowns, label=False)
-        reach, W = self.column_reach(features), xp.abs(unknowns.of(self.w))
+        reach, W = self.column_reach(features), self.coefficient_sizes(features)[:, 0]
         safe = xp.where(reach > 0, reach, xp.ones_like(reach))
         wide, W = xp.max(self.deviations(features) / safe), xp.max(W / safe)
 
@@ -1120,7 +1147,10 @@ class SingleOutputJacobian(GLMJacobian):
     def _error_sizes(self, attributes: list[Unknowns]) -> list[Array]:
         """Return ``‖A_V‖_F``, the deviations and ``‖w_V‖`` of every attribute."""
         return self._per_attribute(
-            attributes, self.column_reach, self.deviations, lambda u: u.of(self.w)
+            attributes,
+            self.column_reach,
+            self.deviations,
+            lambda u: self.coefficient_sizes(u)[:, 0],
         )
 
     def _per_attribute(

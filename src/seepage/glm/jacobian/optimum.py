@@ -494,6 +494,8 @@ class Whitener:
     amplified: float = 1.0
     spread: float = 0.0
     deviations: Array | None = None  # of the features and the intercept, (D,)
+    # How far unit errors of the slopes, beside the roots of their curvatures, move each coefficient
+    loose: Array | None = None  # at most, (D,)
     # Those of differences of two outputs at every feature, where they are known, (D, K, K)
     pairs: Array | None = None
 
@@ -527,7 +529,8 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     )
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
-    found = replace(found, condition=optimum.condition, deviations=_deviations(optimum))
+    deviations = _deviations(optimum)
+    found = replace(found, condition=optimum.condition, deviations=deviations, loose=deviations)
     if optimum.moves is None or not found.spread > 0:
         return found
     moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / found.spread
