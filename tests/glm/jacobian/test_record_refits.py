@@ -110,3 +110,18 @@ def test_composed_releases_are_refused() -> None:
     leaks: list[Any] = [audit(BY_NAME["linear"]), audit(BY_NAME["linear-l2"])]
     with pytest.raises(sp.InputError, match="one by one"):
         sp.compose(*leaks).refits()
+
+
+def test_refits_of_a_linear_model_are_made_together(monkeypatch):
+    """One of Newton's steps is all of the way there: none is taken for a fit that runs away."""
+    rng = np.random.default_rng(8)
+    X, labels = rng.standard_normal((30, 3)), rng.standard_normal(50)
+    y = X @ [1.0, 2.0, 3.0] + rng.standard_normal(30)
+    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
+    refits = sp.leakage(model, X, y, noise=sp.Gaussian(0.3)).refits()
+    monkeypatch.setattr("seepage.glm.fitting.batched_refits.BatchedRefits._alone", None)
+    found = refits.parameters(0, np.repeat(X[:1], 50, axis=0), labels)
+    for label, theta in zip(labels, found, strict=True):
+        changed = np.concatenate([[label], y[1:]])
+        truth = np.linalg.solve(X.T @ X + 30 * 0.02 * np.eye(3), X.T @ changed)
+        np.testing.assert_allclose(np.ravel(theta), truth, rtol=1e-10)

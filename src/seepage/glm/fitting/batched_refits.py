@@ -176,7 +176,10 @@ class BatchedRefits:
                 length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
                 step *= np.where(near, 1.0, length)
                 moved[:, active] = here + step
-                last[active] = np.linalg.norm(step, axis=0) / np.linalg.norm(here + step, axis=0)
+                # A first step from rest is all of the way, however short; it tells nothing yet.
+                moving = np.any(here != 0, axis=0)
+                ratio = np.linalg.norm(step, axis=0) / np.linalg.norm(here + step, axis=0)
+                last[active] = np.where(moving, ratio, 0.0)
         # Where classes are separable the gradient dies away, but steps do not.
         return moved.T, np.where(last > _STILL_GOING, np.inf, left)
 
