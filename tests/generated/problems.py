@@ -118,11 +118,11 @@ class Problem:
 
     @cached_property
     def separable(self) -> bool:
-        """Whether some direction moves no record to a wrong side and some to its own: by an LP.
+        """Whether along some direction no loss rises and some fall for ever: by an LP.
 
         A penalty makes a minimiser all the same, where it is not lost beside the columns' sizes.
         """
-        if self.family not in ("bernoulli", "categorical"):
+        if self.family not in ("bernoulli", "categorical", "poisson"):
             return False
         centre = np.median(self.X, axis=0) if self.intercept else 0.0
         spread = np.max(np.abs(self.X - centre), axis=0)
@@ -130,17 +130,31 @@ class Problem:
         if self.intercept:
             design = np.hstack([design, np.ones((len(design), 1))])
         counted = np.ones(len(design), bool) if self.weights is None else self.weights > 0
-        classes = np.eye(self.classes)
-        gains = np.array(
-            [
-                np.outer(x, classes[own] - classes[other]).ravel()
-                for x, own in zip(design[counted], self.y[counted].astype(int), strict=True)
-                for other in range(self.classes)
-                if other != own
-            ]
+        design, y = design[counted], self.y[counted]
+        still = np.zeros((1, design.shape[1]))  # margins that may not move at all
+        if self.family == "poisson":
+            gains = -design[y == 0]
+            still = np.vstack([still, design[y > 0]])
+        else:
+            classes = np.eye(max(self.classes, 2))
+            gains = np.array(
+                [
+                    np.outer(x, classes[own] - classes[other]).ravel()
+                    for x, own in zip(design, y.astype(int), strict=True)
+                    for other in range(self.classes)
+                    if other != own
+                ]
+            )
+            still = np.zeros((1, gains.shape[1]))
+        best = linprog(
+            -gains.sum(axis=0),
+            A_ub=-gains,
+            b_ub=np.zeros(len(gains)),
+            A_eq=still,
+            b_eq=np.zeros(len(still)),
+            bounds=(-1, 1),
         )
-        best = linprog(-gains.sum(axis=0), A_ub=-gains, b_ub=np.zeros(len(gains)), bounds=(-1, 1))
-        return bool(-best.fun > 1e-6)
+        return bool(best.fun is not None and -best.fun > 1e-6)
 
 
 def draw(seed: int, kind: str | None = None) -> Problem:

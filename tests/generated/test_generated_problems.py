@@ -28,6 +28,7 @@ def test_a_few_of_every_kind(kind: str) -> None:
         # Separable but for two records that contradict each other, and a penalty that is nothing
         # beside the columns: refused by that name
         (599020331, "everything"),
+        (730405649, "weak penalty"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

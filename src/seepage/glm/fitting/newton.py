@@ -124,9 +124,11 @@ def minimise(
         held = "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
         why = f"the columns all but repeat one another; drop some of them, or {held}."
         if _drifts(objective, step, point.largest_norm):
+            counts = "the counts are all zero in some direction of X"
             why = (
-                "the data are separable, and l2 is next to nothing beside columns of such sizes; "
-                f"scale the columns to similar sizes, or {held}."
+                f"{counts if objective.family.name == 'poisson' else 'the data are separable'}, "
+                "and l2 is next to nothing beside columns of such sizes; scale the columns to "
+                f"similar sizes, or {held}."
             )
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
