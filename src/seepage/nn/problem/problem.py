@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import OwnLoss
+from seepage.nn.problem.sharding import GatheredGradients, gathered, spread
 from seepage.nn.problem.views import (
     Inputs,
     StaysInDouble,
@@ -96,7 +97,7 @@ class NetworkProblem:
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
-        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        return {name: p for name, p in spread(self.net).named_parameters() if p.requires_grad}
 
     def device(self) -> torch.device:
         """Return where the released parameters are."""
@@ -121,11 +122,16 @@ class NetworkProblem:
 
     @contextmanager
     def in_place(
-        self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
         """Put parameters and variable into the network while inside; give what runs it.
 
         They stay for the backward pass: with gradient checkpointing, the network runs again there.
+        ``gradients`` takes those of parameters that are spread over processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -147,7 +153,7 @@ class NetworkProblem:
                 )
             return found
 
-        with placed as (x, y), held:
+        with placed as (x, y), held, gathered(self.net, gradients):
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
