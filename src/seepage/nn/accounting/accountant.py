@@ -227,8 +227,8 @@ class FisherAccountant(RunReader):
 
     @property
     def about(self) -> str:
-        """What the unknowns are, in words."""
-        return self.run.about
+        """What the unknowns are, in words; a model's own input has its name once it was seen."""
+        return self.engine.view.describe()
 
     @property
     def step_size(self) -> float:

@@ -25,7 +25,7 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.sharding import GatheredGradients, is_sharded
+from seepage.nn.problem.sharding import GatheredGradients
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def weighted_gradient(
     """Return losses and ``Σ_i c_i g_i``, the weights being known, by one plain training pass."""
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     every = list(parameters.values())
-    apart = GatheredGradients() if is_sharded(problem.net) else None
+    apart = GatheredGradients() if problem.sharded else None
     held = problem.in_place(parameters, batch, batch.z, apart)
     with torch.enable_grad(), held as losses_of_run:
         losses = losses_of_run()

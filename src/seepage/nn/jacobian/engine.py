@@ -66,8 +66,16 @@ from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.model_input import ModelInput
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
-from seepage.nn.problem.sharding import is_sharded, spread
-from seepage.nn.problem.views import Input, Inputs, View, batch_size, leaves, rows_of
+from seepage.nn.problem.sharding import spread
+from seepage.nn.problem.views import (
+    Input,
+    Inputs,
+    View,
+    batch_size,
+    is_sharded,
+    leaves,
+    rows_of,
+)
 from seepage.support.number_check import check_positive
 
 Value = TypeVar("Value")
@@ -193,12 +201,12 @@ class Engine:
             spread(unwrapped(net)), losses, found if view is None else view
         )
         self.problem.wider = measured_type(self.problem.net)
+        self.problem.sharded = is_sharded(self.problem.net)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self._passes = 0  # with derivatives
         self._replays = Replays()
-        self._sharded = is_sharded(self.problem.net)
 
     @property
     def net(self) -> nn.Module:
@@ -243,11 +251,11 @@ class Engine:
         if own.shape != (count,):
             raise InputError(f"index must hold one number for each of the {count} records.")
         if count == 0:
-            if self._sharded:  # the others wait for this process's parts
+            if self.problem.sharded:  # the others wait for this process's parts
                 company = self.in_company(x, y)
                 self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
             return self._empty(x, probes, update, pulls)
-        if self._sharded:
+        if self.problem.sharded:
             self._keep_together(x, y)
         if probes > 0 and not pulls and self.takes_finite_steps(x, y):
             keys = [key_of(self.seed, key, k) for k in range(probes)]
@@ -393,7 +401,7 @@ class Engine:
         if network.plan.kinks:
             return "finite"
         short = has_short_numbers(self.net, self.problem.device())
-        otherwise = "finite" if self._sharded else "derivative"
+        otherwise = "finite" if self.problem.sharded else "derivative"
         return "thin" if short and narrowed(network) else otherwise
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
@@ -404,7 +412,7 @@ class Engine:
                 self.scale, self.doubt = balanced_step(self._tried(x, y), size)
             else:
                 self.scale = float(f"{_STEP * size:.0e}")
-            if self._sharded:
+            if self.problem.sharded:
                 told = torch.tensor([self.scale, self.doubt], dtype=torch.float64)
                 self.scale, self.doubt = of_the_first(told).tolist()
         return self.scale
@@ -507,7 +515,7 @@ class Engine:
 
         That is at the passes 10, 100, 1,000 and so on.
         """
-        if self._sharded:
+        if self.problem.sharded:
             raise InputError(
                 "A network that is spread over processes is measured over finite steps, which tell "
                 "dFIL by random signs or 'exact', and cells. FIL, sketches, parts, PLIS and the "
@@ -554,7 +562,7 @@ class Engine:
 
         held = 0 if watched is None else copies * watched.bytes_per_record()
         count, device = batch_size(x), self.problem.device()
-        if not self._sharded:
+        if not self.problem.sharded:
             return self.chunks.run(of, count, held, device)
         size = self.chunks.step(count, held, device)
         own = [slice(start, min(start + size, count)) for start in range(0, count, size)]
@@ -575,7 +583,7 @@ class Engine:
 
         All processes must make the same passes, and what comes of this one's is left out.
         """
-        if not self._sharded or batch_size(x):
+        if not self.problem.sharded or batch_size(x):
             return x, y
 
         def made_up(like: Tensor) -> Tensor:
@@ -641,7 +649,7 @@ class Engine:
         more: tuple[Tensor, ...] = (),
     ) -> Any:
         """Return a function of a batch and more tensors, replayed where launches bound it."""
-        if not batch.z.is_cuda or self._sharded:
+        if not batch.z.is_cuda or self.problem.sharded:
             return function(batch, *more)
         leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
 

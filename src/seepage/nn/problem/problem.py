@@ -7,7 +7,7 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -94,10 +94,13 @@ class NetworkProblem:
     # The type of numbers that the network runs in where that is not its own: a longer one, for
     # differences
     wider: torch.dtype | None = None
+    # Whether its parameters are spread over processes (FSDP)
+    sharded: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
-        return {name: p for name, p in spread(self.net).named_parameters() if p.requires_grad}
+        net = spread(self.net) if self.sharded else self.net
+        return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
     def device(self) -> torch.device:
         """Return where the released parameters are."""
@@ -153,7 +156,8 @@ class NetworkProblem:
                 )
             return found
 
-        with placed as (x, y), held, gathered(self.net, gradients):
+        whole = gathered(self.net, gradients) if self.sharded else nullcontext()
+        with placed as (x, y), held, whole:
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
+from seepage.nn.problem.views import is_part, is_sharded
+
 # Asked of a parameter without its numbers; what describes it (``shape``, ``dtype``) has ``__get__``
 _NUMBERLESS = {
     *("__get__", "__len__", "detach", "dim", "element_size", "is_complex", "is_floating_point"),
@@ -36,16 +38,6 @@ def spread(net: nn.Module) -> nn.Module:
         if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
             module.reshard()
     return net
-
-
-def is_sharded(net: nn.Module) -> bool:
-    """Return whether parameters of a network are spread over processes."""
-    return any(is_part(p) for p in net.parameters())
-
-
-def is_part(value: Any) -> bool:
-    """Return whether a tensor is spread over processes."""
-    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
 
 
 def put_together(tensor: Tensor) -> Tensor:

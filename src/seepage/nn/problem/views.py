@@ -29,7 +29,6 @@ from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
-from seepage.nn.problem.sharding import gathered
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # gives inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -328,7 +327,7 @@ def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) ->
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
-    with plain_run(net), gathered(net):
+    with plain_run(net), _whole_parameters(net):
         if held is None:
             return net(*given, **named)
         return functional_call(net, dict(held), given, named, tie_weights=False)
@@ -373,6 +372,24 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 
 # Running a network --------------------------------------------------------------------------------
+
+
+def is_sharded(net: nn.Module) -> bool:
+    """Return whether parameters of a network are spread over processes."""
+    return any(is_part(p) for p in net.parameters())
+
+
+def is_part(value: Any) -> bool:
+    """Return whether a value is a tensor that is spread over processes."""
+    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
+
+
+def _whole_parameters(net: nn.Module) -> AbstractContextManager[None]:
+    if not is_sharded(net):
+        return nullcontext()
+    from seepage.nn.problem.sharding import gathered
+
+    return gathered(net)
 
 
 @contextmanager
