@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,7 @@ def main(arguments: Sequence[str]) -> int:
                 minutes=chosen.minutes,
                 write=lambda found: write_json(chosen.out, added(held, made | found)),
                 first_seed=chosen.first_seed,
-                make=lambda *what: kind(*what, chosen.probes, _PRECISIONS[precision]),
+                make=partial(kind, probes=chosen.probes, dtype=_PRECISIONS[precision]),
                 state=chosen.out.with_name(f"{chosen.out.name}.state.npz"),
             )
     except InputError as error:

@@ -158,7 +158,7 @@ class Run:
 
     def _apart(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of each group of networks."""
-        return rows.split([len(networks.parameters) for networks in self.networks])
+        return tuple(rows.split([len(networks.parameters) for networks in self.networks]))
 
     def _drawn(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a batch, those to be probed first.
