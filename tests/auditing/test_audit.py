@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 
 import seepage as sp
 from coarse import point_above, point_below
+from sampled import sampled
 from seepage.auditing.audit import DEFAULT_L2, QUICK, SEPARABLE_L2, Effort, audit_table
 from seepage.auditing.tradeoff import split
 from seepage.errors import InputError
@@ -81,7 +82,9 @@ def test_records_and_cells_agree_with_refits(model, scale):
             assert audit.cell_errors[name][row] == pytest.approx(error, rel=1e-4)
 
 
-@pytest.mark.parametrize("model", ["linear", "logistic", "poisson", "softmax"])
+@pytest.mark.parametrize(
+    "model", sampled(["linear", "logistic", "poisson", "softmax"], ["linear", "softmax"])
+)
 def test_every_model_is_chosen_by_its_target_and_measured(model):
     encoded = encoded_people(model, groups=["town"])
     audit = audit_table(encoded, name="people")
@@ -147,7 +150,9 @@ def test_groups_are_compared():
         assert group.eta_together >= group.worst_eta * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("model", ["linear", "logistic", "poisson", "softmax"])
+@pytest.mark.parametrize(
+    "model", sampled(["linear", "logistic", "poisson", "softmax"], ["poisson"])
+)
 def test_the_curve_falls_in_leakage_and_rises_in_error(model):
     audit = audit_table(encoded_people(model, n=200), name="people", sigma=0.1)
     curve = audit.curve
@@ -193,6 +198,7 @@ def test_every_class_is_fitted_however_rare():
         assert len(test) == 6
 
 
+@pytest.mark.slow
 def test_the_remedies_keep_their_promise():
     encoded = encoded_people("logistic", n=120)
     first = audit_table(encoded, name="people")
@@ -257,6 +263,7 @@ def test_a_handful_of_rows_is_refused():
         audit_table(encoded_people("linear", n=8), name="people")
 
 
+@pytest.mark.slow
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
     monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
@@ -330,7 +337,7 @@ def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
     assert any("A quick audit" in step for step in quick.steps)
 
 
-@pytest.mark.parametrize("kind", ["linear", "logistic"])
+@pytest.mark.parametrize("kind", sampled(["linear", "logistic"], ["linear"]))
 def test_noise_in_the_shape_of_public_records_is_a_remedy(kind):
     encoded = encoded_people(kind, n=150)
     assert "shaped noise" not in [r.name for r in audit_table(encoded, name="people").remedies]

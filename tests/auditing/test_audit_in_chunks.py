@@ -18,6 +18,7 @@ import seepage.auditing.measures as measures
 import seepage.core.order_statistics as order_statistics
 import seepage.streams.disk.source as reading
 from coarse import point_above
+from sampled import sampled
 from seepage.auditing.audit import ONLY_NOISE
 from seepage.auditing.command import Question, answer
 from seepage.auditing.findings import NUMBERS, SHARES
@@ -118,7 +119,7 @@ def written_table(records):
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
-@pytest.mark.parametrize("model", list(TARGETS))
+@pytest.mark.parametrize("model", sampled(list(TARGETS), ["linear", "logistic"]))
 def test_the_findings_are_those_in_memory(model, tmp_path):
     target = TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]
@@ -178,6 +179,7 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
     assert found.curve.trivial_error == pytest.approx(trivial, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_gaps_are_dropped_and_rows_keep_their_numbers(tmp_path):
     table = people(ROWS)
     age = table.column("age").to_pylist()
@@ -213,6 +215,7 @@ def test_gaps_in_categories_are_filled_and_those_in_numbers_refused(tmp_path):
         answer(Question(table=tmp_path / "people", target="dose", **options))
 
 
+@pytest.mark.slow
 def test_identifiers_constants_and_codes(tmp_path):
     rng = np.random.default_rng(0)
     table = people(ROWS)
@@ -230,6 +233,7 @@ def test_identifiers_constants_and_codes(tmp_path):
     assert "almost" in [a.name for a in ours.attributes]
 
 
+@pytest.mark.slow
 def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
     table = people(ROWS).select(["age", "weight"])
     half = np.array([0.5, 1.0, 2.5])[np.arange(ROWS) % 3]
