@@ -19,7 +19,7 @@ import seepage.core.order_statistics as order_statistics
 import seepage.streams.disk.source as reading
 from coarse import point_above
 from sampled import sampled
-from seepage.auditing.audit import ONLY_NOISE
+from seepage.auditing.audit import EVERYTHING, ONLY_NOISE
 from seepage.auditing.command import Question, answer
 from seepage.auditing.findings import NUMBERS, SHARES
 from seepage.auditing.report import summarise, write_report
@@ -51,9 +51,10 @@ def written(table, tmp_path):
     return tmp_path / "people.parquet", folder
 
 
-def both(table, tmp_path, target, **options):
-    file, folder = written(table, tmp_path)
-    return tuple(answer(Question(table=path, target=target, **options)) for path in (folder, file))
+def both(table, tmp_path, target, effort=ONLY_NOISE, **options):
+    """Audit the folder, and the file in memory."""
+    paths = reversed(written(table, tmp_path))
+    return [answer(Question(table=path, target=target, **options), effort=effort) for path in paths]
 
 
 def alike(ours, theirs):
@@ -127,6 +128,7 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
         people(ROWS),
         tmp_path,
         target,
+        effort=EVERYTHING,
         drop=others,
         sensitive=("age", "town"),
         group=("town", "smoker"),
@@ -179,7 +181,6 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
     assert found.curve.trivial_error == pytest.approx(trivial, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_gaps_are_dropped_and_rows_keep_their_numbers(tmp_path):
     table = people(ROWS)
     age = table.column("age").to_pylist()
@@ -215,7 +216,6 @@ def test_gaps_in_categories_are_filled_and_those_in_numbers_refused(tmp_path):
         answer(Question(table=tmp_path / "people", target="dose", **options))
 
 
-@pytest.mark.slow
 def test_identifiers_constants_and_codes(tmp_path):
     rng = np.random.default_rng(0)
     table = people(ROWS)
@@ -233,7 +233,6 @@ def test_identifiers_constants_and_codes(tmp_path):
     assert "almost" in [a.name for a in ours.attributes]
 
 
-@pytest.mark.slow
 def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
     table = people(ROWS).select(["age", "weight"])
     half = np.array([0.5, 1.0, 2.5])[np.arange(ROWS) % 3]
