@@ -38,36 +38,22 @@ ESTIMATORS = {
 class ComparedRun(Run):
     """A run of one setting in which several estimators keep sums of their own."""
 
+    accounts = tuple(ESTIMATORS)
+
     def __init__(self, grid: Grid, images: ImageTensors, seed: int) -> None:
         super().__init__(grid, images, seed, probes=sum(count for _, count in ESTIMATORS.values()))
-        records = len(images.X)
-        self.sums = {
-            name: torch.zeros(records, dtype=torch.float64, device=self.device)
-            for name in ESTIMATORS
-        }
 
     def directions(self, x: Tensor) -> Tensor:
         """Return the directions of all estimators: signs, or coordinates times ``√d``."""
-        parts = []
-        for kind, count in ESTIMATORS.values():
-            if kind == "signs":
-                coins = torch.rand(count, *x.shape, generator=self.source, device=self.device)
-                parts.append(torch.where(coins < 0.5, -1.0, 1.0))
-                continue
-            size = math.prod(x.shape[1:])
-            picked = torch.randint(
-                size, (count, len(x), 1), generator=self.source, device=self.device
-            )
-            flat = torch.zeros(count, len(x), size, device=self.device)
-            parts.append(flat.scatter_(2, picked, size**0.5).reshape(count, *x.shape))
-        return torch.cat(parts)
+        draw = {"signs": self.signs, "coordinates": self.coordinates}
+        return torch.cat([draw[kind](count, x) for kind, count in ESTIMATORS.values()])
 
-    def account(self, index: Tensor, found: EnsembleStep) -> None:
+    def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
         """Add the step to the sums of every estimator."""
         place = 0
         for name, (_, count) in ESTIMATORS.items():
-            share = found.traces[place : place + count, 0].double().mean(0)
-            self.sums[name].index_add_(0, index, share / float(self.noises[0]) ** 2)
+            share = self.shares(found.traces[place : place + count], standing)
+            self.sums[name].index_add_(1, index, share)
             place += count
 
 
@@ -81,11 +67,11 @@ def compare(
         if run.step % 100 == 0:
             say(f"{run.step} steps")
     size = math.prod(images.X.shape[1:])
-    truth = run.sums["reference"] / size
+    truth = run.sums["reference"][0] / size
     seen = truth > 0
     rows = []
     for name, sums in run.sums.items():
-        values = sums / size
+        values = sums[0] / size
         off = (values[seen] / truth[seen] - 1).square().mean().sqrt()
         rows.append(
             {

@@ -32,7 +32,7 @@ def follow(grid: Grid, images: ImageTensors, steps: int) -> dict[str, Any]:
     run = Run(grid, images, seed=0, probes=1)
     while run.step < steps:
         run.advance()
-    largest = run.plain.mean(0).max() / math.prod(images.X.shape[1:])
+    largest = run.sums["plain"].mean(0).max() / math.prod(images.X.shape[1:])
     return {
         "network": grid.network,
         "accuracy": [round(accuracy, 4) for accuracy in run.accuracies()],

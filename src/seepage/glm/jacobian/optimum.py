@@ -26,6 +26,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
+from seepage.glm.fitting.newton import hardly_held, separated
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
     FittedGLM,
@@ -41,6 +42,7 @@ from seepage.glm.fitting.objective import (
 from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     EPS,
+    SingularCurvatureError,
     precise_margins,
     precise_optimum,
     refined,
@@ -211,7 +213,15 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
             lambda near: records.total(optimum_sums, near, "polish"),
         )
         factor = cholesky_factor(H)
-    return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
+    try:
+        return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
+    except SingularCurvatureError as error:
+        if not separated(objective):
+            raise
+        raise InputError(
+            "The curvature of the objective is singular to working precision: "
+            f"{hardly_held(objective)}."
+        ) from error
 
 
 def plain_optimum(

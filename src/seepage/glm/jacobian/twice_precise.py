@@ -339,11 +339,15 @@ def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
     )
 
 
-def singular(condition: float, ridge: float) -> InputError:
+class SingularCurvatureError(InputError):
+    """The curvature at a minimiser has no inverse to working precision."""
+
+
+def singular(condition: float, ridge: float) -> SingularCurvatureError:
     """Return the refusal of a problem that rounding leaves without an answer."""
     what = f"about {condition:.0e}" if math.isfinite(condition) else "beyond all numbers"
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
-    return InputError(
+    return SingularCurvatureError(
         f"The curvature of the objective is singular to working precision (condition number {what} "
         f"of columns scaled alike): some columns all but repeat others; drop them, or {remedy}."
     )
