@@ -53,6 +53,7 @@ def peak(tmp_path, rows):
     return most
 
 
+@pytest.mark.slow
 def test_four_times_the_rows_take_the_same_memory(tmp_path):
     peak(tmp_path, 1_000)  # what is imported on the way
     few, many = (peak(tmp_path, rows) for rows in (50_000, 200_000))
