@@ -79,17 +79,25 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
-# Pages that train a language model take a minute or more.
+# Pages that train networks, or attack them
+SLOW = {
+    f"docs/how-to/{name}.md"
+    for name in ("gradient-inversion", "private-sgd", "reweighting", "risks", "updates")
+}
+# A page that trains a language model takes a minute or more.
 LONG = {"docs/tutorial-text.md"}
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    """Say whether a page is left to `make test-slow`."""
+    if named(page) in LONG:
+        return [pytest.mark.minutes]
+    return [pytest.mark.slow] if named(page) in SLOW else []
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(p, marks=[pytest.mark.slow] if named(p) in LONG else [], id=named(p))
-        for p in PAGES
-        if any(examples(p))
-    ],
+    [pytest.param(p, marks=marks(p), id=named(p)) for p in PAGES if any(examples(p))],
 )
 def test_examples_of_a_page(page):
     namespace: dict[str, object] = {"__name__": "__main__"}

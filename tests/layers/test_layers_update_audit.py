@@ -62,6 +62,7 @@ def test_the_layer_that_tells_is_named_without_the_records():
     assert found.remedies[-1].value < found.remedies[0].value
 
 
+@pytest.mark.slow
 def test_a_property_that_means_nothing_is_not_found_in_the_clients():
     draw = np.random.default_rng(3)
     named = 0

@@ -112,6 +112,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_and_what_does_not_is_not(kept):
     kept(made_up(shift=-0.2))
     outcome = layers_figure1.reproduce(False)
@@ -126,6 +127,7 @@ def test_and_what_does_not_is_not(kept):
     assert "clearly below for all three" in layers_figure2.reproduce(False).seen
 
 
+@pytest.mark.slow
 def test_without_the_normalisation_the_largest_layer_is_the_most_sensitive(kept):
     kept(made_up(shift=-0.2))
     found = numbers(layers_figure1.reproduce(False))

@@ -86,6 +86,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert "rebuilt better than" in outcome.seen
 
 
+@pytest.mark.slow
 def test_and_what_does_not_is_not(kept):
     kept(made_up(rising=False))
     outcome = plis_table1.reproduce(False)

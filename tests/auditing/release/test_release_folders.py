@@ -138,6 +138,7 @@ def test_rare_columns_are_dropped_when_asked(run, tmp_path):
     assert [c.name for c in sp.load_release(tmp_path / "seepage-release").columns] == ["age"]
 
 
+@pytest.mark.slow
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert run("patients.parquet", "--target", "response", "--sigma", "0.15").exit_code == 0
     # By itself the grid would have chosen more.
@@ -191,6 +192,7 @@ def test_what_sp_release_returns_becomes_a_release(tmp_path):
     assert {p.name for p in folder.iterdir()} == FILES
 
 
+@pytest.mark.slow
 def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     # So large an ε finds the median block: an experiment, not a promise.
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
@@ -215,6 +217,7 @@ def test_a_csv_file_can_be_released(run, tmp_path):
     assert run("empty", "--target", "response").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_parquet_files_is_released_as_one_table(run, tmp_path):
     (tmp_path / "parts").mkdir()
     for k in range(4):

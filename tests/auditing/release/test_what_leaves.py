@@ -10,10 +10,16 @@ import pyarrow as pa
 import pytest
 from release_cases import demo, patients
 
+from sampled import sampled
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.noise_vote import MARGIN, block_opinions, scores
 from seepage.auditing.release.procedure import Procedure
 from seepage.core.result import COARSER, round_up
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_neighbours():
+    """All fifty neighbours of a release are tried here."""
 
 
 def numbers(trained):
@@ -37,7 +43,7 @@ def leakage_by_differences(procedure, raw, row, sigma):
     return np.linalg.norm(np.stack(columns, axis=1), 2) / sigma
 
 
-@pytest.mark.parametrize("which", ["demo", "patients"])
+@pytest.mark.parametrize("which", sampled(["demo", "patients"], ["patients"]))
 def test_every_unrounded_number_is_within_the_target_by_finite_differences(which):
     raw, target = (demo(), "diagnosis") if which == "demo" else (patients(), "response")
     procedure = Procedure(target=target)
@@ -55,7 +61,7 @@ def test_every_unrounded_number_is_within_the_target_by_finite_differences(which
         assert procedure.prepare(nudged).figures == prepared.figures
 
 
-@pytest.mark.parametrize("which", ["demo", "patients"])
+@pytest.mark.parametrize("which", sampled(["demo", "patients"], ["patients"]))
 def test_what_would_change_for_the_50_most_exposed_is_listed_as_disclosed(which):
     """The list comes from quick refits; here the procedure is run again from scratch."""
     raw, target = (demo(), "diagnosis") if which == "demo" else (patients(), "response")
@@ -149,7 +155,7 @@ def interval(weights):
     return np.interp(0.975, total, DOSES) - np.interp(0.025, total, DOSES)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", sampled(list(WAYS), ["default"]))
 def test_the_folder_tells_no_more_of_an_extreme_dose_than_the_noisy_numbers(way):
     """But where σ lies near a point of its grid, and that is listed as disclosed."""
     true, others = tried(way)
@@ -165,6 +171,7 @@ def test_the_folder_tells_no_more_of_an_extreme_dose_than_the_noisy_numbers(way)
         assert np.median(ratios) >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eta", [1.0, 7.0])
 def test_a_drawn_noise_tells_next_to_nothing_of_an_extreme_dose(eta):
     """The attacker even knows who is in which block."""

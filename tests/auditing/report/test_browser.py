@@ -6,6 +6,7 @@ import pytest
 from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 from factory import NAMES, make_audit, make_gated, make_hostile
 
+from sampled import sampled
 from seepage.auditing.report import write_report
 
 pytestmark = needs_browser
@@ -34,7 +35,7 @@ def first_rows(browser, count=3):
     return browser.read("#body tr:not(.space) th")[:count]
 
 
-@pytest.mark.parametrize("name", ["plain", "values", "long", "hostile"])
+@pytest.mark.parametrize("name", sampled(["plain", "values", "long", "hostile"], ["hostile"]))
 def test_nothing_is_said_to_the_console_or_asked_of_the_network(browser, pages, name):
     browser.open(pages[name])
     assert browser.read("#found")[0].startswith(("569 of", "100,000 of", "60 of"))
@@ -42,6 +43,7 @@ def test_nothing_is_said_to_the_console_or_asked_of_the_network(browser, pages, 
     assert browser.requests() == [pages[name].as_uri()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dark"), VIEWS)
 def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     name = f"report-{'phone' if size == PHONE else 'desktop'}-{'dark' if dark else 'light'}"
@@ -167,7 +169,7 @@ def test_no_script_but_ours_may_run(browser, pages):
 @needs_axe
 @pytest.mark.parametrize(
     ("name", "size", "dark"),
-    [*(("plain", size, dark) for size, dark in VIEWS), ("values", DESKTOP, False)],
+    sampled([*(("plain", size, dark) for size, dark in VIEWS), ("values", DESKTOP, False)], 1),
 )
 def test_accessibility(browser, pages, name, size, dark):
     browser.open(pages[name], size, dark)

@@ -29,7 +29,7 @@ def small_p_values(sets, layers, folds, level=0.05, **shape):
     return float(np.mean(np.concatenate(found) <= level))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(("count", "width"), [(60, 500), (200, 50)])
 def test_levels_are_kept_over_a_thousand_layers(count, width):
     for level in (0.01, 0.05, 0.10):

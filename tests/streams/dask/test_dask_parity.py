@@ -127,6 +127,7 @@ def _encoded(frame):
     return pd.DataFrame(columns | {"member": frame.member.astype(float)})
 
 
+@pytest.mark.slow
 def test_a_data_frame_with_text_weights_groups_and_empty_partitions(people):
     frame = dd.concat(
         [
