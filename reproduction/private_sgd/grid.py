@@ -40,7 +40,7 @@ from seepage.errors import InputError
 
 _MODULE = "reproduction.private_sgd.grid"
 _EXTREMES = 8  # records of Figure 6, at either end
-_PRECISIONS = {"single": torch.float32, "bfloat16": torch.bfloat16}
+PRECISIONS = {"single": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Average:
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("data", help=", ".join(GRIDS))
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=_PRECISIONS, help="what the networks compute in")
+    parser.add_argument("--precision", choices=PRECISIONS, help="what the networks compute in")
     parser.add_argument("--minutes", type=float, default=8.0, help="when to stop")
     parser.add_argument("--runs", type=int, default=1, help="runs to average over")
     parser.add_argument("--first-seed", type=int, default=0, help="the seed of the first run")
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str]) -> int:
                 minutes=chosen.minutes,
                 write=lambda found: write_json(chosen.out, added(held, made | found)),
                 first_seed=chosen.first_seed,
-                make=partial(kind, probes=chosen.probes, dtype=_PRECISIONS[precision]),
+                make=partial(kind, probes=chosen.probes, dtype=PRECISIONS[precision]),
                 state=chosen.out.with_name(f"{chosen.out.name}.state.npz"),
             )
     except InputError as error:

@@ -17,8 +17,8 @@ from torch import nn
 import seepage as sp
 from reproduction.bounds.figure5 import reproduce as figure5
 from reproduction.bounds.figure6 import reproduce as figure6
-from reproduction.bounds.weighted_sgd import EvenRun, TrainingCost, compared
-from reproduction.private_sgd import first_steps
+from reproduction.bounds.weighted_sgd import EvenRun, train
+from reproduction.private_sgd import first_steps, precision
 from reproduction.private_sgd import grid as private_sgd_grid
 from reproduction.private_sgd import results as private_sgd_results
 from reproduction.private_sgd.ensemble import Ensemble
@@ -188,6 +188,7 @@ def test_weights_even_out_who_pays_and_change_no_other_network():
     grid = replace(SMALL, settings=SMALL.settings[:1] * 2, batch_size=20)
     even = EvenRun(grid, _images(), 0, (False, True))
     plain = Run(grid, _images(), 0, 2)
+    plain.networks[0].parameters[1:] = plain.networks[0].parameters[0]
     for _ in range(40):
         plain.advance()
         even.advance()
@@ -197,20 +198,16 @@ def test_weights_even_out_who_pays_and_change_no_other_network():
     assert (even._weights[1] <= 1).all()
 
 
-def test_weighted_and_plain_training_are_compared_at_the_same_leakage():
-    def one(kind, noise, accuracy, largest):
-        return TrainingCost(kind, noise, accuracy, np.array([largest / 2, largest / 4, largest]))
-
-    found = [
-        one("plain", 0.5, 90.0, 4.0),
-        one("plain", 0.7, 80.0, 1.0),
-        one("plain", 1.0, 70.0, 0.5),
-        one("weighted", 0.5, 88.0, 2.0),
-        one("weighted", 0.7, 79.0, 0.25),
+def test_weighted_training_is_told_beside_plain():
+    found = train(find_grid("mnist-as-run"), _images(400), records=120, steps=8, runs=1)
+    assert [(one.noise, one.kind) for one in found] == [
+        (0.5, "plain"),
+        (0.5, "weighted"),
+        (1.0, "plain"),
+        (1.0, "weighted"),
     ]
-    assert compared(found, 0.5) == pytest.approx(3.0)  # 85 between 80 and 90
-    assert compared(found, 0.7) is None
-    assert found[0].unequal == 2.0
+    assert found[0].unequal == found[0].largest / np.median(found[0].dfil)
+    assert found[1].unequal < found[0].unequal
 
 
 def test_one_coordinate_is_a_noisier_account_of_the_same():
@@ -387,7 +384,7 @@ def test_the_renyi_privacy_is_that_of_dp_accounting():
 
 
 def _point(accuracy, rdp, largest):
-    return Point(accuracy, rdp, largest, 10 * largest, 5 * largest, {})
+    return Point(accuracy, rdp, rdp / 4, largest, 10 * largest, 5 * largest, {})
 
 
 def test_fronts_and_crossings():
@@ -441,10 +438,14 @@ def kept(tmp_path, monkeypatch):
 
 
 def test_figure_5_is_drawn_from_kept_results(kept):
-    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000, 5000)))
+    as_run = _made_up("mnist", (1000, 5000))
+    for row in as_run["rows"]:
+        row["one coordinate"] = {name: 2 * value for name, value in row["plain"].items()}
+    write_json(kept / "private_sgd_mnist_as_run.json", as_run)
     alone = figure5(quick=False)
     names = [quantity.name for quantity in alone.quantities]
-    assert not any(name.startswith("CIFAR-10") for name in names)
+    assert not any("CIFAR-10" in name or "Table 1" in name for name in names)
+    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000,)))
     cifar10 = _made_up("cifar10", (2500, 5000))
     later = [row for row in cifar10["rows"] if row["steps"] == 5000]
     kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
@@ -461,13 +462,21 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     every = points(_made_up("mnist", (1000, 5000)))
     assert crossed.measured == crossing(every, "largest")
     assert crossed.published == 97
+    rough = found["MNIST: largest dFIL by one coordinate a step, at least 1 up to"]
+    assert rough.measured == crossing(points(as_run, "one coordinate"), "largest")
+    ratio = found["MNIST: largest squared dFIL by one coordinate over that by signs, median"]
+    assert ratio.measured == 2.0
+    replaced = found["MNIST: RDP for replacing a record, at least 1 up to"]
+    assert replaced.measured == crossing(every, "replaced") <= crossing(every, "rdp")
+    one = found["MNIST, the network of Table 1: largest dFIL, at least 1 up to"]
+    assert one.measured == crossing(points(_made_up("mnist", (1000,))), "largest")
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
     assert all(quantity.settled for quantity in both.quantities)
     seen = points(cifar10 | {"rows": kept_rows})
     units = "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
     wider = found[f"{units}largest dFIL is at least 1"].measured
     assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
-    only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
+    only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
     assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting
     assert "004: 97 %" in both.seen
@@ -485,15 +494,26 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     images = sp.data.ImageSet("cifar10", split, split, classes)
     monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
-    assert outcome.setting.endswith("One run, on a made-up machine.")
+    assert "One run, on a made-up machine." in outcome.setting
+    assert outcome.setting.endswith("(commit: not recorded; machine: a made-up machine).")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}
     assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
     # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.
     assert found["largest dFIL"] == pytest.approx(math.sqrt(5000 / 1000 / 0.25), rel=1e-4)
 
 
+def test_half_the_digits_are_told_where_they_were_compared(kept):
+    write_json(kept / "private_sgd_mnist_as_run.json", _made_up("mnist", (1000,)))
+    assert "bfloat16" not in figure5(quick=True).setting
+    grid = replace(SMALL, settings=precision.SETTINGS)
+    rows = [precision.follow(grid, _images(), name, 3) for name in ("single", "bfloat16")]
+    assert rows[0]["sum"] == pytest.approx(rows[1]["sum"], rel=0.05)
+    write_json(kept / "private_sgd_precision.json", {"steps": 3, "rows": rows})
+    assert "(3 steps of two settings, private_sgd_precision.json)" in figure5(quick=True).setting
+
+
 def test_missing_results_say_how_to_make_them(kept):
-    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist --out"):
+    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist-as-run --out"):
         figure5(quick=False)
     write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (2500,)))
     with pytest.raises(sp.InputError, match="hold no run with"):
