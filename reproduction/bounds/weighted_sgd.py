@@ -172,7 +172,8 @@ def _seen(found: list[TrainingCost]) -> str:
         f"times the median without and {even.unequal:.1f} times with them. They lower it from "
         f"{number(plain.largest)} to {number(even.largest)} while the accuracy goes from "
         f"{plain.accuracy:.1f} to {even.accuracy:.1f} %; with {louder.noise_in_words} instead it "
-        f"is {number(louder.largest)} and the accuracy {louder.accuracy:.1f} %{_against(even, louder)}."
+        f"is {number(louder.largest)} and the accuracy {louder.accuracy:.1f} %"
+        f"{_against(even, louder)}."
     )
 
 
@@ -206,10 +207,11 @@ def _draw(found: list[TrainingCost]) -> Figure:
                 lw=2,
                 label=least.name,
             )
-        left.set(xscale="log", xlabel="largest dFIL η̄ of a record", ylabel="test accuracy, percent")
+        left.set(xlabel="largest dFIL η̄ of a record", ylabel="test accuracy, percent")
         left.legend(loc="lower right")
         right.set(xscale="log", yscale="log", xlabel="dFIL η̄", ylabel="share of records above")
         right.legend(loc="lower left")
+        power_ticks(right.xaxis)
         power_ticks(right.yaxis)
 
     alternative = "Accuracy against the largest dFIL, plain and weighted, and its spread. " + (
