@@ -29,9 +29,9 @@ def made_by(
 
 
 def kept_by(name: str, found: Mapping[str, Any]) -> str:
-    """Say of kept results who made them, in a sentence."""
+    """Say of kept results what made them, in a line."""
     command, commit, machine = (found.get(k, UNKNOWN) for k in ("command", "commit", "machine"))
-    return f"{name} was made by `{command}` (commit: {commit}; machine: {machine})."
+    return f"{name}: `{command}`; commit {commit}; {machine}."
 
 
 def _commit() -> str:

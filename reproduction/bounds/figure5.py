@@ -171,7 +171,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             f"The runs kept end at T = {most:,}; at σ = 2 the bound is above 1 still at Table 4's "
             f"T = {longest:,} (below), and longer runs are more accurate. The runs that decide, "
             "from the authors' start, are not made yet: `python -m reproduction.private_sgd.grid "
-            "cifar10-as-run --frontier --device cuda --out FILE` makes them, goes on where it "
+            "cifar10-as-run --frontier --device cuda --out FILE` makes them and goes on where it "
             "stopped.",
         ),
         Quantity(

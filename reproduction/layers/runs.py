@@ -168,8 +168,7 @@ class Runs:
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
             "repetition; a mean would be ruled by the few images that the network is surest of. "
             f"Layers with more than {a['width']:,} numbers are projected to that many at random. "
-            f"{repetitions} repetitions, computed once and kept as data: "
-            f"{kept_by(KEPT.name, self.record)}"
+            f"{repetitions} repetitions, computed once and kept. {kept_by(KEPT.name, self.record)}"
         )
 
 

@@ -32,7 +32,5 @@ def test_a_command_is_told_without_folders_and_commit(tmp_path):
     }
     asked = made_by("reproduction.x", [], out, "cpu")["commit"]
     assert asked == "not recorded" or len(asked) == 40
-    assert kept_by("a.json", made) == (
-        f"a.json was made by `{made['command']}` (commit: abc; machine: a processor)."
-    )
+    assert kept_by("a.json", made) == f"a.json: `{made['command']}`; commit abc; a processor."
     assert "not recorded" in kept_by("a.json", {})
