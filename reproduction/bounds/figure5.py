@@ -265,7 +265,7 @@ def _precision() -> str:
     apart = 100 * max(abs(b / a - 1) for a, b in zip(single["sum"], half["sum"], strict=True))
     return (
         " The authors' network computed in bfloat16, which changes the sum of all leakages by "
-        f"{apart:.1f} % at most ({found['steps']} steps of two settings, "
+        f"{apart:.2f} % at most ({found['steps']} steps of two settings, "
         "private_sgd_precision.json)."
     )
 
