@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ PRIORS = {
     "normal, 75 ± 40": np.exp(-((DOSES - 75) ** 2) / (2 * 40**2)),
     "exponential, mean 50": np.exp(-DOSES / 50),
 }
+_LEAST = ("ratio", "median ratio")
+_COUNTED = ("draws", "below 0.9", "promised interval kept", "σ ten times the median or more")
 # The table needs σ = 0.1475 / target: those with decimals put it right beside 0.1, 0.05 and 0.02.
 TARGETS = (1.0, 1.47, 1.48, 2.0, 2.94, 2.96, 3.0, 5.0, 7.0, 7.36, 7.39, 10.0)
 
@@ -87,8 +90,16 @@ def chances(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
     before = np.concatenate([[-np.inf], grid[:-1]])
     beyond = (opinions[:, :, None] > before).sum(axis=1)
     short = np.maximum(0.0, BLOCKS / 2 - np.minimum(below, beyond))
-    weight = np.exp(-EPSILON * short / 2)
-    return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+    accepted = np.exp(-EPSILON / 2 * (short - short.min(axis=1, keepdims=True)))
+    found = np.empty_like(accepted)
+    for k in range(len(grid)):
+        # The coefficients of Π (1 − x p) over the other points, integrated from 0 to 1.
+        rest = np.zeros((len(accepted), len(grid)))
+        rest[:, 0] = 1.0
+        for p in np.delete(accepted, k, axis=1).T:
+            rest[:, 1:] -= p[:, None] * rest[:, :-1]
+        found[:, k] = accepted[:, k] * np.sum(rest / np.arange(1, len(grid) + 1), axis=1)
+    return found
 
 
 def opinions_by_dose(tables: Tables, seed: int) -> np.ndarray:
@@ -148,11 +159,15 @@ def attack(
 def ratios(tables: Tables, sigmas: Iterator[Any], prior: np.ndarray, times: int) -> dict[str, Any]:
     """Return what many draws give."""
     rng = np.random.default_rng(1)
-    found = [attack(tables, *next(sigmas), prior, rng) for _ in range(times)]
+    drawn = list(islice(sigmas, times))
+    found = [attack(tables, sigma, told, prior, rng) for sigma, told in drawn]
     width = np.array([ratio for ratio, _ in found])
+    middle = float(np.median([sigma for sigma, _ in drawn]))
     return {
         "draws": times,
-        "least ratio": float(width.min()),
+        "median σ": middle,
+        "σ ten times the median or more": sum(sigma > 9.9 * middle for sigma, _ in drawn),
+        "ratio": float(width.min()),
         "median ratio": float(np.median(width)),
         "below 0.9": int(np.sum(width < 0.9)),
         "promised interval kept": sum(kept for _, kept in found),
@@ -184,7 +199,7 @@ def every_way(partitions: int, times: int) -> dict[str, Any]:
         found["declared"][name] = ratios(public, always, prior, times)
         for eta in TARGETS:
             ways = {
-                "default": draws(tables, opinions, eta),
+                "default": draws(tables, opinions, eta, seed=len(found["default"])),
                 "the least of the grid": least_of_grid(tables, eta),
             }
             for way, sigmas in ways.items():
@@ -196,11 +211,8 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     """Return the worst of all targets and priors, for every way."""
     return {
         way: {
-            "draws": sum(r["draws"] for r in results.values()),
-            "least ratio": min(r["least ratio"] for r in results.values()),
-            "least median ratio": min(r["median ratio"] for r in results.values()),
-            "below 0.9": sum(r["below 0.9"] for r in results.values()),
-            "promised interval kept": sum(r["promised interval kept"] for r in results.values()),
+            **{f"least {what}": min(r[what] for r in results.values()) for what in _LEAST},
+            **{what: sum(r[what] for r in results.values()) for what in _COUNTED},
         }
         for way, results in found.items()
     }

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from release_cases import demo, patients
 
+from seepage.auditing.demo import measure
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.noise_vote import block_opinions, scores
+from seepage.auditing.release.noise_vote import block_opinions, chances, scores
 from seepage.auditing.release.procedure import Procedure
 
+PAGE = Path(__file__).parents[3] / "docs" / "sharp-edges.md"
 EXTREMES = (-1e9, -1e3, 0.0, 98.5, 1e3, 1e9)
+
+
+def test_the_chances_are_those_of_points_taken_in_random_order_until_one_is_accepted():
+    rng = np.random.default_rng(0)
+    grid, opinions = np.array([1.0, 2.0, 5.0, 10.0]), rng.uniform(0.5, 8, 20)
+    score = scores(opinions, grid)
+    accepted = np.exp(0.3 * (score - score.max()))
+    found = np.zeros(4)
+    for order in permutations(range(4)):
+        left = 1.0  # nobody before was accepted
+        for k in order:
+            found[k] += left * accepted[k] / 24
+            left *= 1 - accepted[k]
+    np.testing.assert_allclose(chances(opinions, grid, 0.6), found)
+    assert np.sum(found) == pytest.approx(1)
 
 
 def numbers(trained):
@@ -138,13 +157,56 @@ def test_one_record_changes_the_opinion_of_one_block():
     for dose in (0.0, 30.0, 150.0):
         theirs = block_opinions(procedure.fit(patients(dose)), np.ones(200), block, 20)
         assert set(np.flatnonzero(theirs != ours)) <= {block[0]}
-        chances = [np.exp(scores(opinions, grid) / 2) for opinions in (ours, theirs)]
-        ratio = np.divide(*(c / c.sum() for c in chances))
+        ratio = np.divide(*(chances(opinions, grid, 1.0) for opinions in (ours, theirs)))
         assert np.max(np.abs(np.log(ratio))) <= 1
     # Whatever the opinions are.
     for _ in range(200):
         ours = rng.lognormal(0, 2, 20)
         theirs = np.where(np.arange(20) == 3, rng.lognormal(0, 4), ours)
         assert np.max(np.abs(scores(ours, grid) - scores(theirs, grid))) <= 1
+        ratio = np.divide(*(chances(opinions, grid, 1.0) for opinions in (ours, theirs)))
+        assert np.max(np.abs(np.log(ratio))) <= 1
     middle = grid[np.argmax(scores(np.full(20, 0.7), grid))]
     assert middle == grid[grid >= 0.7][0]
+
+
+def logistic_leakage(X, y, rows, w):
+    """Return the leakage of records with their labels at σ = 1, and the fitted numbers."""
+    n, d = X.shape
+    D, penalty = np.column_stack([X, np.ones(n)]), np.diag([0.01 * n] * d + [0.0])
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-D @ w))
+        H = (D * (p * (1 - p))[:, None]).T @ D + penalty
+        w = w - np.linalg.solve(H, D.T @ (p - y) + penalty @ w)
+    found = []
+    for i in rows:
+        moves = p[i] * (1 - p[i]) * np.outer(D[i], w[:-1])
+        moves[:-1] += (p[i] - y[i]) * np.eye(d)
+        found.append(np.linalg.norm(np.linalg.solve(H, np.column_stack([moves, -D[i]])), 2))
+    return np.array(found), w
+
+
+def test_what_the_spread_of_exactly_calibrated_noise_would_tell():
+    """Of d numbers with noise σ(D), 2d (∂ log σ)²: as the page on sharp edges says it."""
+    raw = demo()
+    X = np.column_stack([raw.column(name) for name in raw.column_names[:-1]])
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    y = np.array(raw.column("diagnosis")) == "malignant"
+    eta, w = logistic_leakage(X, y.astype(float), range(len(X)), np.zeros(31))
+    most = measure().records.most(1)
+    row = int(most.row[0])
+    assert row == np.argmax(eta)
+    assert eta[row] / 0.1 == pytest.approx(most.numbers["eta"][0])
+    slopes = []
+    for j in range(31):
+        logs = []
+        for step in (1e-4, -1e-4):
+            other, label = X.copy(), y.astype(float)
+            if j < 30:
+                other[row, j] += step
+            else:
+                label[row] += step
+            logs.append(np.log(logistic_leakage(other, label, [row], w)[0][0]))
+        slopes.append((logs[0] - logs[1]) / 2e-4)
+    told = np.sqrt(2 * 31) * np.linalg.norm(slopes)
+    assert f"would leak η = {told:.2f} about that record" in PAGE.read_text("utf-8")

@@ -158,8 +158,8 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
         vote = prepared.vote
         how = (
             f"Drawn by a vote of {vote.blocks} blocks of records, each by itself, until it met the "
-            f"target: ε-differentially private with ε = {vote.epsilon:g} (one record more, less or "
-            "another), given the figures on a grid."
+            f"target; every draw is ε-differentially private with ε = {vote.epsilon:g} (one record "
+            "more, less or another), given the figures on a grid."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:

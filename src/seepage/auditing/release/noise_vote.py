@@ -10,8 +10,9 @@ score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
-which is zero at the point that the median is rounded up to. Drawing a point with probability
-proportional to ``exp(ε u(s)/2)`` (the exponential mechanism, McSherry and Talwar 2007) is therefore
+which is zero at the point that the median is rounded up to. Taking the points in random order until
+one is accepted, each with a probability of ``exp(ε (u(s) − max u)/2)`` (permute-and-flip, McKenna
+and Sheldon 2020, which errs half as often as the exponential mechanism), is therefore
 ε-differentially private, given the other published figures.
 
 What it cannot do is to follow the most exposed record. A mechanism that is ε-private and puts σ
@@ -117,14 +118,21 @@ def vote_on_noise(
     enough = float(chance.sum())
     if not enough:
         return None
-    return NoiseVote(draw.choices(grid.tolist(), weights=chance)[0], blocks, epsilon, enough)
+    return NoiseVote(draw.choices(grid.tolist(), chance.tolist())[0], blocks, epsilon, enough)
 
 
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return the probability with which every point of the grid is drawn."""
+    """Return the probability with which every point of the grid is drawn.
+
+    A point that is accepted with probability ``p`` and comes at the place ``x`` of the order,
+    between 0 and 1, is drawn if none before it is accepted: ``p ∫ Π(1 − x p') dx`` over the others.
+    """
     score = scores(opinions, grid)
-    weight = np.exp(epsilon / 2 * (score - score.max()))
-    return np.asarray(weight / weight.sum())
+    accepted = np.exp(epsilon / 2 * (score - score.max()))
+    places, weights = np.polynomial.legendre.leggauss(len(grid) // 2 + 1)  # exact at this degree
+    passed = 1 - (places[:, None] + 1) / 2 * accepted
+    others = [np.prod(np.delete(passed, k, axis=1), axis=1) for k in range(len(grid))]
+    return np.asarray(accepted * (others @ weights) / 2)
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:

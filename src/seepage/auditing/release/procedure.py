@@ -156,8 +156,8 @@ class Procedure:
         labels = trained.table.labels
         if labels.counts is None:
             ends = self.domain.get(self.target)
-            y = np.asarray(trained.source.y, dtype=float)  # type: ignore[attr-defined]
-            spread = central_scale(y, labels.step)[1]
+            y: np.ndarray = trained.source.y  # type: ignore[attr-defined]
+            spread = central_scale(y.astype(float), labels.step)[1]
             unit = round_up(spread, UNITS) if ends is None else (ends[1] - ends[0]) / 4
             found["unit of the target"] = unit
         for coded in _coded(trained.table):
