@@ -679,7 +679,8 @@ def _told_steps(
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:
         done = "centred and divided by their standard deviations" if scale else "used as they are"
-        done += ", both declared or on a coarse grid" if public and scale else ""
+        if public and scale:
+            done = "centred and scaled by numbers that are declared or on a coarse grid"
         steps.append(f"{counted(len(numeric), 'numeric column')} {done}: {listed(numeric)}.")
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
