@@ -82,7 +82,14 @@ def apart(monkeypatch, tmp_path):
 # Pages that train networks, or attack them
 SLOW = {
     f"docs/how-to/{name}.md"
-    for name in ("gradient-inversion", "private-sgd", "reweighting", "risks", "updates")
+    for name in (
+        "federated",
+        "gradient-inversion",
+        "private-sgd",
+        "reweighting",
+        "risks",
+        "updates",
+    )
 }
 # A page that trains a language model takes a minute or more.
 LONG = {"docs/tutorial-text.md"}

@@ -73,6 +73,7 @@ def test_a_property_that_means_nothing_is_not_found_in_the_clients():
     assert named <= 1
 
 
+@pytest.mark.slow
 def test_groups_may_be_left_out():
     bare = replace(recording(), nodes=None)
     labels = np.tile(TRAIT, ROUNDS)

@@ -85,6 +85,7 @@ def test_groups_may_be_refused_or_named():
     np.testing.assert_array_equal(named.values, own.values)
 
 
+@pytest.mark.slow
 def test_ten_clients_that_know_their_property_are_found_out():
     hits = 0
     for seed in range(10):

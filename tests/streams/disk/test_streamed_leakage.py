@@ -71,7 +71,7 @@ def both(table, folder, kind, *, weighted=False, intercept=True, scale=True, l2=
     )
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", sampled([False, True], [True]))
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("kind", sampled(list(MODELS), 2))
 def test_every_view_is_the_one_in_memory(table, folder, kind, intercept, weighted):
