@@ -94,6 +94,7 @@ def test_updates_that_cannot_be_audited():
     assert "no norm to clip to" in found.notes[0]
 
 
+@pytest.mark.slow
 def test_every_layer_tells_and_only_metrics_would_be_left():
     draw = np.random.default_rng(0)
     client = np.tile(np.arange(20), 3)

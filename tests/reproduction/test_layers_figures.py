@@ -90,6 +90,7 @@ def numbers(outcome):
     return {q.name: q for q in outcome.quantities}
 
 
+@pytest.mark.slow
 def test_what_agrees_with_the_paper_is_said_to(kept):
     kept(made_up())
     first = layers_figure1.reproduce(False)

@@ -46,6 +46,7 @@ def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> No
     assert found.kind == "guarantee"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", sampled([0.2, 0.7], 1))
 def test_steps_of_different_noise_compose(rate: float) -> None:
     found = run_membership(Ledger((poisson(1, rate, 1.0), poisson(1, rate, 2.0))))

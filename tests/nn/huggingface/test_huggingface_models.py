@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -145,6 +146,10 @@ def test_embeddings_and_other_inputs_can_be_given_and_named() -> None:
         sp.nn.leakage(model("vit"), image, view=sp.nn.Input(key="pixels"), **HOW)
 
 
+HEADS = ["classes", "tokens", "spans", "several", "number", *NAMES]
+
+
+@cache
 def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
     """Return models with every kind of loss that they take themselves."""
     torch.manual_seed(6)
@@ -183,7 +188,7 @@ def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", heads())
+@pytest.mark.parametrize("kind", HEADS)
 def test_the_loss_of_a_record_is_what_the_model_takes_of_it_alone(kind: str) -> None:
     net, batch = heads()[kind]
     labels = batch["labels"] if "labels" in batch else batch["start_positions"]
