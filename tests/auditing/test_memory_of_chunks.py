@@ -17,7 +17,7 @@ FEATURES, CHUNK_ROWS = 4, 5_000
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK", FEATURES * CHUNK_ROWS)
+    monkeypatch.setattr(reading, "_CHUNK", FEATURES * CHUNK_ROWS)
     monkeypatch.setattr(reading, "_WIDE", 1)
     # One worker: when two reach their peaks at once, which is chance, they hold a megabyte more.
     monkeypatch.setattr(reading, "usable_cores", lambda: 1)

@@ -51,7 +51,7 @@ def estimator(family: str) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder, from which few rows are read at a time."""
-    monkeypatch.setattr(reading, "CHUNK", 30)
+    monkeypatch.setattr(reading, "_CHUNK", 30)
     monkeypatch.setattr(reading, "_WIDE", 1)
     return tmp_path
 

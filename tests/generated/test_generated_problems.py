@@ -40,6 +40,8 @@ def test_a_few_of_every_kind(kind: str) -> None:
         # Separable, and no curvature left where the penalty alone holds a class
         (30000330, "everything"),
         (30000627, "everything"),
+        # A record of zeros, whose one count is fitted to the last digit
+        (40000711, "more columns than records"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

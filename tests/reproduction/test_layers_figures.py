@@ -70,7 +70,7 @@ def made_up(repetitions=3, shift=0.2):
         "samples": 8,
         "width": 64,
     }
-    return Runs({"device": "a machine", "amounts": amounts, "runs": runs})
+    return Runs({"machine": "a machine", "amounts": amounts, "runs": runs})
 
 
 @pytest.fixture
@@ -232,15 +232,16 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     measured = found["properties"]["Glasses"]
     assert len(measured["auc"]) == len(measured["auc_confounded"]) == 6
     assert len(measured["v_information"]) == 5
-    record = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    made = {"command": "a command", "commit": "a commit", "machine": "a machine"}
+    record = experiment._begin(tmp_path / "runs.json", small, made)
     record["runs"] += [found, found | {"repetition": 1}]
     experiment._write(record, tmp_path / "runs.json")
-    again = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    again = experiment._begin(tmp_path / "runs.json", small, made)
     assert again == record
     runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
     assert runs.curve("AlexNet", "Gender", "auc", "Glasses").each.shape == (2, 5)
     with pytest.raises(SystemExit, match="other amounts"):
-        experiment._begin(tmp_path / "runs.json", Amounts(), "cpu")
+        experiment._begin(tmp_path / "runs.json", Amounts(), made)
 
 
 def test_no_one_is_on_two_sides():

@@ -37,7 +37,7 @@ def folder(table, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of a few dozen rows, which end neither with row groups nor with files."""
-    monkeypatch.setattr(reading, "CHUNK", 500)
+    monkeypatch.setattr(reading, "_CHUNK", 500)
     monkeypatch.setattr(reading, "_WIDE", 1)
 
 
