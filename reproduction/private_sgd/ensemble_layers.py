@@ -102,12 +102,15 @@ class LinearMap(Layer):
 def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
     """Return average pooling of images of that shape (channels, height, width)."""
     kernel, stride = _pair(module.kernel_size), _pair(module.stride)
+    (tall, broad), (_, height, width) = kernel, shape
+    tiled = kernel == stride and height % tall == 0 and width % broad == 0
 
     def there(values: Tensor) -> Tensor:
         pooled = functional.avg_pool2d(_channels_first(values), kernel, stride)
         return _channels_last(pooled, values.shape[:-3])
 
     def back(gradient: Tensor) -> Tensor:
+        """Add every mean's part to what it is the mean of."""
         flat = _channels_first(gradient)
         like = torch.empty(
             (len(flat), *shape),
@@ -120,7 +123,13 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
         )
         return _channels_last(spread, gradient.shape[:-3])
 
-    return LinearMap(there, back)
+    def tiles(gradient: Tensor) -> Tensor:
+        """Copy every mean's part to its tile, which no other mean looks at."""
+        part = _wide((gradient / (tall * broad)).contiguous())[..., :, None, :, None, :]
+        spread = part.expand(*part.shape[:-4], tall, -1, broad, -1)
+        return spread.reshape(*gradient.shape[:-3], height, width, -1).view(gradient.dtype)
+
+    return LinearMap(there, tiles if tiled else back)
 
 
 def flatten(shape: tuple[int, ...]) -> LinearMap:
@@ -224,17 +233,20 @@ class Convolutions(Affine):
         self.stride, self.padding = _pair(model.stride), _pair(model.padding)
         _, *size = model(torch.zeros(1, *shape)).shape[1:]
         self.places = tuple(size)
+        self.seen = self.weight.shape[-1]  # numbers under the kernel
+        self.columns = _ALIGNED * (self.seen // _ALIGNED + 1)  # with one for the bias, and zeros
 
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W ∗ a + b``."""
-        last = self.weight.to(values.dtype).unflatten(-1, self.kernel).movedim(-3, -1)
-        self.w = _padded(last.flatten(-3))
-        self.t = self._patches(values)
-        return self._seen(self.t).add_(self.bias[:, None, None, None].to(values.dtype))
+        last = self.weight.unflatten(-1, self.kernel).movedim(-3, -1).flatten(-3)
+        both = torch.cat((last, self.bias[..., None]), -1)
+        self.w = functional.pad(both, (0, self.columns - self.seen - 1)).to(values.dtype)
+        self.t = self._patches(values, 1.0)
+        return self._seen(self.t)
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``W ∗ da``."""
-        self.dt = self._patches(change)
+        self.dt = self._patches(change, 0.0)
         return _stacked([self._seen(dt) for dt in self.dt])
 
     def backward(self, gradient: Tensor) -> Tensor:
@@ -249,27 +261,21 @@ class Convolutions(Affine):
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Form the gradients of the batch, and what the directions change in them."""
-        self.b = _sum(self.delta, (-3, -2))
         self.g = _outer(self.delta, self.t)
-        gg = _squared(self.b, 1) + _squared(self.g, 2)
-        delta, t, b, g = (
-            _first(kept, self.ddelta) for kept in (self.delta, self.t, self.b, self.g)
-        )
-        db = _sum(self.ddelta, (-3, -2))
-        gd, dd = _dot(b, db, 1), _squared(db, 1)
-        for p, ddelta in enumerate(self.ddelta):  # one direction at a time: the largest tensors
-            dg = _outer(ddelta, t).add_(_outer(delta, self.dt[p]))
-            gd[p] += _dot(g, dg, 2)
-            dd[p] += _squared(dg, 2)
-        return gg, gd, dd
+        delta, t, g = (_first(kept, self.ddelta) for kept in (self.delta, self.t, self.g))
+        gd, dd = [], []
+        for ddelta, dt in zip(self.ddelta, self.dt, strict=True):  # one direction at a time
+            dg = _outer(ddelta, t).add_(_outer(delta, dt))
+            gd.append(_dot(g, dg, 2))
+            dd.append(_squared(dg, 2))
+        return _squared(self.g, 2), _stacked(gd), _stacked(dd)
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of the gradients that were formed."""
-        bias = torch.einsum("gb,gbo->go", factors.to(self.b.dtype), self.b)
-        weight = torch.einsum("gb,gbok->gok", factors.to(self.g.dtype), self.g)
+        both = torch.einsum("gb,gbok->gok", factors.to(self.g.dtype), self.g)
         channels, *window = self.kernel
-        columns = weight[..., : channels * window[0] * window[1]]
-        return columns.unflatten(-1, (*window, channels)).movedim(-1, -3).flatten(-3), bias
+        last = both[..., : self.seen].unflatten(-1, (*window, channels))
+        return last.movedim(-1, -3).flatten(-3), both[..., self.seen]
 
     def _seen(self, patches: Tensor) -> Tensor:
         """Return the products of patches ``(G, B, L, K)`` with the weights, as images."""
@@ -290,21 +296,33 @@ class Convolutions(Affine):
             out.append(_channels_last(back, mine.shape[:-3]))
         return _stacked(out, -5)
 
-    def _patches(self, images: Tensor) -> Tensor:
-        """Return the patches under the kernel as rows, ``(…, L, tall·broad·C)``.
+    def _patches(self, images: Tensor, bias: float) -> Tensor:
+        """Return the patches under the kernel as rows ``(…, L, K)``, a number for the bias behind.
 
         Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not,
         and it is copied many bytes at a time.
         """
         (down, right), (up, side) = self.stride, self.padding
-        channels, tall, broad = self.kernel
-        padded = functional.pad(images, (0, 0, side, side, up, up)).contiguous()
-        if channels * padded.element_size() % _BYTES == 0:
-            padded = padded.view(torch.complex128)
-            channels = padded.shape[-1]
-        flat = padded.flatten(-2)
+        _, tall, broad = self.kernel
+        wide = _wide(images)
+        if up or side:
+            wide = functional.pad(wide, (0, 0, side, side, up, up))
+        channels = wide.shape[-1]
+        flat = wide.contiguous().flatten(-2)
         seen = flat.unfold(-2, tall, down).unfold(-2, broad * channels, right * channels)
-        return _padded(seen.flatten(-4, -3).flatten(-2).view(images.dtype))
+        rows = images.new_empty(*images.shape[:-3], *self.places, self.columns)
+        rows[..., self.seen + 1 :].zero_()
+        rows[..., self.seen].fill_(bias)
+        into = rows[..., : self.seen].view(wide.dtype)
+        into.unflatten(-1, (tall, broad * channels)).copy_(seen)
+        return rows.flatten(-3, -2)
+
+
+def _wide(images: Tensor) -> Tensor:
+    """Return images as numbers of many bytes, for copies; as they are, if that does not go."""
+    if images.shape[-1] * images.element_size() % _BYTES:
+        return images
+    return images.contiguous().view(torch.complex128)
 
 
 def _outer(delta: Tensor, t: Tensor) -> Tensor:
@@ -315,12 +333,6 @@ def _outer(delta: Tensor, t: Tensor) -> Tensor:
     networks, outputs = delta.shape[0], delta.shape[2]
     together = delta.transpose(0, 1).flatten(1, 2) @ t[0]
     return together.unflatten(1, (networks, outputs)).transpose(0, 1)
-
-
-def _padded(rows: Tensor) -> Tensor:
-    """Return rows of numbers with zeros at their end, for a length that is multiplied fast."""
-    missing = -rows.shape[-1] % _ALIGNED
-    return functional.pad(rows, (0, missing)) if missing else rows
 
 
 def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:

@@ -22,8 +22,10 @@ from reproduction.private_sgd.ensemble import EnsembleStep
 from reproduction.private_sgd.grid import write_json
 from reproduction.private_sgd.run import ImageTensors, Run, load_images
 from reproduction.private_sgd.settings import Grid, Hyperparameters, find_grid
+from reproduction.provenance import made_by
 from seepage.errors import InputError
 
+_MODULE = "reproduction.private_sgd.estimators"
 SETTING = Hyperparameters(1, 0.1, 8)
 STEPS = 1000
 # The reference, what the accountant does, what the paper says, and what its code does.
@@ -93,7 +95,7 @@ def compare(
 
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.estimators")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -102,7 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         grid = replace(find_grid("mnist"), settings=(SETTING,))
         images = load_images(grid).to(chosen.device)
         with torch.inference_mode():
-            write_json(chosen.out, compare(grid, images, chosen.steps))
+            made = made_by(_MODULE, arguments, chosen.out, chosen.device)
+            write_json(chosen.out, made | compare(grid, images, chosen.steps))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

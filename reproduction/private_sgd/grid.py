@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +35,10 @@ from reproduction.private_sgd.settings import (
     Hyperparameters,
     find_grid,
 )
+from reproduction.provenance import made_by
 from seepage.errors import InputError
 
+_MODULE = "reproduction.private_sgd.grid"
 _EXTREMES = 8  # records of Figure 6, at either end
 _PRECISIONS = {"single": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -243,7 +243,7 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.grid")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("data", help=", ".join(GRIDS))
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
@@ -275,8 +275,7 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.shown and chosen.out.exists():
             held = json.loads(chosen.out.read_text(encoding="utf-8"))
         made = {
-            "command": f"{parser.prog} {shlex.join(_told(arguments, chosen))}",
-            "commit": chosen.commit or _commit(),
+            **made_by(_MODULE, arguments, chosen.out, chosen.device, chosen.commit),
             "precision": precision,
             "probes": chosen.probes,
             "first seed": chosen.first_seed,
@@ -302,12 +301,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _told(arguments: Sequence[str], chosen: argparse.Namespace) -> list[str]:
-    """Return the arguments to repeat elsewhere: no folder of this machine, and no commit."""
-    short = {str(chosen.out): chosen.out.name}
-    return [short.get(word, word) for word in arguments if word not in ("--commit", chosen.commit)]
-
-
 def _setting(words: str) -> Hyperparameters:
     """Read σ, ρ and C with commas between them."""
     return Hyperparameters(*(float(word) for word in words.split(",")))
@@ -323,18 +316,6 @@ def _chosen_grid(chosen: argparse.Namespace) -> Grid:
     if chosen.share:
         grid = replace(grid, probed=chosen.share)
     return replace(grid, steps=tuple(sorted(chosen.steps))) if chosen.steps else grid
-
-
-def _commit() -> str:
-    """Return the commit of this clone."""
-    asked = subprocess.run(
-        ["git", "rev-parse", "HEAD"],  # noqa: S607
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() or "not known"
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Run:
         index, counted, standing = self._drawn()
         x, y = self.X[index], self.images.y[index]
         directions = self.directions(x[: len(standing)]).to(x.dtype)
-        found = self._stepped(x, y, directions, counted)
+        found = self._stepped(x, y, directions, self.weighed(index, counted))
         self.account(index[: len(standing)], found, standing)
         drawn = torch.randn(self.velocity.shape, generator=self.source, device=self.device)
         noisy = found.gradients.addcmul(self.noises[:, None], drawn).div_(self.grid.batch_size)
@@ -141,6 +141,10 @@ class Run:
         for networks, move in zip(self.networks, moves, strict=True):
             networks.parameters.sub_(move)
         self.step += 1
+
+    def weighed(self, index: Tensor, counted: Tensor) -> Tensor:
+        """Return what clipped gradients of a batch are multiplied by, ``(B,)`` or ``(G, B)``."""
+        return counted
 
     def _one_step(self, x: Tensor, y: Tensor, directions: Tensor, counted: Tensor) -> EnsembleStep:
         steps = [

@@ -49,8 +49,7 @@ class Grid:
     frontier
         The settings that decide how accurate a network can be at some bound.
     together
-        How many networks go through a layer together; all of them by default. A large network
-        finds its own numbers in the cache if it goes alone.
+        How many networks go through a layer together; all of them by default.
     probed
         The share of a batch whose leakage is measured at each step.
     """
@@ -121,7 +120,7 @@ _CIFAR = Grid(
     0.473,  # the mean of all pixels and channels, and
     0.2,  # their standard deviation within channels, as the usual constants round to
     _CIFAR_FRONTIER,
-    together=1,
+    together=4,
     probed=0.25,
 )
 GRIDS = {

@@ -79,7 +79,11 @@ class Problem:
         return float(np.linalg.norm(self.whitened(theta - self.theta)))
 
 
-@pytest.fixture(scope="module", params=[(f, e) for f in FAMILIES for e in (False, True)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=sampled([(f, e) for f in FAMILIES for e in (False, True)], 4, whole=True),
+    ids=str,
+)
 def problem(request: pytest.FixtureRequest) -> Problem:
     return Problem(*request.param)
 
@@ -444,7 +448,7 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
 
 
 @pytest.mark.parametrize("family", sampled(list(FAMILIES), 1))
-@pytest.mark.parametrize("prior", ["frequencies", "equal", (0.2, 0.5, 0.3)])
+@pytest.mark.parametrize("prior", sampled(["frequencies", "equal", (0.2, 0.5, 0.3)], 1, whole=True))
 def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     family: str, prior: Any, tmp_path: Path, door: Any
 ) -> None:
@@ -488,7 +492,7 @@ def test_labels_and_numbers_of_records_that_are_read_in_chunks(
     assert np.all(near[:, 0] >= known.lower - 1e-12)
 
 
-@pytest.mark.parametrize("prior", ["frequencies", "model"])
+@pytest.mark.parametrize("prior", sampled(["frequencies", "model"], 1))
 def test_classes_of_records_that_are_read_in_chunks(prior: str, tmp_path: Path, door: Any) -> None:
     problem = Problem("categorical", everything=True)
     found = numbers(streamed(problem, door, tmp_path).guess(prior=prior))

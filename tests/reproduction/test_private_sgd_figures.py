@@ -17,6 +17,7 @@ from torch import nn
 import seepage as sp
 from reproduction.bounds.figure5 import reproduce as figure5
 from reproduction.bounds.figure6 import reproduce as figure6
+from reproduction.bounds.weighted_sgd import EvenRun, TrainingCost, compared
 from reproduction.private_sgd import first_steps
 from reproduction.private_sgd import grid as private_sgd_grid
 from reproduction.private_sgd import results as private_sgd_results
@@ -181,6 +182,35 @@ def test_half_the_digits_change_little():
     seen = exact.sums["plain"] > 0
     ratio = rough.sums["plain"][seen] / exact.sums["plain"][seen]
     assert float((ratio - 1).abs().max()) < 0.05
+
+
+def test_weights_even_out_who_pays_and_change_no_other_network():
+    grid = replace(SMALL, settings=SMALL.settings[:1] * 2, batch_size=20)
+    even = EvenRun(grid, _images(), 0, (False, True))
+    plain = Run(grid, _images(), 0, 2)
+    for _ in range(40):
+        plain.advance()
+        even.advance()
+    assert torch.allclose(even.parameters[0], plain.parameters[0], atol=1e-4)
+    spread = [float(sums.std() / sums.mean()) for sums in even.sums["plain"]]
+    assert spread[1] < 0.8 * spread[0]
+    assert (even._weights[1] <= 1).all()
+
+
+def test_weighted_and_plain_training_are_compared_at_the_same_leakage():
+    def one(kind, noise, accuracy, largest):
+        return TrainingCost(kind, noise, accuracy, np.array([largest / 2, largest / 4, largest]))
+
+    found = [
+        one("plain", 0.5, 90.0, 4.0),
+        one("plain", 0.7, 80.0, 1.0),
+        one("plain", 1.0, 70.0, 0.5),
+        one("weighted", 0.5, 88.0, 2.0),
+        one("weighted", 0.7, 79.0, 0.25),
+    ]
+    assert compared(found, 0.5) == pytest.approx(3.0)  # 85 between 80 and 90
+    assert compared(found, 0.7) is None
+    assert found[0].unequal == 2.0
 
 
 def test_one_coordinate_is_a_noisier_account_of_the_same():

@@ -133,6 +133,7 @@ def test_what_would_give_people_away_is_named_before_fitting(run, tmp_path, opti
     assert not (tmp_path / "seepage-ledger.json").exists()
 
 
+@pytest.mark.slow
 def test_rare_columns_are_dropped_when_asked(run, tmp_path):
     assert run("people.parquet", "--target", "ill", "--rare", "drop").exit_code == 0
     assert [c.name for c in sp.load_release(tmp_path / "seepage-release").columns] == ["age"]
@@ -208,6 +209,7 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     assert "takes 100 records or more" in few.stderr
 
 
+@pytest.mark.slow
 def test_a_csv_file_can_be_released(run, tmp_path):
     pa_csv.write_csv(patients(), tmp_path / "patients.csv")
     result = run("patients.csv", "--target", "response", "--sigma", "1", "--domain", "dose=0:150")

@@ -17,7 +17,7 @@ from seepage.auditing.release.procedure import Procedure
 from seepage.core.result import COARSER, round_up
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def few_neighbours():
     """All fifty neighbours of a release are tried here."""
 
