@@ -118,6 +118,7 @@ _LIST = (
     Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
     Experiment("bounds-figure5", "004", "Figure 5", "Accuracy against bounds in private SGD"),
     Experiment("bounds-figure6", "004", "Figure 6", "Images that private SGD leaks most about"),
+    Experiment("bounds-weighted-sgd", "004", "section 6", "Private SGD that evens out who pays"),
     Experiment(
         "layers-figure1",
         "003",

@@ -2,8 +2,8 @@
 
 All that depends on the data and leaves without noise is on a coarse grid: the scaling of the
 columns, the number of records, and σ, which is drawn from it. The rest is declared: the penalty,
-the target, the family. So small changes of a record move nothing but the coefficients, and their leakage, given the
-figures on the grid, is all there is.
+the target, the family. So small changes of a record move nothing but the coefficients, and their
+leakage, given the figures on the grid, is all there is.
 """
 
 from __future__ import annotations
