@@ -50,10 +50,8 @@ test-slow: $(STAMPS)/test ## Run the tests beyond the sample that make test runs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS) -m '$(SLOW)' --timeout=7200
 
 cases: $(STAMPS)/test ## Count the cases of make test and of make test-slow
-	@for marked in 'not slow and not minutes' 'slow' 'minutes' ''; do \
-	  printf '%-26s' "$${marked:-all}"; \
-	  $(BIN)/python -m pytest --collect-only -q -m "$$marked" | tail -1; \
-	done
+	@printf 'make test:      '; $(BIN)/python -m pytest --collect-only -q | tail -1
+	@printf 'make test-slow: '; $(BIN)/python -m pytest --collect-only -q -m '$(SLOW)' | tail -1
 
 COVERED ?= not minutes
 coverage: $(STAMPS)/test ## Print the branch coverage of src/ by all tests but those that take minutes
@@ -86,7 +84,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
-	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise release_folder shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise release_folder release_attack shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

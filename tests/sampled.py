@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 
-def sampled(cases: Sequence[Any], sample: int | Collection[Any]) -> list[Any]:
+def sampled(
+    cases: Sequence[Any], sample: int | Collection[Any], *, whole: bool = False
+) -> list[Any]:
     """Return the cases for ``parametrize``, with all but a sample marked as slow.
 
     ``sample`` names the cases that every run tries, or says how many: from the first to the last
-    at even distances. Cases that are tuples have a value for every parameter.
+    at even distances. Cases that are tuples have a value for every parameter, unless they are
+    taken as a ``whole``, as by a fixture.
     """
     if isinstance(sample, int):
         steps = max(sample - 1, 1)
@@ -23,7 +26,7 @@ def sampled(cases: Sequence[Any], sample: int | Collection[Any]) -> list[Any]:
             raise ValueError(f"not every one of {sample} is among the cases")
     return [
         pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
+            *(case if isinstance(case, tuple) and not whole else (case,)),
             marks=[] if k in places else [pytest.mark.slow],
         )
         for k, case in enumerate(cases)

@@ -59,7 +59,7 @@ def _fit(model, l2):
     return fit
 
 
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("scale", sampled([True, False], [True]))
 @pytest.mark.parametrize("model", ["linear", "logistic", "poisson"])
 def test_records_and_cells_agree_with_refits(model, scale):
     encoded = encoded_people(model, scale=scale, sensitive=["age", "town", "smoker"])

@@ -120,7 +120,7 @@ def written_table(records):
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
-@pytest.mark.parametrize("model", sampled(list(TARGETS), ["linear", "logistic"]))
+@pytest.mark.parametrize("model", sampled(list(TARGETS), ["logistic"]))
 def test_the_findings_are_those_in_memory(model, tmp_path):
     target = TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]
@@ -142,7 +142,7 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
     assert point_above(ours.curve.worst_eta[0] * ours.curve.sigma[0]) == ours.sigma
 
 
-@pytest.mark.parametrize("model", list(TARGETS))
+@pytest.mark.parametrize("model", sampled(list(TARGETS), ["poisson", "softmax"]))
 def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_path):
     target = TARGETS[model]
     _, folder = written(people(ROWS), tmp_path)

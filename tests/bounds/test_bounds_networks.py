@@ -61,6 +61,7 @@ def test_single_precision_tells_the_same():
         assert line.value == pytest.approx(same.value, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_without_a_clip_nothing_is_promised():
     table = sp.guarantees(_leak(max_grad_norm=None), draws=8)
     refused = {line.name for line in table.rows if not line.applies}

@@ -23,9 +23,11 @@ def ids(items: Sequence[Any]) -> list[str]:
     return [item.name for item in items]
 
 
+# Every view of every third case; of all the others in `make test-slow`
 PAIRS = [
-    pytest.param(view, case, id=f"{case.name}-{view.name}")
-    for case in CASES
+    pytest.param(view, case, id=f"{case.name}-{view.name}", marks=marks)
+    for k, case in enumerate(CASES)
+    for marks in [[pytest.mark.slow] if k % 3 else []]
     for view in VIEWS
     if view.applies_to(case)
 ]
@@ -157,7 +159,7 @@ def _frames() -> dict[str, Callable[[dict[str, np.ndarray]], Any]]:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
-@pytest.mark.parametrize("case", FAMILIAR, ids=ids(FAMILIAR))
+@pytest.mark.parametrize("case", sampled(FAMILIAR, 2), ids=ids(FAMILIAR))
 def test_data_frames_agree_with_numpy(case: Case, library: str) -> None:
     make = _frames()[library]
     X = make({f"x{j}": case.X[:, j] for j in range(case.d)})

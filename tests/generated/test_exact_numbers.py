@@ -19,6 +19,8 @@ import seepage as sp
 from sampled import sampled
 from seepage.cli import app
 
+pytestmark = pytest.mark.usefixtures("few_neighbours")
+
 
 def true_jacobian(
     family: str,

@@ -97,6 +97,7 @@ def test_3_statistics_that_are_sent_are_measured():
     assert max(found.values) > 0.8
 
 
+@pytest.mark.slow
 def test_4_repeats_do_not_narrow_the_interval_of_the_area():
     draw = np.random.default_rng(0)
     p = np.arange(2000) % 2

@@ -90,6 +90,7 @@ def numbers(outcome):
     return {q.name: q for q in outcome.quantities}
 
 
+@pytest.mark.slow
 def test_what_agrees_with_the_paper_is_said_to(kept):
     kept(made_up())
     first = layers_figure1.reproduce(False)
@@ -167,6 +168,7 @@ def test_correlations_come_with_their_significance_and_with_another_attack(kept)
     assert change == pytest.approx(moved)
 
 
+@pytest.mark.slow
 def test_accuracies_on_data_that_are_not_at_hand_are_listed_as_not_made(kept):
     kept(made_up())
     found = numbers(layers_figure1.reproduce(False))

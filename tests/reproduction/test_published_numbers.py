@@ -55,6 +55,7 @@ def test_the_models_share_as_many_of_the_most_leaked_records_as_printed():
     assert all(quantity.agrees for quantity in printed)
 
 
+@pytest.mark.slow
 def test_zeros_leak_more_than_ones():
     found = run("fil-figure2", "mnist", quick=True)
     for model in ("linear", "logistic"):
@@ -117,6 +118,7 @@ def test_reweighting_evens_out_what_the_attack_finds():
     assert found["IWPC, after 10 rounds: standard deviation of η"].measured < 0.01
 
 
+@pytest.mark.slow
 def test_counting_the_weights_undoes_the_equality_but_not_the_gain():
     found = run("fil-whole-procedure", "iwpc", quick=True)
     ratio = "IWPC: whole procedure over weights as constants, "

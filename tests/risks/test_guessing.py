@@ -30,7 +30,7 @@ def by_orthants(w: np.ndarray, p: np.ndarray) -> float:
     return total
 
 
-@pytest.mark.parametrize("seed", sampled(range(6), 2))
+@pytest.mark.parametrize("seed", range(6))
 def test_three_candidates_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
     w = rng.uniform(0.05, 2.5) * rng.standard_normal((3, 2))

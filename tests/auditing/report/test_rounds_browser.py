@@ -24,6 +24,7 @@ def pages(tmp_path_factory):
     return {name: write_recording_report(r, folder / name) for name, r in reports.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(["plain", "apart", "hostile", "wide"], ["hostile"]))
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, size):
@@ -42,6 +43,7 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     assert browser.picture(name).stat().st_size > 50_000
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize(
     ("name", "size", "dark"),

@@ -295,3 +295,12 @@ def test_counts_that_are_zero_in_a_direction_are_known_from_others():
     assert separated(Objective(groups, poisson, zeros, None, 1e-9, intercept=False))
     zeros[1] = 2.0
     assert not separated(Objective(groups, poisson, zeros, None, 1e-9, intercept=False))
+
+
+def test_a_direction_that_a_faint_penalty_holds_is_followed_to_its_end():
+    """Where counts are zero the curvature dies away long after all other coefficients stand."""
+    X = np.array([[-2.0, 1, 0, 1, 0], [1, 1, -2, -1, 1], [-2, 0, -1, -1, 0]])
+    objective = Objective(X, poisson, np.array([0.0, 0.0, 1.0]), None, 5e-11, intercept=True)
+    theta = minimise(objective, names=NAMES[:5]).parameters
+    left = np.linalg.norm(objective.gradient_at(theta))
+    assert left < 1e-5 * objective.ridge * np.linalg.norm(theta[:5])

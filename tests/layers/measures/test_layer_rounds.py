@@ -165,6 +165,7 @@ def test_what_cannot_be_asked():
         since_when(seen, CLIENT % 2, permutations=0)
 
 
+@pytest.mark.slow
 def test_a_property_by_client_by_update_and_in_order_is_the_same():
     blocks = noise(3)
     blocks["fc1"] += 8 * (CLIENT % 2)[:, None]

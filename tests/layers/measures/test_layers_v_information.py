@@ -109,6 +109,7 @@ def test_bits_are_nats_over_log_two():
     assert bits.columns["entropy"][0] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_family_sees_what_it_can_and_no_more():
     draw = np.random.default_rng(0)
     g = draw.standard_normal((800, 2))

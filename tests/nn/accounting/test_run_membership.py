@@ -46,6 +46,7 @@ def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> No
     assert found.kind == "guarantee"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", sampled([0.2, 0.7], 1))
 def test_steps_of_different_noise_compose(rate: float) -> None:
     found = run_membership(Ledger((poisson(1, rate, 1.0), poisson(1, rate, 2.0))))
@@ -55,6 +56,7 @@ def test_steps_of_different_noise_compose(rate: float) -> None:
     assert found.accuracy() == pytest.approx((1 + advantage) / 2, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_without_sampling_it_is_gaussian_differential_privacy() -> None:
     found = run_membership(Ledger((Entry(9, "other", 0.1, 3.0, 2.0, 2.0, 1000),)))
     assert found.tpr(RATES) == pytest.approx(norm.cdf(norm.ppf(RATES) + 1.0), abs=2e-4)

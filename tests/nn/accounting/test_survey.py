@@ -48,6 +48,7 @@ def test_passes_at_every_step_give_the_exact_mean(probes):
     assert any("one run cannot know" in t for t in rows.conditions)
 
 
+@pytest.mark.slow
 def test_the_expectation_over_the_choice_of_steps_is_the_mean():
     values = torch.rand(7, 4, generator=torch.Generator().manual_seed(0)).double() + 0.5
     none = torch.zeros(4).double()

@@ -59,6 +59,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8 * scale)
 
 
+@pytest.mark.slow
 def test_the_oracle_agrees_with_finite_differences(case: tuple) -> None:
     _, chosen, (net, x, y), truth = case
     engine = quiet(engine_for(chosen, net, snn.NoClip()), x, y)
@@ -68,7 +69,7 @@ def test_the_oracle_agrees_with_finite_differences(case: tuple) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7 * float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize("clip", sampled(list(CLIPS), ["smooth"]))
+@pytest.mark.parametrize("clip", sampled(list(CLIPS), ["hard"]))
 def test_norms_gradients_and_jacobians(case: tuple, clip: str) -> None:
     _, chosen, (net, x, y), truth = case
     chopped = CLIPS[clip]()
@@ -99,7 +100,7 @@ def test_norms_gradients_and_jacobians(case: tuple, clip: str) -> None:
     close(again.pulls, step.pulls)
 
 
-@pytest.mark.parametrize("clip", ["none", "smooth"])
+@pytest.mark.parametrize("clip", sampled(["none", "smooth"], ["smooth"]))
 def test_thin_directions(case: tuple, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seepage.nn.jacobian.random_directions, "WIDE", 4)
     monkeypatch.setattr(seepage.nn.jacobian.random_directions, "RANK", 2)

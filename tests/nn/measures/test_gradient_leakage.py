@@ -69,6 +69,7 @@ def test_hutchpp_is_exact_where_its_subspace_is_everything(problem: tuple) -> No
     assert float(found.standard_errors.max()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pulls", "clipping"), sampled([(False, "exact"), (True, "exact"), (False, "conservative")], 1)
 )

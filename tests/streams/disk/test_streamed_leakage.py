@@ -71,9 +71,9 @@ def both(table, folder, kind, *, weighted=False, intercept=True, scale=True, l2=
     )
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", sampled([False, True], [True]))
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("kind", sampled(list(MODELS), 2))
+@pytest.mark.parametrize("kind", sampled(list(MODELS), ["softmax"]))
 def test_every_view_is_the_one_in_memory(table, folder, kind, intercept, weighted):
     ours, theirs = both(table, folder, kind, weighted=weighted, intercept=intercept)
     close(ours.rows(), theirs.rows())

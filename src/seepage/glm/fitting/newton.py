@@ -72,7 +72,8 @@ def minimise(
 
     Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
     In memory, the factor of ``H`` is kept once a step is tiny and only gradients are recomputed,
-    until rounding stops them from shrinking; very many parameters are first brought near by L-BFGS.
+    until they shrink no more: by rounding, or with a Hessian that is out of date and made anew.
+    Very many parameters are first brought near by L-BFGS.
     Data that are read in chunks are read once for every step, and not again after a tiny one.
 
     It starts from zero, or from the parameters given: those of a similar problem save most of the
@@ -116,8 +117,16 @@ def minimise(
             return Minimum(coordinates.back(last), steps, relative)
         nearer = None if settled or exhausted else _line_search(objective, point, step)
         if nearer is None:
+            before = norm(point.gradient)
             point = point if objective.rereads else _polish(objective, point, factor)
-            break
+            if relative_gradient(objective, point) <= _CONVERGED:
+                break
+            # Along a direction that hardly counts the curvature may have changed since: it was not
+            # rounding that ended the polish for as long as gradients shrink.
+            if not norm(point.gradient) < 0.5 * before:
+                break
+            point = objective.at(point.theta)
+            continue
         stuck = nearer.value == point.value and norm(nearer.gradient) >= 0.5 * norm(point.gradient)
         point = nearer
         if stuck:
