@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "torchrun.md"
 FENCES = re.findall(
     r"^```(python|text)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
