@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import peft
 import torch
 import torch.distributed as dist
-from hf_models import ADAPTED, collated, model, of_type
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -54,6 +52,9 @@ def problem(spread):
 
 def hugging(name, adapters, spread):
     """Return the exact dFIL of records of a model of Hugging Face, by their numbers."""
+    import peft
+    from hf_models import ADAPTED, collated, model, of_type
+
     net, batch = model(name).double(), of_type(collated(name), torch.float64)
     if adapters:
         torch.manual_seed(5)
@@ -123,13 +124,11 @@ def refusal(work):
     return ""
 
 
-def everything(folder):
-    """Store what this process finds."""
+def some(folder):
+    """Store steps that this process took, and what it was refused."""
     rank, world = place()
     spread = world > 1
     found = {}
-    for name, adapters in (("gpt2", False), ("gpt2", True), ("llama", True), ("t5", False)):
-        found[f"hugging {name} {adapters}"] = hugging(name, adapters, spread)
     mine = list(range(N))[rank::world]
     unlike = mine if not spread else list(range(20)) if rank == 0 else list(range(20, N))
     alone = list(range(N)) if rank == 0 else []
@@ -142,9 +141,6 @@ def everything(folder):
     }
     for name, (rows, how) in parts.items():
         found |= {f"{name} {key}": value for key, value in step(spread, rows, **how).items()}
-    shorter = Path(folder, "run.safetensors")
-    trained(spread, 4, shorter)
-    found |= {f"trained {key}": value for key, value in trained(spread, 8, shorter).items()}
     if spread:
         net, x, y = problem(spread)
         engine = sp.nn.Engine(net, "cross_entropy")
@@ -159,12 +155,24 @@ def everything(folder):
             engine.step(x, y, probes=1, update=True)
         found["most"] = watched.most
         found["all"] = sum(p.numel() for p in net.parameters())
-    np.savez(Path(folder, f"{rank}.npz"), **found)
+    np.savez(Path(folder, f"some-{rank}.npz"), **found)
+
+
+def more(folder):
+    """Store what models of Hugging Face and a private run gave this process."""
+    rank, world = place()
+    found = {}
+    for name, adapters in (("gpt2", False), ("gpt2", True), ("llama", True), ("t5", False)):
+        found[f"hugging {name} {adapters}"] = hugging(name, adapters, world > 1)
+    shorter = Path(folder, "run.safetensors")
+    trained(world > 1, 4, shorter)
+    found |= {f"trained {key}": value for key, value in trained(world > 1, 8, shorter).items()}
+    np.savez(Path(folder, f"more-{rank}.npz"), **found)
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    everything(sys.argv[1])
+    {"some": some, "more": more}[sys.argv[1]](sys.argv[2])
     # A thread of gloo that lets go of a tensor while the interpreter shuts down aborts the process
     # (pytorch/pytorch#179291), so the interpreter does not shut down.
     os._exit(0)
