@@ -536,7 +536,9 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Rows are told apart by their products with one random vector, so that numbers are looked up and
     no rows are sorted; should two different rows have the same product, they are after all.
     """
-    keys = table @ np.random.default_rng(0).standard_normal(table.shape[1]) + 0.0  # no negative zero
+    keys = (
+        table @ np.random.default_rng(0).standard_normal(table.shape[1]) + 0.0
+    )  # no negative zero
     known, inverse = looked_up(keys)
     first = np.empty(len(known), dtype=np.int64)
     first[inverse[::-1]] = np.arange(len(table))[::-1]

@@ -25,7 +25,7 @@ from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 
 _HELD = 1 << 17  # numbers held at a time for the margins of all refits
-_TOGETHER = 4  # refits that share a pass over the table, however long it is
+_TOGETHER = 2  # refits that share a pass over the table, however long it is
 _CACHED = 1 << 16  # numbers that are worked on at a time
 _MOST_STEPS = 60
 _MOST_PRODUCTS = 60  # of one step's conjugate gradients
