@@ -486,7 +486,7 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
             "none of the classes the model was fitted on: "
             f"{', '.join(map(repr, classes.tolist()[:10]))}."
         )
-    return positions
+    return np.asarray(positions)
 
 
 def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
