@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-random fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-random cases coverage fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -38,14 +38,29 @@ $(STAMPS)/%: $(STAMPS)/core $(INPUTS)
 demo: $(STAMPS)/core ## Audit the bundled breast-cancer data and write the result
 	@$(BIN)/seepage demo --out seepage-demo
 
-test: $(STAMPS)/test ## Run the test suite
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+# A worker keeps to its share of the list, so that what the tests of a file have in common is made
+# once; who is done first takes over from the other.
+TESTS := pytest -q -n auto --dist worksteal
 
-test-slow: $(STAMPS)/test ## Run the checks that take minutes
-	@$(BIN)/python -m pytest -q -m slow --timeout=7200
+test: $(STAMPS)/test ## Run the test suite
+	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS)
+
+SLOW ?= slow or minutes
+test-slow: $(STAMPS)/test ## Run the tests beyond the sample that make test runs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS) -m '$(SLOW)' --timeout=7200
+
+cases: $(STAMPS)/test ## Count the cases of make test and of make test-slow
+	@printf 'make test:      '; $(BIN)/python -m pytest --collect-only -q | tail -1
+	@printf 'make test-slow: '; $(BIN)/python -m pytest --collect-only -q -m '$(SLOW)' | tail -1
+
+COVERED ?= not minutes
+coverage: $(STAMPS)/test ## Print the branch coverage of src/ by all tests but those that take minutes
+	@$(BIN)/coverage erase
+	@OMP_NUM_THREADS=1 $(BIN)/coverage run -m $(TESTS) -m '$(COVERED)'
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered
 
 test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=default
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not minutes' --hypothesis-profile=default
 
 N ?= 200
 fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth in 60 digits
@@ -69,7 +84,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
-	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise release_folder shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in glm_rows glm_growth audit_sizes whitebox accountant release_noise release_folder release_attack shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

@@ -16,12 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def made_here(device: str = "cpu") -> dict[str, Any]:
-    """Return what makes figures here and now; a commit is followed by + where code has changed."""
+    """Return what makes figures here and now."""
+    return {**made_by(), "machine": _machine(device)}
+
+
+def made_by() -> dict[str, str]:
+    """Return command and commit; the latter is followed by + where code has changed since."""
     words = [str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]
     return {
         "command": " ".join(["python", *words]),
         "commit": _git("rev-parse", "--short", "HEAD") + "+" * bool(_git("diff", "HEAD", "*.py")),
-        "machine": _machine(device),
     }
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import seepage.nn as snn
+from keeping import made_by
 from measuring import show
 
 ON_PROCESSORS = ("mnist",)  # what is not too large for them
@@ -95,6 +96,7 @@ def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool 
     short = f"-{options.autocast}" if options.autocast else "-tf32" * (options.precision == "high")
     path = options.out / f"{benchmark}-{kind}{short}.json"
     results: dict[str, Any] = {
+        "made": made_by(),
         "machine": machine(device, options.precision, options.autocast),
         "small": options.small,
     }

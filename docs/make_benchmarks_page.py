@@ -159,9 +159,10 @@ def _precisions() -> Iterator[str]:
         "in one plain pass (`--precision high` for TF32, `--autocast bf16`). The unit is a plain "
         "eager step of the same precision; a compiled plain step stands beside it:\n"
     )
-    rows, worst = [], []
+    rows, worst = [], {"TF32": 0.0, "bf16": 0.0}
     for key, name in (
         ("124M", "GPT-2's shape, 124 M parameters, batch 16"),
+        ("1.3B", "GPT-2's shape, 1.3 billion parameters, batch 8"),
         ("wide", "WideResNet-16-4, batch 1,024"),
     ):
         for precision, short in (("TF32", "tf32"), ("bf16", "bf16")):
@@ -172,24 +173,26 @@ def _precisions() -> Iterator[str]:
                 both += f"; {_plain_steps(one, SAFE)} with the conservative bound"
             else:
                 off = abs(one["worst record against float32, same directions"])
-                worst.append(f"{100 * off:.2g} %")
+                worst[precision] = max(worst[precision], 100 * off)
             compiled = _plain_steps(one, f"{PLAIN}, compiled")
             rows.append((name, precision, probe, both, compiled))
     head = ("network, H200", "precision", "one probe", "update and probe, exactly clipped")
     yield _table((*head, "compiled plain step"), rows)
     plis = kept("plis-cuda-tf32")["wide"]
     yield (
-        f"Along the same directions, the worst of four records was within {worst[0]} (TF32) and "
-        f"{worst[1]} (bf16) of float32. PLIS takes derivatives: that of the WideResNet takes "
+        "Along the same directions, the worst of four records of either size was within "
+        f"{worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16) of float32. PLIS takes "
+        "derivatives: that of the WideResNet takes "
         f"{plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in TF32.\n"
     )
 
 
 def _lora() -> Iterator[str]:
-    found = kept("lora-cuda")
+    found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
         "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 tokens "
-        "(`python benchmarks/lora.py --device cuda`), all eager:\n"
+        "(`python benchmarks/lora.py --device cuda`), all eager; the larger one was measured in "
+        "another run, in which memory is that of the first step:\n"
     )
     rows = []
     for key in ("7B", "13B"):
@@ -206,9 +209,14 @@ def _lora() -> Iterator[str]:
     checkpointed = ("checkpointed: plain", "one probe", "update and probe")
     yield _table(("parameters", *head, *checkpointed), rows)
     small, large = found["7B"], found["13B"]
+    first = [
+        small["times"][f"1 probe{ending}"]["gib at first"] for ending in ("", ", checkpointed")
+    ]
     most = small["most records on a card of 24 GB"]
     peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
     yield (
+        "The first step of a run looks the network over, which takes up to "
+        f"{first[0]:.1f} GiB for the smaller one ({first[1]:.1f} checkpointed). "
         f"A card of 24 GB holds the {small['parameters'] / 1e9:.3g} billion with checkpointing and "
         f"batches of {most} × 512 tokens ({peak:.1f} GiB, worked on in parts); the "
         f"{large['parameters'] / 1e9:.3g} billion have {large['weights in GiB']:.1f} GiB of "

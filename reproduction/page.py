@@ -191,8 +191,11 @@ def _cells(tag: str, row: tuple[str, ...]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Keep words from being read as Markdown."""
-    return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+    """Keep words from being read as Markdown, but for code, which is marked as such."""
+    parts = text.replace("|", "\\|").split("`")
+    for k in range(0, len(parts), 2):
+        parts[k] = parts[k].replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+    return "`".join(parts)
 
 
 def main(arguments: list[str]) -> int:

@@ -17,6 +17,8 @@ from coarse import point_below
 from seepage.cli import app
 from seepage.data.registry import DATA_SETS
 
+pytestmark = pytest.mark.usefixtures("few_neighbours")
+
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):

@@ -79,17 +79,32 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
-# Pages that train a language model take a minute or more.
+# Pages that train networks, or attack them
+SLOW = {
+    "docs/how-to/federated.md",
+    "docs/how-to/gradient-inversion.md",
+    "docs/how-to/huggingface.md",
+    "docs/how-to/layers.md",
+    "docs/how-to/neural-networks.md",
+    "docs/how-to/private-sgd.md",
+    "docs/how-to/reweighting.md",
+    "docs/how-to/risks.md",
+    "docs/how-to/updates.md",
+}
+# A page that trains a language model takes a minute or more.
 LONG = {"docs/tutorial-text.md"}
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    """Say whether a page is left to `make test-slow`."""
+    if named(page) in LONG:
+        return [pytest.mark.minutes]
+    return [pytest.mark.slow] if named(page) in SLOW else []
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(p, marks=[pytest.mark.slow] if named(p) in LONG else [], id=named(p))
-        for p in PAGES
-        if any(examples(p))
-    ],
+    [pytest.param(p, marks=marks(p), id=named(p)) for p in PAGES if any(examples(p))],
 )
 def test_examples_of_a_page(page):
     namespace: dict[str, object] = {"__name__": "__main__"}

@@ -45,7 +45,7 @@ def test_a_notebook_was_run_without_errors(name):
     assert any(printed(kept(name)))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_again(name):
     pytest.importorskip("ipykernel", reason="needs ipykernel")

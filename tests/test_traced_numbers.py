@@ -119,3 +119,43 @@ def test_what_remedies_leave():
     assert len(rows) == 8
     for row in rows:
         assert " ".join(row) in printed
+
+
+def test_what_the_folder_of_a_release_tells_of_a_dose():
+    found, shown = kept("release_attack"), rows_of("docs/how-to/release.md")
+    lines = {row[0]: row[1:] for row in shown if len(row) == 5 and row[0] != "figures"}
+    for line, way in {
+        "as by default": "default",
+        "all declared": "declared",
+        "σ the least of the grid, as it was before": "the least of the grid",
+    }.items():
+        worst = found["worst"][way]
+        assert lines[line] == [
+            f"{worst['draws']:,}",
+            f"{worst['least ratio']:.3f}",
+            f"{worst['below 0.9']:,}",
+            f"{worst['promised interval kept']:,}",
+        ]
+    drawn, least = (
+        found["each"][way]["η = 1, all alike"]["median σ"]
+        for way in ("default", "the least of the grid")
+    )
+    assert f"{least:g} where {drawn:g} is drawn mostly" in text_of("docs/how-to/release.md")
+    each = found["each"]["default"].items()
+    others = min(v["ratio"] for key, v in each if not key.endswith("but one in ten"))
+    assert f"none is below {others:.3f}." in text_of("docs/how-to/release.md")
+    often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
+    assert f"{100 * often:.0f} % of the draws give ten times" in text_of("docs/how-to/release.md")
+    sixth = found["worst"]["the least of the grid"]["least median ratio"]
+    assert round(1 / sixth) == 6
+    assert "can shrink to [a sixth]" in text_of("docs/sharp-edges.md")
+
+
+def test_what_would_change_with_the_most_exposed_records():
+    found, shown = kept("release_folder"), text_of("docs/how-to/release.md")
+    demo, iwpc = found["demo"], found["iwpc"]
+    disclosed = [f"{x['records with a disclosed change']}" for x in (demo, iwpc)]
+    assert f"of the 50, {' and '.join(disclosed)} are listed" in shown
+    least = "least sigma of the grid that meets the target"
+    assert all(x["sigma"] == x[least] for x in (demo, iwpc))
+    assert f"was drawn ({demo['sigma']:g} and {iwpc['sigma']:g})" in shown

@@ -11,6 +11,7 @@ from reproduction.fil.image_models import load_images
 from reproduction.outcome import Outcome, Quantity
 from reproduction.private_sgd.results import FAILURE, load_results, runs_in_words
 from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS
+from reproduction.provenance import kept_by
 from seepage.auditing.report.figures import MUTED
 from seepage.auditing.report.words import number
 from seepage.errors import InputError
@@ -54,7 +55,10 @@ def reproduce(quick: bool) -> Outcome:
         "to recognise at the upper end and typical ones at the lower."
     )
     machine = row.get("machine", results["machine"])
-    setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."
+    setting = (
+        f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}. "
+        f"{kept_by('private_sgd_cifar10.json', results)}"
+    )
     return Outcome(setting, quantities, seen, _draw(ends, train.pixels))
 
 

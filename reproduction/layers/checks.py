@@ -31,11 +31,13 @@ from reproduction.layers.measuring import (
     LayerSetting,
     started,
 )
+from reproduction.provenance import made_by
 from seepage.attacks import attack_layers
 from seepage.data import load_lfw
 from seepage.layers import FederatedRun, simulate
 from seepage.nn.training.private_sgd import measure_accuracy
 
+_MODULE = "reproduction.layers.checks"
 SETTING = LayerSetting("FCNet", "Gender", ("Glasses",))
 LAYERS = ("fc1", "fc2")
 REPETITIONS = 1
@@ -118,15 +120,15 @@ def check(data: FaceData, amounts: Amounts, repetitions: int) -> list[dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.layers.checks")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     given = parser.parse_args(arguments)
     amounts = Amounts()
     rows = check(FaceData.of(load_lfw(), "cpu"), amounts, given.repetitions)
+    told = sys.argv[1:] if arguments is None else arguments
     found = {
-        "command": "python -m reproduction.layers.checks",
-        "device": "a processor",
+        **made_by(_MODULE, told, given.out, "cpu"),
         "amounts": asdict(amounts),
         "rows": rows,
     }

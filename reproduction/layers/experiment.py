@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.layers.measuring import Amounts, FaceData, LayerRepetition, LayerSetting
+from reproduction.provenance import made_by
 
 SETTINGS = (
     LayerSetting("VGG11Net", "Glasses", ("Age", "Gender", "Hair")),  # the longest first
@@ -53,11 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=[setting.name for setting in SETTINGS],
         help="one setting; may be given several times",
     )
+    parser.add_argument("--commit", help="of this code, where there is no repository to ask")
     parser.add_argument("--small", action="store_true", help="next to nothing, to see it run")
     given = parser.parse_args(arguments)
     amounts = SMALL if given.small else replace(Amounts(), rounds=given.rounds)
     stop = time.monotonic() + 60 * given.minutes
-    record = _begin(given.out, amounts, given.device)
+    told = sys.argv[1:] if arguments is None else arguments
+    made = made_by("reproduction.layers.experiment", told, given.out, given.device, given.commit)
+    record = _begin(given.out, amounts, made)
     done = {(r["network"], r["task"], r["repetition"]) for r in record["runs"]}
     jobs = [
         (setting, number)
@@ -136,7 +140,7 @@ def _work(setting: LayerSetting, amounts: Amounts, number: int) -> dict[str, Any
     return found | {"seconds": time.monotonic() - begin}
 
 
-def _begin(out: Path, amounts: Amounts, device: str) -> dict[str, Any]:
+def _begin(out: Path, amounts: Amounts, made: dict[str, str]) -> dict[str, Any]:
     """Return the record so far: what the file holds, or nothing."""
     import sklearn
     import torch
@@ -146,13 +150,12 @@ def _begin(out: Path, amounts: Amounts, device: str) -> dict[str, Any]:
         if record["amounts"] != asdict(amounts):
             sys.exit(f"{out} was made with other amounts; name another file.")
         return record
-    name = torch.cuda.get_device_name(0) if device.startswith("cuda") else platform.machine()
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__.partition("+")[0],
         "scikit-learn": sklearn.__version__,
     }
-    return {"device": name, "versions": versions, "amounts": asdict(amounts), "runs": []}
+    return {**made, "versions": versions, "amounts": asdict(amounts), "runs": []}
 
 
 def _write(record: dict[str, Any], out: Path) -> None:

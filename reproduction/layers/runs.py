@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from reproduction.provenance import kept_by
 from seepage.errors import InputError
 from seepage.layers.measures.per_layer import mean_interval
 
@@ -167,8 +168,7 @@ class Runs:
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
             "repetition; a mean would be ruled by the few images that the network is surest of. "
             f"Layers with more than {a['width']:,} numbers are projected to that many at random. "
-            f"{repetitions} repetitions, computed once ({self.record['device']}) and "
-            "kept as data."
+            f"{repetitions} repetitions, computed once and kept. {kept_by(KEPT.name, self.record)}"
         )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from reproduction.private_sgd.ensemble_layers import (
     Affine,
@@ -37,19 +36,21 @@ class EnsembleStep:
     lengths
         The norms after clipping, ``(G, B)``.
     traces
-        Estimates of ``‖∂g̃/∂x‖_F²``, one for each direction, ``(P, G, B)``.
+        Estimates of ``‖∂g̃/∂x‖_F²``, one for each direction, of the first M examples: ``(P, G, M)``.
     gradients
-        The sums of the clipped gradients: for each layer weight ``(G, O, K)`` and bias ``(G, O)``.
+        The sums of the clipped gradients, in the order of :attr:`Ensemble.parameters`.
     """
 
     norms: Tensor
     lengths: Tensor
     traces: Tensor
-    gradients: list[tuple[Tensor, Tensor]]
+    gradients: Tensor
 
 
 class Ensemble:
     """Networks of one shape: convolutions, full layers, tanh and average pooling.
+
+    They compute in the type of the inputs; their parameters stay in the type they were made in.
 
     Parameters
     ----------
@@ -74,17 +75,30 @@ class Ensemble:
             self.layers.append(_layer(list(modules), shape, first=not self.layers))
             shape = tuple(modules[0](torch.zeros(1, *shape)).shape[1:])
         self.affine = [layer for layer in self.layers if isinstance(layer, Affine)]
+        parts = [
+            tensor.flatten(1) for layer in self.affine for tensor in (layer.weight, layer.bias)
+        ]
+        #: Weights and biases of all networks, layer by layer, ``(G, …)``; changed in place.
+        self.parameters = torch.cat(parts, 1)
+        self._hand_out()
 
     def to(self, device: torch.device | str) -> Ensemble:
         """Move all parameters to a device."""
-        for layer in self.affine:
-            layer.to(device)
+        self.parameters = self.parameters.to(device)
+        self._hand_out()
         return self
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Weights and biases of all networks, layer by layer, to be changed in place."""
-        return [tensor for layer in self.affine for tensor in (layer.weight, layer.bias)]
+    def _hand_out(self) -> None:
+        """Make the layers' parameters views of the one tensor that holds them all."""
+        views = iter(self.parts(self.parameters))
+        for layer in self.affine:
+            layer.weight, layer.bias = next(views), next(views)
+
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        """Return views of such a tensor: of each layer weight ``(G, O, K)`` and bias ``(G, O)``."""
+        shapes = [part.shape[1:] for layer in self.affine for part in (layer.weight, layer.bias)]
+        found = flat.split([shape.numel() for shape in shapes], 1)
+        return [part.unflatten(1, shape) for part, shape in zip(found, shapes, strict=True)]
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the outputs of every network for the same examples, ``(G, B, classes)``."""
@@ -93,7 +107,14 @@ class Ensemble:
             values = layer.forward(values)
         return values
 
-    def step(self, x: Tensor, y: Tensor, directions: Tensor, thresholds: Tensor) -> EnsembleStep:
+    def step(
+        self,
+        x: Tensor,
+        y: Tensor,
+        directions: Tensor,
+        thresholds: Tensor,
+        counted: Tensor | None = None,
+    ) -> EnsembleStep:
         """Return gradient norms, traces and clipped sums of a batch.
 
         Parameters
@@ -101,32 +122,42 @@ class Ensemble:
         x, y
             The batch, the same for all networks.
         directions
-            Directions of the inputs, ``(P, B, …)``: random signs, or coordinates times ``√d``.
+            Directions of the first M inputs, ``(P, M, …)``: random signs, or coordinates times
+            ``√d``.
         thresholds
             The clipping threshold of each network, ``(G,)``.
+        counted
+            For each example one, or zero for one that only fills the batch up: the sums leave it
+            out.
         """
         logits = self.logits(x)
         change = _with_channels_last(directions)[:, None]
         for layer in self.layers:
             change = layer.tangent(change)
-        p = torch.softmax(logits, -1)
-        gradient = p - functional.one_hot(y, p.shape[-1])
+        p = torch.softmax(logits, -1, dtype=thresholds.dtype)
+        classes = torch.arange(p.shape[-1], device=y.device)
+        gradient = (p - (y[:, None] == classes).to(p.dtype)).to(x.dtype)
         # The tangent of softmax: p ∘ (da − p·da).
-        dgradient = p * (change - (p * change).sum(-1, keepdim=True))
+        few = p[:, : change.shape[2]]
+        dgradient = (few * (change - (few * change).sum(-1, keepdim=True))).to(x.dtype)
         for layer in reversed(self.layers):
             gradient = layer.backward(gradient)
         for layer in reversed(self.layers):
             dgradient = layer.backward_tangent(dgradient)
         parts = [layer.products() for layer in self.affine]
         gg, gd, dd = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        norms = gg.sqrt()
         # The clip is one of lengths relative to the threshold: C = 1 and everything divided by C.
         clip, scale = SmoothClip(1.0), thresholds[:, None]
-        relative = norms / scale
-        traces = clip.squared(relative, gg / scale**2, gd / scale**2, dd / scale**2) * scale**2
+        norms = gg.sqrt()
+        relative, known = norms / scale, slice(gd.shape[-1])
+        squares = (gg[:, known] / scale**2, gd / scale**2, dd / scale**2)
+        traces = clip.squared(relative[:, known], *squares) * scale**2
         factors = clip.factor(relative)
-        gradients = [layer.summed(factors) for layer in self.affine]
-        return EnsembleStep(norms, norms * factors, traces, gradients)
+        lengths = norms * factors
+        if counted is not None:
+            factors = factors * counted
+        sums = [part.flatten(1) for layer in self.affine for part in layer.summed(factors)]
+        return EnsembleStep(norms, lengths, traces, torch.cat(sums, 1).to(thresholds.dtype))
 
 
 def _with_channels_last(x: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 All networks of an ensemble have the same shape and see the same batch, each with parameters of its
 own. Values are ``(G, B, …)`` for G networks and B examples; tangents, one for each of P directions
-of the input, are ``(P, G, B, …)``; images have their channels last, so that patches are cut out in
-long runs. A layer has four passes, called in this order: values forward, tangents forward,
-gradients backward, tangents of the gradients backward.
+of the input, are ``(P, G, M, …)`` for the first M examples; images have their channels last, so
+that patches are cut out in long runs. A layer has four passes, called in this order: values
+forward, tangents forward, gradients backward, tangents of the gradients backward. All of them
+compute in the type of the values; sums over an example are in single precision at least.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_input
+
+_ALIGNED = 8  # numbers: rows that start at multiples of so many are multiplied faster
+_BYTES = 16  # copied at once
 
 
 class Layer(ABC):
@@ -44,22 +48,32 @@ class Tanh(Layer):
     def forward(self, values: Tensor) -> Tensor:
         """Return ``tanh``."""
         self.a = torch.tanh(values)
-        self.slope = 1 - self.a**2
         return self.a
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``a′ ds``."""
-        self.da = self.slope * change
+        self.da = _slope_times(change, _first(self.a, change))
         return self.da
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return ``a′ δ``."""
         self.delta = gradient
-        return self.slope * gradient
+        return _slope_times(gradient, self.a)
 
     def backward_tangent(self, change: Tensor) -> Tensor:
         """Return ``a′ dδ − 2 a da δ``."""
-        return (self.slope * change).addcmul_(self.a * self.da, self.delta, value=-2)
+        a, delta = (_first(kept, change) for kept in (self.a, self.delta))
+        return _slope_times(change, a).addcmul_(a * self.da, delta, value=-2)
+
+
+def _slope_times(change: Tensor, a: Tensor) -> Tensor:
+    """Return ``(1 − a²) change`` in one pass over the memory."""
+    return torch.ops.aten.tanh_backward(change, a)
+
+
+def _first(kept: Tensor, change: Tensor) -> Tensor:
+    """Return what was kept of the examples that a tangent is about."""
+    return kept[:, : change.shape[2]]
 
 
 class LinearMap(Layer):
@@ -88,12 +102,15 @@ class LinearMap(Layer):
 def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
     """Return average pooling of images of that shape (channels, height, width)."""
     kernel, stride = _pair(module.kernel_size), _pair(module.stride)
+    (tall, broad), (_, height, width) = kernel, shape
+    tiled = kernel == stride and height % tall == 0 and width % broad == 0
 
     def there(values: Tensor) -> Tensor:
         pooled = functional.avg_pool2d(_channels_first(values), kernel, stride)
         return _channels_last(pooled, values.shape[:-3])
 
     def back(gradient: Tensor) -> Tensor:
+        """Add every mean's part to what it is the mean of."""
         flat = _channels_first(gradient)
         like = torch.empty(
             (len(flat), *shape),
@@ -106,7 +123,13 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
         )
         return _channels_last(spread, gradient.shape[:-3])
 
-    return LinearMap(there, back)
+    def tiles(gradient: Tensor) -> Tensor:
+        """Copy every mean's part to its tile, which no other mean looks at."""
+        part = _wide((gradient / (tall * broad)).contiguous())[..., :, None, :, None, :]
+        spread = part.expand(*part.shape[:-4], tall, -1, broad, -1)
+        return spread.reshape(*gradient.shape[:-3], height, width, -1).view(gradient.dtype)
+
+    return LinearMap(there, tiles if tiled else back)
 
 
 def flatten(shape: tuple[int, ...]) -> LinearMap:
@@ -137,13 +160,9 @@ class Affine(Layer):
         self.weight = torch.stack([m.weight.detach().flatten(1) for m in modules])
         self.bias = torch.stack([m.bias.detach() for m in modules if m.bias is not None])
 
-    def to(self, device: torch.device | str) -> None:
-        """Move the parameters."""
-        self.weight, self.bias = self.weight.to(device), self.bias.to(device)
-
     @abstractmethod
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``g·g (G, B)``, ``g·dg`` and ``dg·dg (P, G, B)`` of this layer's gradients."""
+        """Return ``g·g (G, B)``, ``g·dg`` and ``dg·dg (P, G, M)`` of this layer's gradients."""
 
     @abstractmethod
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,39 +175,48 @@ class FullLayers(Affine):
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W t + b``."""
         self.t = values
-        return values @ self.weight.transpose(1, 2) + self.bias[:, None]
+        self.w = self.weight.to(values.dtype)
+        return torch.baddbmm(
+            self.bias[:, None].to(values.dtype),
+            values.expand(len(self.w), *values.shape[1:]),
+            self.w.transpose(1, 2),
+        )
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``W dt``."""
         self.dt = change
-        return change @ self.weight.transpose(1, 2)
+        return change @ self.w.transpose(1, 2)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return ``Wᵀ δ``."""
         self.delta = gradient
-        return gradient if self.first else gradient @ self.weight
+        return gradient if self.first else gradient @ self.w
 
     def backward_tangent(self, change: Tensor) -> Tensor:
         """Return ``Wᵀ dδ``."""
         self.ddelta = change
-        return change if self.first else change @ self.weight
+        return change if self.first else change @ self.w
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return them from those of δ and t, since ``δ tᵀ`` is an outer product."""
-        ss, s_ds, ds_ds = _dots(self.delta, self.ddelta, 1)
-        tt, t_dt, dt_dt = _dots(self.t, self.dt, 1)
-        tt = 1 + tt  # the bias is the weight of a column that is 1
-        return ss * tt, s_ds * tt + ss * t_dt, ds_ds * tt + 2 * s_ds * t_dt + ss * dt_dt
+        """Use that the gradient is one outer product, without forming it."""
+        ss, tt = _squared(self.delta, 1), 1 + _squared(self.t, 1)  # 1: the column of the bias
+        delta, t = (_first(kept, self.ddelta) for kept in (self.delta, self.t))
+        few = slice(delta.shape[1])
+        s_ds, ds_ds = _dot(delta, self.ddelta, 1), _squared(self.ddelta, 1)
+        t_dt, dt_dt = _dot(t, self.dt, 1), _squared(self.dt, 1)
+        gd = s_ds * tt[:, few] + ss[:, few] * t_dt
+        dd = ds_ds * tt[:, few] + 2 * s_ds * t_dt + ss[:, few] * dt_dt
+        return ss * tt, gd, dd
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Return one product for weights of a network, one sum for biases."""
-        scaled = self.delta * factors[..., None]
+        scaled = self.delta * factors[..., None].to(self.delta.dtype)
         t = self.t.expand(len(scaled), *self.t.shape[1:])
-        return scaled.transpose(1, 2) @ t, scaled.sum(1)
+        return scaled.transpose(1, 2) @ t, _sum(scaled, (1,))
 
 
 class Convolutions(Affine):
-    """Convolutions: torch's own, network by network, and gradients from the patches.
+    """Convolutions as products with the patches that they see, which gradients need anyway.
 
     Parameters
     ----------
@@ -203,16 +231,23 @@ class Convolutions(Affine):
         model = modules[0]
         self.shape, self.kernel = shape, tuple(model.weight.shape[1:])
         self.stride, self.padding = _pair(model.stride), _pair(model.padding)
+        _, *size = model(torch.zeros(1, *shape)).shape[1:]
+        self.places = tuple(size)
+        self.seen = self.weight.shape[-1]  # numbers under the kernel
+        self.columns = _ALIGNED * (self.seen // _ALIGNED + 1)  # with one for the bias, and zeros
 
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W ∗ a + b``."""
-        self.values = values
-        return self._convolved(values) + self.bias[:, None, None, None]
+        last = self.weight.unflatten(-1, self.kernel).movedim(-3, -1).flatten(-3)
+        both = torch.cat((last, self.bias[..., None]), -1)
+        self.w = functional.pad(both, (0, self.columns - self.seen - 1)).to(values.dtype)
+        self.t = self._patches(values, 1.0)
+        return self._seen(self.t)
 
     def tangent(self, change: Tensor) -> Tensor:
         """Return ``W ∗ da``."""
-        self.change = change
-        return self._convolved(change)
+        self.dt = self._patches(change, 0.0)
+        return _stacked([self._seen(dt) for dt in self.dt])
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient at the inputs, and keep that at the outputs."""
@@ -226,61 +261,83 @@ class Convolutions(Affine):
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
         """Form the gradients of the batch, and what the directions change in them."""
-        t = self._patches(self.values)
-        delta, ddelta = (d.flatten(-3, -2).transpose(-1, -2) for d in (self.delta, self.ddelta))
-        gg, gd, dd = _dots(delta.sum(-1), ddelta.sum(-1), 1)  # of the biases
-        self.g = delta @ t
-        gg = gg + _squared(self.g)
-        for p in range(len(ddelta)):  # one direction at a time: these are the largest tensors
-            dg = ddelta[p] @ t
-            dg += delta @ self._patches(self.change[p])
-            gd[p] += _dot(self.g, dg, 2)
-            dd[p] += _squared(dg)
-        return gg, gd, dd
+        self.g = _outer(self.delta, self.t)
+        delta, t, g = (_first(kept, self.ddelta) for kept in (self.delta, self.t, self.g))
+        gd, dd = [], []
+        for ddelta, dt in zip(self.ddelta, self.dt, strict=True):  # one direction at a time
+            dg = _outer(ddelta, t).add_(_outer(delta, dt))
+            gd.append(_dot(g, dg, 2))
+            dd.append(_squared(dg, 2))
+        return _squared(self.g, 2), _stacked(gd), _stacked(dd)
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of the gradients that were formed."""
-        bias = torch.einsum("gb,gbo->go", factors, self.delta.sum((-3, -2)))
+        both = torch.einsum("gb,gbok->gok", factors.to(self.g.dtype), self.g)
         channels, *window = self.kernel
-        weight = torch.einsum("gb,gbok->gok", factors, self.g).unflatten(-1, (*window, channels))
-        return weight.movedim(-1, -3).flatten(-3), bias
+        last = both[..., : self.seen].unflatten(-1, (*window, channels))
+        return last.movedim(-1, -3).flatten(-3), both[..., self.seen]
 
-    def _convolved(self, images: Tensor) -> Tensor:
-        def one(batch: Tensor, weight: Tensor) -> Tensor:
-            return functional.conv2d(batch, weight, None, self.stride, self.padding)
-
-        return self._each(one, images)
+    def _seen(self, patches: Tensor) -> Tensor:
+        """Return the products of patches ``(G, B, L, K)`` with the weights, as images."""
+        out = patches.flatten(1, 2) @ self.w.transpose(1, 2)
+        return out.unflatten(1, (patches.shape[1], *self.places))
 
     def _back(self, gradient: Tensor) -> Tensor:
+        """Return the gradient at the images ``(…, G, B, H, W, C)``, network by network."""
         if self.first:
             return gradient
-
-        def one(batch: Tensor, weight: Tensor) -> Tensor:
-            size = (len(batch), *self.shape)
-            return conv2d_input(size, weight, batch, self.stride, self.padding)
-
-        return self._each(one, gradient)
-
-    def _each(self, one: Callable[[Tensor, Tensor], Tensor], images: Tensor) -> Tensor:
-        """Apply something to the images ``(…, G, B, H, W, C)`` and weight of each network."""
-        weights = self.weight.unflatten(-1, self.kernel)
-        images = images.expand(*images.shape[:-5], len(weights), *images.shape[-4:])
+        weights = self.weight.to(gradient.dtype).unflatten(-1, self.kernel)
         out = []
-        for weight, mine in zip(weights, images.unbind(-5), strict=True):
+        for weight, mine in zip(weights, gradient.unbind(-5), strict=True):
+            flat = _channels_first(mine)
             last = weight.contiguous(memory_format=torch.channels_last)
-            out.append(_channels_last(one(_channels_first(mine), last), mine.shape[:-3]))
-        return torch.stack(out, -5)
+            size = (len(flat), *self.shape)
+            back = conv2d_input(size, last, flat, self.stride, self.padding)
+            out.append(_channels_last(back, mine.shape[:-3]))
+        return _stacked(out, -5)
 
-    def _patches(self, images: Tensor) -> Tensor:
-        """Return the patches under the kernel as rows, ``(…, L, tall·broad·C)``.
+    def _patches(self, images: Tensor, bias: float) -> Tensor:
+        """Return the patches under the kernel as rows ``(…, L, K)``, a number for the bias behind.
 
-        Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not.
+        Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not,
+        and it is copied many bytes at a time.
         """
         (down, right), (up, side) = self.stride, self.padding
-        channels, tall, broad = self.kernel
-        padded = functional.pad(images, (0, 0, side, side, up, up)).flatten(-2)
-        seen = padded.unfold(-2, tall, down).unfold(-2, broad * channels, right * channels)
-        return seen.flatten(-4, -3).flatten(-2)
+        _, tall, broad = self.kernel
+        wide = _wide(images)
+        if up or side:
+            wide = functional.pad(wide, (0, 0, side, side, up, up))
+        channels = wide.shape[-1]
+        flat = wide.contiguous().flatten(-2)
+        seen = flat.unfold(-2, tall, down).unfold(-2, broad * channels, right * channels)
+        rows = images.new_empty(*images.shape[:-3], *self.places, self.columns)
+        rows[..., self.seen + 1 :].zero_()
+        rows[..., self.seen].fill_(bias)
+        into = rows[..., : self.seen].view(wide.dtype)
+        into.unflatten(-1, (tall, broad * channels)).copy_(seen)
+        return rows.flatten(-3, -2)
+
+
+def _wide(images: Tensor) -> Tensor:
+    """Return images as numbers of many bytes, for copies; as they are, if that does not go."""
+    if images.shape[-1] * images.element_size() % _BYTES:
+        return images
+    return images.contiguous().view(torch.complex128)
+
+
+def _outer(delta: Tensor, t: Tensor) -> Tensor:
+    """Return ``Σ δ tᵀ`` over the places: ``(G, B, O, K)``; patches may be the same for all G."""
+    delta = delta.flatten(-3, -2).transpose(-1, -2)
+    if len(t) == len(delta):
+        return delta @ t
+    networks, outputs = delta.shape[0], delta.shape[2]
+    together = delta.transpose(0, 1).flatten(1, 2) @ t[0]
+    return together.unflatten(1, (networks, outputs)).transpose(0, 1)
+
+
+def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Return what ``torch.stack`` does, without a copy of a single part."""
+    return torch.stack(parts, dim) if len(parts) > 1 else parts[0].unsqueeze(dim)
 
 
 def _channels_first(images: Tensor) -> Tensor:
@@ -294,17 +351,22 @@ def _channels_last(images: Tensor, leading: Sequence[int]) -> Tensor:
     return last.reshape(*leading, *last.shape[1:])
 
 
-def _squared(a: Tensor) -> Tensor:
-    """Return the squared norms over the last two axes, without a product of this size in memory."""
-    return torch.linalg.vector_norm(a, dim=(-2, -1)) ** 2
-
-
-def _dots(a: Tensor, da: Tensor, axes: int) -> tuple[Tensor, Tensor, Tensor]:
-    return _dot(a, a, axes), _dot(a, da, axes), _dot(da, da, axes)
+def _squared(a: Tensor, axes: int) -> Tensor:
+    """Return the squared norms over the last axes, without a product of this size in memory."""
+    dims = tuple(range(-axes, 0))
+    return torch.linalg.vector_norm(a, dim=dims, dtype=_precise(a)).square()
 
 
 def _dot(a: Tensor, b: Tensor, axes: int) -> Tensor:
-    return (a * b).flatten(-axes).sum(-1)
+    return _sum(a * b, tuple(range(-axes, 0)))
+
+
+def _sum(a: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return a.sum(dims, dtype=_precise(a))
+
+
+def _precise(a: Tensor) -> torch.dtype:
+    return torch.promote_types(a.dtype, torch.float32)
 
 
 def _pair(value: object) -> tuple[int, int]:

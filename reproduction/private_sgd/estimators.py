@@ -22,8 +22,10 @@ from reproduction.private_sgd.ensemble import EnsembleStep
 from reproduction.private_sgd.grid import write_json
 from reproduction.private_sgd.run import ImageTensors, Run, load_images
 from reproduction.private_sgd.settings import Grid, Hyperparameters, find_grid
+from reproduction.provenance import made_by
 from seepage.errors import InputError
 
+_MODULE = "reproduction.private_sgd.estimators"
 SETTING = Hyperparameters(1, 0.1, 8)
 STEPS = 1000
 # The reference, what the accountant does, what the paper says, and what its code does.
@@ -38,36 +40,22 @@ ESTIMATORS = {
 class ComparedRun(Run):
     """A run of one setting in which several estimators keep sums of their own."""
 
+    accounts = tuple(ESTIMATORS)
+
     def __init__(self, grid: Grid, images: ImageTensors, seed: int) -> None:
         super().__init__(grid, images, seed, probes=sum(count for _, count in ESTIMATORS.values()))
-        records = len(images.X)
-        self.sums = {
-            name: torch.zeros(records, dtype=torch.float64, device=self.device)
-            for name in ESTIMATORS
-        }
 
     def directions(self, x: Tensor) -> Tensor:
         """Return the directions of all estimators: signs, or coordinates times ``√d``."""
-        parts = []
-        for kind, count in ESTIMATORS.values():
-            if kind == "signs":
-                coins = torch.rand(count, *x.shape, generator=self.source, device=self.device)
-                parts.append(torch.where(coins < 0.5, -1.0, 1.0))
-                continue
-            size = math.prod(x.shape[1:])
-            picked = torch.randint(
-                size, (count, len(x), 1), generator=self.source, device=self.device
-            )
-            flat = torch.zeros(count, len(x), size, device=self.device)
-            parts.append(flat.scatter_(2, picked, size**0.5).reshape(count, *x.shape))
-        return torch.cat(parts)
+        draw = {"signs": self.signs, "coordinates": self.coordinates}
+        return torch.cat([draw[kind](count, x) for kind, count in ESTIMATORS.values()])
 
-    def account(self, index: Tensor, found: EnsembleStep) -> None:
+    def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
         """Add the step to the sums of every estimator."""
         place = 0
         for name, (_, count) in ESTIMATORS.items():
-            share = found.traces[place : place + count, 0].double().mean(0)
-            self.sums[name].index_add_(0, index, share / float(self.noises[0]) ** 2)
+            share = self.shares(found.traces[place : place + count], standing)
+            self.sums[name].index_add_(1, index, share)
             place += count
 
 
@@ -81,11 +69,11 @@ def compare(
         if run.step % 100 == 0:
             say(f"{run.step} steps")
     size = math.prod(images.X.shape[1:])
-    truth = run.sums["reference"] / size
+    truth = run.sums["reference"][0] / size
     seen = truth > 0
     rows = []
     for name, sums in run.sums.items():
-        values = sums / size
+        values = sums[0] / size
         off = (values[seen] / truth[seen] - 1).square().mean().sqrt()
         rows.append(
             {
@@ -107,7 +95,7 @@ def compare(
 
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.estimators")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -116,7 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         grid = replace(find_grid("mnist"), settings=(SETTING,))
         images = load_images(grid).to(chosen.device)
         with torch.inference_mode():
-            write_json(chosen.out, compare(grid, images, chosen.steps))
+            made = made_by(_MODULE, arguments, chosen.out, chosen.device)
+            write_json(chosen.out, made | compare(grid, images, chosen.steps))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -20,8 +20,10 @@ from reproduction.private_sgd.estimators import SETTING
 from reproduction.private_sgd.grid import write_json
 from reproduction.private_sgd.run import ImageTensors, Run, load_images
 from reproduction.private_sgd.settings import Grid, find_grid
+from reproduction.provenance import made_by
 from seepage.errors import InputError
 
+_MODULE = "reproduction.private_sgd.first_steps"
 GRIDS = ("mnist", "mnist-as-run")
 STEPS = 100
 STARTS = 2
@@ -32,7 +34,7 @@ def follow(grid: Grid, images: ImageTensors, steps: int) -> dict[str, Any]:
     run = Run(grid, images, seed=0, probes=1)
     while run.step < steps:
         run.advance()
-    largest = run.plain.mean(0).max() / math.prod(images.X.shape[1:])
+    largest = run.sums["plain"].mean(0).max() / math.prod(images.X.shape[1:])
     return {
         "network": grid.network,
         "accuracy": [round(accuracy, 4) for accuracy in run.accuracies()],
@@ -42,7 +44,7 @@ def follow(grid: Grid, images: ImageTensors, steps: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.first_steps")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -56,10 +58,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     setting = vars(SETTING) | {"steps": chosen.steps}
-    command = "python -m reproduction.private_sgd.first_steps"
-    write_json(
-        chosen.out, {"command": command, "machine": "a processor", "setting": setting, "rows": rows}
-    )
+    made = made_by(_MODULE, arguments, chosen.out, chosen.device)
+    write_json(chosen.out, made | {"setting": setting, "rows": rows})
     return 0
 
 

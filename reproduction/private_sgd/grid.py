@@ -4,7 +4,9 @@
 settings at once and writes accuracies and leakages after every number of steps that the grid names.
 It needs torch, numpy and tqdm only; what follows from the data (ε, bounds, the figure) is computed
 when the figure is drawn. When the time is over it stops, and the file holds the steps reached;
-the same command goes on from there, by ``FILE.state.npz``.
+the same command goes on from there, by ``FILE.state.npz``. On a graphics card the networks compute
+in bfloat16 (``--precision single`` has them in single precision), their parameters and all sums are
+in single precision or better.
 """
 
 from __future__ import annotations
@@ -16,82 +18,90 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from reproduction.private_sgd.run import ImageTensors, Run, load_images
-from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS, Grid, Hyperparameters, find_grid
+from reproduction.private_sgd.run import CoordinateRun, ImageTensors, Run, load_images
+from reproduction.private_sgd.settings import (
+    GRIDS,
+    SHOWN,
+    SHOWN_STEPS,
+    Grid,
+    Hyperparameters,
+    find_grid,
+)
+from reproduction.provenance import made_by
 from seepage.errors import InputError
 
+_MODULE = "reproduction.private_sgd.grid"
 _EXTREMES = 8  # records of Figure 6, at either end
+PRECISIONS = {"single": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Average:
     """Leakage and accuracy after some steps, averaged over runs with different seeds."""
 
-    def __init__(self, settings: int, records: int) -> None:
+    def __init__(self) -> None:
         self.runs = 0
-        self.plain = torch.zeros(settings, records, dtype=torch.float64)
-        self.mixed = torch.zeros_like(self.plain)
+        self.sums: dict[str, np.ndarray] = {}
         self.accuracies: list[list[float]] = []
-        self.single: list[Tensor] = []  # the largest of each run alone
+        self.single: dict[str, list[np.ndarray]] = {}  # the largest of each run alone
 
     def add(self, run: Run) -> None:
         """Take a run in, as it now stands."""
-        plain = run.plain.cpu()
-        self.plain += plain
-        self.mixed += run.mixed.cpu()
+        for name, sums in run.sums.items():
+            now = sums.cpu().numpy().copy()
+            self.sums[name] = self.sums[name] + now if name in self.sums else now
+            self.single.setdefault(name, []).append(now.max(1))
         self.accuracies.append(run.accuracies())
-        self.single.append(plain.amax(1))
         self.runs += 1
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that was averaged, for :meth:`restore`."""
         if not self.runs:
             return {}
-        return {
-            "plain": self.plain.numpy(),
-            "mixed": self.mixed.numpy(),
-            "accuracies": np.array(self.accuracies),
-            "single": torch.stack(self.single).numpy(),
-        }
+        singles = {f"single {name}": np.stack(values) for name, values in self.single.items()}
+        return {"accuracies": np.array(self.accuracies)} | self.sums | singles
 
     def restore(self, found: Mapping[str, np.ndarray]) -> None:
         """Take in what was averaged before."""
-        self.plain, self.mixed = (torch.from_numpy(found[name]) for name in ("plain", "mixed"))
         self.accuracies = found["accuracies"].tolist()
-        self.single = list(torch.from_numpy(found["single"]))
         self.runs = len(self.accuracies)
+        self.single = {
+            name.removeprefix("single "): list(values)
+            for name, values in found.items()
+            if name.startswith("single ")
+        }
+        self.sums = {name: found[name] for name in self.single}
 
     def rows(self, grid: Grid, steps: int, unknowns: int) -> list[dict[str, Any]]:
         """Return a row for every setting; leakages are ``η̄² = Tr I/d``."""
-        out = []
-        for k, setting in enumerate(grid.settings):
-            plain = (self.plain[k] / self.runs / unknowns).numpy()
-            mixed = (self.mixed[k] / self.runs / unknowns).numpy()
-            accuracy = [round(run[k], 4) for run in self.accuracies]
-            row: dict[str, Any] = asdict(setting) | {"steps": steps, "accuracy": accuracy}
-            row["diverged"] = not bool(np.isfinite(plain).all())
-            if not row["diverged"]:
-                row["plain"] = _summary(plain)
-                row["mixture"] = _summary(mixed)
-                row["largest of single runs"] = [
-                    _rounded(float(largest[k]) / unknowns) for largest in self.single
-                ]
-                if setting == SHOWN and steps == SHOWN_STEPS:
-                    order = np.argsort(plain, kind="stable")
-                    ends = {"lowest": order[:_EXTREMES], "highest": order[::-1][:_EXTREMES]}
-                    row |= {
-                        name: [[int(i), _rounded(plain[i])] for i in which]
-                        for name, which in ends.items()
-                    }
-            out.append(row)
-        return out
+        return [self._row(k, grid.settings[k], steps, unknowns) for k in range(len(grid.settings))]
+
+    def _row(self, k: int, setting: Hyperparameters, steps: int, unknowns: int) -> dict[str, Any]:
+        leakages = {name: sums[k] / self.runs / unknowns for name, sums in self.sums.items()}
+        accuracy = [round(run[k], 4) for run in self.accuracies]
+        row: dict[str, Any] = asdict(setting) | {"steps": steps, "accuracy": accuracy}
+        plain = leakages["plain"]
+        row["diverged"] = not bool(np.isfinite(plain).all())
+        if row["diverged"]:
+            return row
+        row |= {name: _summary(values) for name, values in leakages.items()}
+        for name, singles in self.single.items():
+            which = "" if name == "plain" else f", {name}"
+            row[f"largest of single runs{which}"] = [_rounded(one[k] / unknowns) for one in singles]
+        if setting == SHOWN and steps == SHOWN_STEPS:
+            order = np.argsort(plain, kind="stable")
+            ends = {"lowest": order[:_EXTREMES], "highest": order[::-1][:_EXTREMES]}
+            row |= {
+                name: [[int(i), _rounded(plain[i])] for i in which] for name, which in ends.items()
+            }
+        return row
 
 
 def _summary(values: np.ndarray) -> dict[str, float]:
@@ -111,9 +121,10 @@ def run_grid(
     images: ImageTensors,
     *,
     runs: int,
-    probes: int,
     minutes: float,
     write: Callable[[dict[str, Any]], None],
+    first_seed: int = 0,
+    make: Callable[[Grid, ImageTensors, int], Run] = Run,
     say: Callable[[str], object] = print,
     state: Path | None = None,
 ) -> dict[str, Any]:
@@ -122,26 +133,26 @@ def run_grid(
     Where there is a file ``state``, go on from it; what is not done in time is left there.
     """
     deadline = time.monotonic() + 60 * minutes
-    averages = {steps: Average(len(grid.settings), len(images.X)) for steps in grid.steps}
+    averages = {steps: Average() for steps in grid.steps}
     unknowns = math.prod(images.X.shape[1:])
     found: dict[str, Any] = {}
     held = _held(state, averages)
-    for seed in range(int(held.get("seed", 0)), runs):
-        run = Run(grid, images, seed, probes)
+    for number in range(int(held.get("run", 0)), runs):
+        run = make(grid, images, first_seed + number)
         if held:
             run.restore(held)
             held = {}
         for steps in grid.steps:
-            if averages[steps].runs > seed:
+            if averages[steps].runs > number:
                 continue
-            what = f"run {seed + 1}, to step {steps}"
+            what = f"run {number + 1}, to step {steps}"
             for _ in tqdm(range(run.step, steps), what, disable=None, leave=False):
                 if time.monotonic() > deadline:
                     break
                 run.advance()
             if run.step < steps:
-                say(f"the time is over after {run.step} steps of run {seed + 1}")
-                _keep(state, seed, run, averages)
+                say(f"the time is over after {run.step} steps of run {number + 1}")
+                _keep(state, number, run, averages)
                 return found
             averages[steps].add(run)
             rows = [
@@ -150,21 +161,21 @@ def run_grid(
                 if average.runs
                 for row in average.rows(grid, at, unknowns)
             ]
-            found = _header(grid, images, probes) | {"rows": rows}
+            found = _header(grid, images) | {"rows": rows}
             write(found)
-            _keep(state, seed, run, averages)
+            _keep(state, number, run, averages)
             left = deadline - time.monotonic()
-            say(f"run {seed + 1}, {steps} steps; {left:.0f} s left")
+            say(f"run {number + 1}, {steps} steps; {left:.0f} s left")
     if state is not None:
         state.unlink(missing_ok=True)
     return found
 
 
-def _keep(state: Path | None, seed: int, run: Run, averages: dict[int, Average]) -> None:
+def _keep(state: Path | None, number: int, run: Run, averages: dict[int, Average]) -> None:
     """Write how far it is, whole or not at all."""
     if state is None:
         return
-    found = {"seed": np.array(seed)} | run.state()
+    found = {"run": np.array(number)} | run.state()
     for steps, average in averages.items():
         found |= {f"{steps} {name}": values for name, values in average.state().items()}
     half = state.with_name(f".{state.name}")
@@ -187,7 +198,7 @@ def _held(state: Path | None, averages: dict[int, Average]) -> dict[str, np.ndar
     return found
 
 
-def _header(grid: Grid, images: ImageTensors, probes: int) -> dict[str, Any]:
+def _header(grid: Grid, images: ImageTensors) -> dict[str, Any]:
     where = images.X.device
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a processor"
     return {
@@ -199,7 +210,7 @@ def _header(grid: Grid, images: ImageTensors, probes: int) -> dict[str, Any]:
         "momentum": grid.momentum,
         "input scale": grid.scale,
         "sampling": "poisson",
-        "probes": probes,
+        "share probed": grid.probed,
         "machine": name,
         "torch": torch.__version__.partition("+")[0],
     }
@@ -232,45 +243,79 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.private_sgd.grid")
-    parser.add_argument("data", help="mnist, mnist-as-run or cifar10")
+    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
+    parser.add_argument("data", help=", ".join(GRIDS))
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, help="what the networks compute in")
     parser.add_argument("--minutes", type=float, default=8.0, help="when to stop")
     parser.add_argument("--runs", type=int, default=1, help="runs to average over")
+    parser.add_argument("--first-seed", type=int, default=0, help="the seed of the first run")
     parser.add_argument("--probes", type=int, default=1, help="random probes per step")
+    parser.add_argument("--share", type=float, help="the share of a batch to be probed")
+    parser.add_argument(
+        "--coordinate", action="store_true", help="also by one coordinate a step, as 004's code"
+    )
     parser.add_argument("--settings", type=int, help="only the first so many settings")
+    parser.add_argument(
+        "--only", nargs="*", type=_setting, metavar="σ,ρ,C", help="these settings instead"
+    )
+    parser.add_argument("--frontier", action="store_true", help="only the settings that decide")
     parser.add_argument(
         "--shown", action="store_true", help="only the run of Figure 6, added to what FILE holds"
     )
     parser.add_argument("--steps", type=int, nargs="*", help="measure after these steps instead")
+    parser.add_argument("--commit", help="of this code, where there is no repository to ask")
     chosen = parser.parse_args(arguments)
+    precision = chosen.precision or ("bfloat16" if chosen.device == "cuda" else "single")
+    kind = CoordinateRun if chosen.coordinate else Run
     try:
-        grid = find_grid(chosen.data)
-        grid = replace(grid, settings=grid.settings[: chosen.settings])
+        grid = _chosen_grid(chosen)
         held: dict[str, Any] | None = None
-        if chosen.shown:
-            grid = replace(grid, settings=(SHOWN,), steps=(SHOWN_STEPS,))
+        if chosen.shown and chosen.out.exists():
             held = json.loads(chosen.out.read_text(encoding="utf-8"))
-        if chosen.steps:
-            grid = replace(grid, steps=tuple(sorted(chosen.steps)))
+        made = {
+            **made_by(_MODULE, arguments, chosen.out, chosen.device, chosen.commit),
+            "precision": precision,
+            "probes": chosen.probes,
+            "first seed": chosen.first_seed,
+        }
         # Ten bits of a product are enough for leakages that are known to per cents.
         torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
         images = load_images(grid).to(chosen.device)
         with torch.inference_mode():
             run_grid(
                 grid,
                 images,
                 runs=chosen.runs,
-                probes=chosen.probes,
                 minutes=chosen.minutes,
-                write=lambda found: write_json(chosen.out, added(held, found)),
+                write=lambda found: write_json(chosen.out, added(held, made | found)),
+                first_seed=chosen.first_seed,
+                make=partial(kind, probes=chosen.probes, dtype=PRECISIONS[precision]),
                 state=chosen.out.with_name(f"{chosen.out.name}.state.npz"),
             )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _setting(words: str) -> Hyperparameters:
+    """Read σ, ρ and C with commas between them."""
+    return Hyperparameters(*(float(word) for word in words.split(",")))
+
+
+def _chosen_grid(chosen: argparse.Namespace) -> Grid:
+    """Return the grid that the command line asks for."""
+    grid = find_grid(chosen.data)
+    settings = grid.frontier if chosen.frontier else grid.settings[: chosen.settings]
+    grid = replace(grid, settings=tuple(chosen.only or settings))
+    if chosen.shown:
+        grid = replace(grid, settings=(SHOWN,), steps=(SHOWN_STEPS,))
+    if chosen.share:
+        grid = replace(grid, probed=chosen.share)
+    return replace(grid, steps=tuple(sorted(chosen.steps))) if chosen.steps else grid
 
 
 if __name__ == "__main__":

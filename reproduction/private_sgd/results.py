@@ -31,6 +31,8 @@ class Point:
         On the test images, in percent, averaged over runs.
     rdp
         The bound of theorem 1, from the run's Rényi privacy of order 2 as the paper takes it.
+    replaced
+        The same for replacing a record, which moves a sum twice as far as leaving one out.
     largest, median
         The bounds of theorem 2 from the largest and the median dFIL, with theorem 4's κ.
     mixture
@@ -41,6 +43,7 @@ class Point:
 
     accuracy: float
     rdp: float
+    replaced: float
     largest: float
     median: float
     mixture: float
@@ -53,7 +56,8 @@ def load_results(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(
             f"There is no {path.name}; run `python -m reproduction.private_sgd.grid "
-            f"{name.removeprefix('private_sgd_')} --out {path}` first, on a graphics card."
+            f"{name.removeprefix('private_sgd_').replace('_', '-')} --out {path}` first, on a "
+            "graphics card."
         )
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
@@ -65,20 +69,24 @@ def runs_in_words(row: dict[str, Any]) -> str:
     return "one run" if runs == 1 else f"an average over {runs} runs"
 
 
-def points(found: dict[str, Any]) -> list[Point]:
-    """Return a point for every setting and number of steps that did not diverge."""
+def points(found: dict[str, Any], account: str = "plain") -> list[Point]:
+    """Return a point for every setting and number of steps that did not diverge.
+
+    Of the accounts of leakage, ``"one coordinate"`` is that of the authors' estimator.
+    """
     rate = found["batch_size"] / found["records"]
-    return [_point(row, rate) for row in found["rows"] if not row["diverged"]]
+    return [_point(row, rate, account) for row in found["rows"] if not row["diverged"]]
 
 
-def _point(row: dict[str, Any], rate: float) -> Point:
+def _point(row: dict[str, Any], rate: float, account: str) -> Point:
     sigma, steps = row["noise_multiplier"], row["steps"]
     kappa = theorem4_factor(rate, paper_epsilon(sigma, FAILURE / steps))
     return Point(
         100 * sum(row["accuracy"]) / len(row["accuracy"]),
         float(from_renyi(renyi_two(rate, sigma, steps), 1.0)),
-        _error(kappa * row["plain"]["largest"]),
-        _error(kappa * row["plain"]["median"]),
+        float(from_renyi(renyi_two(rate, sigma / 2, steps), 1.0)),
+        _error(kappa * row[account]["largest"]),
+        _error(kappa * row[account]["median"]),
         _error(row["mixture"]["largest"]),
         row,
     )

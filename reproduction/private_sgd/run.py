@@ -5,19 +5,22 @@ It takes torch and numpy only, so that it runs on a machine where little else is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reproduction.private_sgd.captured import Captured
 from reproduction.private_sgd.ensemble import Ensemble, EnsembleStep
 from reproduction.private_sgd.settings import Grid
 from seepage.nn.sampling.amplification import MixtureFactor
 from seepage.nn.sampling.samplers import PoissonSampler
 
 _TEST_ROWS = 500
+_FILLED_TO = 32  # examples: batches are filled up to multiples of it, so that few sizes occur
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,19 @@ def load_images(grid: Grid) -> ImageTensors:
     return ImageTensors(*parts)
 
 
+class QuickPoissonSampler(PoissonSampler):
+    """The same coins from NumPy's generator: no secret, which an experiment has no need of."""
+
+    def __init__(self, records: int, batch_size: int, seed: int) -> None:
+        super().__init__(records, batch_size, seed)
+        self._seed = seed
+
+    def batch(self, step: int) -> Tensor:
+        """Return the records of the batch of a step, in ascending order."""
+        coins = np.random.default_rng((self._seed, step)).random(self.records)
+        return torch.from_numpy(np.flatnonzero(coins <= self.sample_rate))
+
+
 class Run:
     """One training run of all settings together.
 
@@ -60,26 +76,52 @@ class Run:
         Of initial parameters, batches, noise and probes.
     probes
         Random directions per step.
+    dtype
+        What the networks compute in; parameters and sums are kept in at least single precision.
     """
 
-    def __init__(self, grid: Grid, images: ImageTensors, seed: int, probes: int) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        images: ImageTensors,
+        seed: int,
+        probes: int = 1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.grid, self.images, self.probes = grid, images, probes
         self.device = images.X.device
+        self.X = images.X.to(dtype)
         count, records = len(grid.settings), len(images.X)
         shape = tuple(images.X.shape[1:])
-        seeds = [seed * count + k for k in range(count)]
-        self.networks = Ensemble(grid.make_network(), seeds, shape).to(self.device)
-        self.velocity = [torch.zeros_like(p) for p in self.networks.parameters]
-        self.sampler = PoissonSampler(records, grid.batch_size, seed)
+        seeds = range(seed * count, (seed + 1) * count)
+        make, size = grid.make_network(), grid.together or count
+        self.networks = [
+            Ensemble(make, seeds[k : k + size], shape).to(self.device)
+            for k in range(0, count, size)
+        ]
+        self.velocity = torch.zeros_like(self.parameters)
+        self.sampler = QuickPoissonSampler(records, grid.batch_size, seed)
+        self.filled_to = _FILLED_TO if self.device.type == "cuda" else 1
         self.source = torch.Generator(self.device).manual_seed(seed)
         self.mixture = MixtureFactor(self.sampler.sample_rate)
-        # Tr I of every record, for each setting: without κ, and with the factor of a mixture.
-        self.plain = torch.zeros(count, records, dtype=torch.float64, device=self.device)
-        self.mixed = torch.zeros_like(self.plain)
+        self.sums = {name: self._nothing() for name in self.accounts}
         self.rates = self._column("learning_rate")
         self.thresholds = self._column("max_grad_norm")
         self.noises = self._column("noise_multiplier") * self.thresholds
+        self._stepped = Captured(self._one_step)
         self.step = 0
+
+    #: Tr I of every record, for each setting: without κ, and with the factor of a mixture.
+    accounts: tuple[str, ...] = ("plain", "mixture")
+
+    def _nothing(self) -> Tensor:
+        shape = len(self.grid.settings), len(self.images.X)
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    @property
+    def parameters(self) -> Tensor:
+        """All parameters of all networks, a row for each setting."""
+        return torch.cat([networks.parameters for networks in self.networks])
 
     def _column(self, name: str) -> Tensor:
         values = [getattr(setting, name) for setting in self.grid.settings]
@@ -87,46 +129,118 @@ class Run:
 
     def advance(self) -> None:
         """Take one step with every setting."""
-        index = self.sampler.batch(self.step).to(self.device)
-        x, y = self.images.X[index], self.images.y[index]
-        found = self.networks.step(x, y, self.directions(x), self.thresholds)
-        self.account(index, found)
-        gradients = [tensor for pair in found.gradients for tensor in pair]
-        for p, v, g in zip(self.networks.parameters, self.velocity, gradients, strict=True):
-            apart = (-1, *[1] * (p.dim() - 1))
-            drawn = torch.randn(p.shape, generator=self.source, device=self.device)
-            noisy = (g + self.noises.reshape(apart) * drawn) / self.grid.batch_size
-            v.mul_(self.grid.momentum).add_(noisy)
-            p.sub_(self.rates.reshape(apart) * v)
+        index, counted, standing = self._drawn()
+        x, y = self.X[index], self.images.y[index]
+        directions = self.directions(x[: len(standing)]).to(x.dtype)
+        found = self._stepped(x, y, directions, self.weighed(index, counted))
+        self.account(index[: len(standing)], found, standing)
+        drawn = torch.randn(self.velocity.shape, generator=self.source, device=self.device)
+        noisy = found.gradients.addcmul(self.noises[:, None], drawn).div_(self.grid.batch_size)
+        self.velocity.mul_(self.grid.momentum).add_(noisy)
+        moves = self._apart(self.rates[:, None] * self.velocity)
+        for networks, move in zip(self.networks, moves, strict=True):
+            networks.parameters.sub_(move)
         self.step += 1
+
+    def weighed(self, index: Tensor, counted: Tensor) -> Tensor:
+        """Return what clipped gradients of a batch are multiplied by, ``(B,)`` or ``(G, B)``."""
+        return counted
+
+    def _one_step(self, x: Tensor, y: Tensor, directions: Tensor, counted: Tensor) -> EnsembleStep:
+        steps = [
+            networks.step(x, y, directions, thresholds, counted)
+            for networks, thresholds in zip(
+                self.networks, self._apart(self.thresholds), strict=True
+            )
+        ]
+        return EnsembleStep(
+            torch.cat([step.norms for step in steps]),
+            torch.cat([step.lengths for step in steps]),
+            torch.cat([step.traces for step in steps], 1),
+            torch.cat([step.gradients for step in steps]),
+        )
+
+    def _apart(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows of each group of networks."""
+        return tuple(rows.split([len(networks.parameters) for networks in self.networks]))
+
+    def _drawn(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw a batch, those to be probed first.
+
+        Returns its records, filled up; whether each counts; and how many records each of the
+        probed ones stands for. Of a share of the batch, one half is those that have leaked most
+        so far, in whichever setting, and the other is drawn from the rest: no estimate is biased,
+        since who is probed depends on earlier steps alone, and those that may become the largest
+        are known best.
+        """
+        drawn = self.sampler.batch(self.step)
+        if self.device.type == "cuda":
+            drawn = drawn.pin_memory()
+        index = drawn.to(self.device, non_blocking=True)
+        size = math.ceil(len(drawn) / self.filled_to) * self.filled_to
+        counted = torch.zeros(size, device=self.device)
+        counted[: len(drawn)].fill_(1.0)
+        standing = counted
+        if self.grid.probed < 1:
+            few = math.ceil(self.grid.probed * size)
+            most = few // 2
+            keys = torch.rand(len(drawn), generator=self.source, device=self.device)
+            keys.index_fill_(0, self._exposures(index).topk(most).indices, 2.0)
+            index = index[keys.argsort(descending=True)]
+            standing = torch.ones(few, device=self.device)
+            standing[most:].fill_((len(drawn) - most) / (few - most))
+        filled = torch.zeros(size, dtype=index.dtype, device=self.device)
+        filled[: len(drawn)].copy_(index)
+        return filled, counted, standing
+
+    def _exposures(self, index: Tensor) -> Tensor:
+        """Return how near each record is to the largest leakage, where it is nearest."""
+        plain = self.sums["plain"]
+        return (plain[:, index] / plain.amax(1, keepdim=True)).nan_to_num(0.0).amax(0)
 
     def directions(self, x: Tensor) -> Tensor:
         """Return random signs, the directions along which the traces are measured."""
-        coins = torch.rand(self.probes, *x.shape, generator=self.source, device=self.device)
+        return self.signs(self.probes, x)
+
+    def signs(self, count: int, x: Tensor) -> Tensor:
+        """Return directions that are random signs."""
+        coins = torch.rand(count, *x.shape, generator=self.source, device=self.device)
         return torch.where(coins < 0.5, -1.0, 1.0)
 
-    def account(self, index: Tensor, found: EnsembleStep) -> None:
+    def coordinates(self, count: int, x: Tensor) -> Tensor:
+        """Return directions that are random coordinates times ``√d``."""
+        size = math.prod(x.shape[1:])
+        picked = torch.randint(size, (count, len(x), 1), generator=self.source, device=self.device)
+        flat = torch.zeros(count, len(x), size, device=self.device)
+        return flat.scatter_(2, picked, size**0.5).reshape(count, *x.shape)
+
+    def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
         """Add what the step gives away to the sums of its records."""
-        # Per unit of a pixel in [0, 1], not of the network's input.
+        share = self.shares(found.traces, standing)
+        lengths = found.lengths[:, : len(index)].double()
+        kappa = self.mixture(lengths / self.noises[:, None])
+        self.sums["plain"].index_add_(1, index, share)
+        self.sums["mixture"].index_add_(1, index, kappa * share)
+
+    def shares(self, traces: Tensor, standing: Tensor) -> Tensor:
+        """Return Tr I of a step from traces ``(P, G, M)``, per unit of a pixel in [0, 1]."""
         noise = self.noises[:, None].double() * self.grid.scale
-        share = found.traces.double().mean(0) / noise**2
-        self.plain.index_add_(1, index, share)
-        kappa = self.mixture(found.lengths.double() / self.noises[:, None])
-        self.mixed.index_add_(1, index, kappa * share)
+        return traces.double().mean(0) * standing / noise**2
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on, for :meth:`restore`."""
-        tensors = [*self.networks.parameters, *self.velocity, self.plain, self.mixed]
-        numbered = {f"tensor {k}": tensor.cpu().numpy() for k, tensor in enumerate(tensors)}
+        numbered = {f"tensor {k}": tensor.cpu().numpy() for k, tensor in enumerate(self._kept())}
         return numbered | {"step": np.array(self.step), "source": self.source.get_state().numpy()}
 
     def restore(self, found: Mapping[str, np.ndarray]) -> None:
         """Go on from a state of the same run."""
-        tensors = [*self.networks.parameters, *self.velocity, self.plain, self.mixed]
-        for k, tensor in enumerate(tensors):
+        for k, tensor in enumerate(self._kept()):
             tensor.copy_(torch.from_numpy(found[f"tensor {k}"]))
         self.source.set_state(torch.from_numpy(found["source"]))
         self.step = int(found["step"])
+
+    def _kept(self) -> list[Tensor]:
+        return [*(n.parameters for n in self.networks), self.velocity, *self.sums.values()]
 
     def accuracies(self) -> list[float]:
         """Return the share of test images that each network names rightly."""
@@ -134,5 +248,22 @@ class Run:
         for rows, wanted in zip(
             self.images.X_test.split(_TEST_ROWS), self.images.y_test.split(_TEST_ROWS), strict=True
         ):
-            right += (self.networks.logits(rows).argmax(-1) == wanted).sum(1)
+            named = torch.cat([networks.logits(rows).argmax(-1) for networks in self.networks])
+            right += (named == wanted).sum(1)
         return [float(r) / len(self.images.y_test) for r in right]
+
+
+class CoordinateRun(Run):
+    """A run that is also measured as paper 004's public code does: by one coordinate a step."""
+
+    accounts = (*Run.accounts, "one coordinate")
+
+    def directions(self, x: Tensor) -> Tensor:
+        """Return random signs, and a coordinate behind them."""
+        return torch.cat((super().directions(x), self.coordinates(1, x)))
+
+    def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
+        """Add the step to all sums."""
+        super().account(index, replace(found, traces=found.traces[:-1]), standing)
+        share = self.shares(found.traces[-1:], standing)
+        self.sums["one coordinate"].index_add_(1, index, share)

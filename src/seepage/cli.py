@@ -440,11 +440,13 @@ def release(
     l2: Annotated[float, typer.Option("--l2", help="The penalty λ, declared beforehand.")] = 0.01,
     sigma: Annotated[
         float | None,
-        typer.Option(help="The noise, declared beforehand (default: chosen on a coarse grid)."),
+        typer.Option(
+            help="The noise, declared beforehand (default: drawn by a vote of blocks of records)."
+        ),
     ] = None,
     sigma_epsilon: Annotated[
         float | None,
-        typer.Option(help="Choose the noise by an ε-private vote of blocks of records."),
+        typer.Option(help="The ε of that vote (default: 0.4, or 16 over the number of blocks)."),
     ] = None,
     target_eta: Annotated[
         float, typer.Option(help="The most a record may leak over all releases of the ledger.")

@@ -14,6 +14,7 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from torch import nn
 
 import seepage as sp
+from sampled import sampled
 from seepage.attacks.intervals import area_under_curve
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, property_batches, record_gradients
@@ -89,6 +90,7 @@ def test_several_classes():
     assert found.auc > 0.9
 
 
+@pytest.mark.slow
 def test_label_mix_alone_gives_a_property_away_unless_matched():
     # Inputs know nothing of the property; only the main task's label goes with it.
     torch.manual_seed(0)
@@ -149,7 +151,7 @@ def test_differently_projected_gradients_are_not_compared(other):
 
 
 @pytest.mark.parametrize("layer", ["a", "all layers"])
-@pytest.mark.parametrize("made", [np.asarray, torch.tensor, np.ndarray.tolist])
+@pytest.mark.parametrize("made", sampled([np.asarray, torch.tensor, np.ndarray.tolist], 1))
 def test_an_array_is_the_layer_that_is_seen(layer, made):
     seen, p = shifted(0, 2.0)
     adversary = sp.attacks.PropertyInference(layer).fit(made(seen["a"]), p)

@@ -1,1 +1,10 @@
-"""With this file here, pytest lets the tests in the folders below import this folder's helpers."""
+"""Lets the tests in the folders below import this folder's helpers, and makes audits short."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short(few_neighbours):
+    """Shorten every audit; what needs all neighbours overrides ``few_neighbours``."""

@@ -17,7 +17,7 @@ FEATURES, CHUNK_ROWS = 4, 5_000
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK", FEATURES * CHUNK_ROWS)
+    monkeypatch.setattr(reading, "_CHUNK", FEATURES * CHUNK_ROWS)
     monkeypatch.setattr(reading, "_WIDE", 1)
     # One worker: when two reach their peaks at once, which is chance, they hold a megabyte more.
     monkeypatch.setattr(reading, "usable_cores", lambda: 1)
@@ -53,6 +53,7 @@ def peak(tmp_path, rows):
     return most
 
 
+@pytest.mark.slow
 def test_four_times_the_rows_take_the_same_memory(tmp_path):
     peak(tmp_path, 1_000)  # what is imported on the way
     few, many = (peak(tmp_path, rows) for rows in (50_000, 200_000))

@@ -5,6 +5,7 @@ import pytest
 from people import encoded_people
 
 import seepage as sp
+from sampled import sampled
 from seepage.auditing.audit import audit_table
 from seepage.bounds.guarantees import guarantees
 
@@ -31,7 +32,9 @@ def test_a_table_that_would_take_minutes_does_without(monkeypatch):
     assert audit.guarantees is None
 
 
-@pytest.mark.parametrize("kind", ["linear", "logistic", "poisson", "softmax"])
+@pytest.mark.parametrize(
+    "kind", sampled(["linear", "logistic", "poisson", "softmax"], ["logistic"])
+)
 def test_nobody_is_bound_to_err_more_than_by_guessing(kind):
     found = audit_table(encoded_people(kind, n=100), name="people", sigma=1.0).guarantees
     bounds = {line.name: line.value for line in found.rows if line.applies}

@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import seepage as sp
+from sampled import sampled
 from seepage.cli import app
 
 N, L2, SIGMA = 50, 0.02, 0.1
@@ -72,7 +73,7 @@ def test_the_command_line_scales_and_encodes_anew(
     )
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["sp.glm", "scikit-learn"])
+@pytest.mark.parametrize("own", sampled([True, False], [True]), ids=["sp.glm", "scikit-learn"])
 def test_an_audit_in_python_fits_the_pipeline_anew(people: pd.DataFrame, own: bool) -> None:
     last = (
         sp.glm.LogisticRegression(l2=L2, fit_intercept=True)

@@ -28,6 +28,7 @@ def problem(seed: int, kind: str, intercept: bool):
     return rng, X, y, model.fit(X, y)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

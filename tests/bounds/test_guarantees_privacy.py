@@ -31,6 +31,11 @@ from seepage.privacy.gaussian_mechanism import gaussian_delta
 EPSILONS = st.floats(1e-3, 20.0)
 
 
+def density(x):
+    """Return that of a standard normal variable: SciPy's takes fifty times as long."""
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
 # The Gaussian mechanism --------------------------------------------------------------------------
 
 
@@ -44,7 +49,7 @@ def test_the_analytic_sigma_is_dp_accountings(epsilon, delta):
 
 @pytest.mark.parametrize(("epsilon", "mu"), [(0.0, 0.3), (1.0, 1.0), (3.0, 2.0)])
 def test_delta_is_the_hockey_stick_divergence(epsilon, mu):
-    excess = lambda x: max(norm.pdf(x, mu) - math.exp(epsilon) * norm.pdf(x), 0.0)  # noqa: E731
+    excess = lambda x: max(density(x - mu) - math.exp(epsilon) * density(x), 0.0)  # noqa: E731
     turn = epsilon / mu + mu / 2
     numeric = quad(excess, turn, mu + 40, epsabs=1e-14)[0]
     assert gaussian_delta(epsilon, mu) == pytest.approx(numeric, rel=1e-8)
@@ -106,7 +111,7 @@ def test_gaussian_privacy_is_exact(mu):
     assert promise.total_variation() == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-9)
     assert promise.delta(0.0) == pytest.approx(promise.total_variation(), rel=1e-9)
     chi = math.exp(promise.renyi()) - 1
-    numeric = quad(lambda x: norm.pdf(x, mu) ** 2 / norm.pdf(x), mu - 12, 2 * mu + 12)[0] - 1
+    numeric = quad(lambda x: density(x - mu) ** 2 / density(x), mu - 12, 2 * mu + 12)[0] - 1
     assert chi == pytest.approx(numeric, rel=1e-6)
 
 

@@ -15,6 +15,7 @@ import seepage as sp
 from cases import BY_NAME, CASES, Case, audit, estimator, fit, trio
 from oracle import Dense, dense, fil, minimise, problem_of, stack
 from recipes import binary, classes, counts, covariance, table
+from sampled import sampled
 from views import VIEWS, View, check, sites
 
 
@@ -22,9 +23,11 @@ def ids(items: Sequence[Any]) -> list[str]:
     return [item.name for item in items]
 
 
+# Every view of every third case; of all the others in `make test-slow`
 PAIRS = [
-    pytest.param(view, case, id=f"{case.name}-{view.name}")
-    for case in CASES
+    pytest.param(view, case, id=f"{case.name}-{view.name}", marks=marks)
+    for k, case in enumerate(CASES)
+    for marks in [[pytest.mark.slow] if k % 3 else []]
     for view in VIEWS
     if view.applies_to(case)
 ]
@@ -156,7 +159,7 @@ def _frames() -> dict[str, Callable[[dict[str, np.ndarray]], Any]]:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
-@pytest.mark.parametrize("case", FAMILIAR, ids=ids(FAMILIAR))
+@pytest.mark.parametrize("case", sampled(FAMILIAR, 2), ids=ids(FAMILIAR))
 def test_data_frames_agree_with_numpy(case: Case, library: str) -> None:
     make = _frames()[library]
     X = make({f"x{j}": case.X[:, j] for j in range(case.d)})
@@ -176,12 +179,15 @@ def test_data_frames_agree_with_numpy(case: Case, library: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "linear-everything",
-        "logistic-everything",
-        "poisson-everything",
-        "covariance-softmax-intercept",
-    ],
+    sampled(
+        [
+            "linear-everything",
+            "logistic-everything",
+            "poisson-everything",
+            "covariance-softmax-intercept",
+        ],
+        ["linear-everything"],
+    ),
 )
 def test_oracle_agrees_with_differences_of_its_minimiser(name: str) -> None:
     """The implicit function theorem against moving one entry at a time and solving again."""

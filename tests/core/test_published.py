@@ -51,6 +51,7 @@ def test_mnist_logistic(mnist):
     assert round(accuracy, 1) == 99.8
 
 
+@pytest.mark.slow
 def test_cifar10_linear(cifar10):
     mean, spread, accuracy = _linear(cifar10)
     # Printed: 0.26 ± 0.08 and 79.8. With the preparation the paper describes we find 0.247; all the
@@ -59,6 +60,7 @@ def test_cifar10_linear(cifar10):
     assert accuracy == pytest.approx(79.75)
 
 
+@pytest.mark.slow
 def test_cifar10_logistic(cifar10):
     mean, spread, accuracy = _logistic(cifar10, 8e-5)
     assert (round(mean, 2), round(spread, 2)) == (0.32, 0.15)  # printed: 0.32 ± 0.15

@@ -12,6 +12,7 @@ from sklearn.datasets import load_iris
 
 import seepage as sp
 from bayes_oracle import by_lines
+from sampled import sampled
 from seepage.core.jacobian import Alternatives, Moves
 
 N, SIGMA = 45, 0.1
@@ -80,7 +81,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
+@pytest.fixture(scope="module", params=sampled(CASES, 6, whole=True), ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(*request.param)
 

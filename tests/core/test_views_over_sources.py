@@ -21,6 +21,7 @@ import seepage as sp
 import seepage.streams.disk.source as disk
 from cases import BY_NAME, Case, audit, fit, trio
 from oracle import dense, stack
+from sampled import sampled
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
@@ -148,7 +149,7 @@ def through(door: str, case: Case, folder: Path) -> Any:
     return KEPT[door, case.name]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", sampled(CASES, 3), ids=[case.name for case in CASES])
 @pytest.mark.parametrize("door", list(DOORS))
 def test_every_view_agrees_with_dense_truth(door: str, case: Case, folder: Path) -> None:
     leak = through(door, case, folder)

@@ -54,6 +54,7 @@ def linear_leakage(problem):
     return np.mean(eta), np.std(eta), accuracy
 
 
+@pytest.mark.slow
 def test_mnist_zeros_and_ones(mnist):
     raw = sd.two_class_pixels(mnist)
     assert raw.X.shape == (12_665, 784)
@@ -67,6 +68,7 @@ def test_mnist_zeros_and_ones(mnist):
     assert round(accuracy, 4) == 0.9995
 
 
+@pytest.mark.slow
 def test_cifar10_planes_and_cars(cifar10):
     problem = sd.two_class_pca(cifar10)
     assert problem.X.shape == (10_000, 20)
@@ -82,6 +84,7 @@ def test_cifar10_counts(cifar10):
     assert np.bincount(cifar10.test.labels).tolist() == [1_000] * 10
 
 
+@pytest.mark.slow
 def test_adult():
     need("adult")
     problem = sd.adult_one_hot(sd.load_adult(download=False))
@@ -111,6 +114,7 @@ def test_pneumoniamnist():
     assert np.bincount(images.test.labels).tolist() == [234, 390]
 
 
+@pytest.mark.slow
 def test_lfw():
     need("lfw")
     faces = sd.load_lfw()

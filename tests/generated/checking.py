@@ -112,12 +112,14 @@ def _compare(
     # Zero to rounding, beside what the whole table shows.
     nothing = (true <= NOTHING * scale) & (found <= NOTHING_TO_ROUNDING * scale)
     error = np.where(nothing, 0.0, error)
-    if condition is None:
+    # Of a view that is zero throughout no relative accuracy can be stated: of any other number, a
+    # share below one of it would be false, for it is off by all of itself.
+    if condition is None and np.any(true > NOTHING * scale):
         worst = float(np.max(stated))
         verdict.least_stated = max(verdict.least_stated, worst)
         if problem.dtype == "float64" and verdict.condition < GOOD_CONDITION and worst > GOOD:
             verdict.broken.append(f"{name} states no better than {worst:.1e}")
-    else:
+    elif condition is not None:
         shape = (len(condition), *(1,) * (found.ndim - 1)) if found.ndim else ()
         at = np.broadcast_to(condition.reshape(shape), found.shape)
         hopeless = at * max(verdict.least_stated, 1e-15) > SINGULAR

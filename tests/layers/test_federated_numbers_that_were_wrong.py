@@ -56,6 +56,7 @@ def marked_clients(number, each, seed):
     return torch.from_numpy(values).float(), client, draw.permutation(number)[client] % 2
 
 
+@pytest.mark.slow
 def test_1_noise_is_not_found_more_often_than_the_level_says():
     found = []
     for seed in range(10):
@@ -96,6 +97,7 @@ def test_3_statistics_that_are_sent_are_measured():
     assert max(found.values) > 0.8
 
 
+@pytest.mark.slow
 def test_4_repeats_do_not_narrow_the_interval_of_the_area():
     draw = np.random.default_rng(0)
     p = np.arange(2000) % 2

@@ -62,6 +62,7 @@ def test_the_layer_that_tells_is_named_without_the_records():
     assert found.remedies[-1].value < found.remedies[0].value
 
 
+@pytest.mark.slow
 def test_a_property_that_means_nothing_is_not_found_in_the_clients():
     draw = np.random.default_rng(3)
     named = 0
@@ -72,6 +73,7 @@ def test_a_property_that_means_nothing_is_not_found_in_the_clients():
     assert named <= 1
 
 
+@pytest.mark.slow
 def test_groups_may_be_left_out():
     bare = replace(recording(), nodes=None)
     labels = np.tile(TRAIT, ROUNDS)
@@ -92,6 +94,7 @@ def test_updates_that_cannot_be_audited():
     assert "no norm to clip to" in found.notes[0]
 
 
+@pytest.mark.slow
 def test_every_layer_tells_and_only_metrics_would_be_left():
     draw = np.random.default_rng(0)
     client = np.tile(np.arange(20), 3)

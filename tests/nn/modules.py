@@ -265,3 +265,7 @@ NETWORKS = {
 }
 
 CASES = MODULES | NETWORKS
+
+# Of the others a dense Jacobian is made in no time.
+LARGE = ("mnist cnn of 004", "cifar cnn of 004", "group norm resnet", "transformer encoder")
+SMALL = [name for name in CASES if name not in LARGE]

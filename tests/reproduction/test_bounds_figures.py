@@ -11,6 +11,7 @@ from reproduction.bounds import figure2 as bounds_figure2
 from reproduction.bounds import figure3 as bounds_figure3
 from reproduction.bounds import figure4 as bounds_figure4
 from reproduction.bounds import pixel_models
+from sampled import sampled
 from seepage.data.structures import Problem
 
 
@@ -30,7 +31,7 @@ def small(monkeypatch):
     return problem
 
 
-@pytest.mark.parametrize("name", ["bounds-figure2", "bounds-figure3", "bounds-figure4"])
+@pytest.mark.parametrize("name", sampled(["bounds-figure2", "bounds-figure3", "bounds-figure4"], 1))
 def test_it_runs_on_a_small_table(small, name):
     outcome = find_experiment(name).reproduce(quick=True)
     assert len({quantity.name for quantity in outcome.quantities}) == len(outcome.quantities)
@@ -48,6 +49,7 @@ def test_ranks_are_compared_up_to_a_limit():
     assert bounds_figure3.rank_correlation(bound, error, 3.0) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_the_ones_are_known_and_not_counted():
     rng = np.random.default_rng(1)
     X, y = rng.random((50, 784)), np.arange(50) % 2
@@ -60,6 +62,7 @@ def test_the_ones_are_known_and_not_counted():
     assert np.all(found.exact >= found.dfil)
 
 
+@pytest.mark.slow
 def test_figure_2_on_mnist():
     try:
         pixel_models.load_mnist(download=False)
@@ -74,7 +77,7 @@ def test_figure_2_on_mnist():
     assert found["ε(2) of output perturbation, 4L²/(nλσ)²"].measured == pytest.approx(736, abs=1)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_figure_3_on_mnist():
     try:
         pixel_models.load_mnist(download=False)

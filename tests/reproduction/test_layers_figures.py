@@ -70,7 +70,7 @@ def made_up(repetitions=3, shift=0.2):
         "samples": 8,
         "width": 64,
     }
-    return Runs({"device": "a machine", "amounts": amounts, "runs": runs})
+    return Runs({"machine": "a machine", "amounts": amounts, "runs": runs})
 
 
 @pytest.fixture
@@ -90,6 +90,7 @@ def numbers(outcome):
     return {q.name: q for q in outcome.quantities}
 
 
+@pytest.mark.slow
 def test_what_agrees_with_the_paper_is_said_to(kept):
     kept(made_up())
     first = layers_figure1.reproduce(False)
@@ -112,6 +113,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_and_what_does_not_is_not(kept):
     kept(made_up(shift=-0.2))
     outcome = layers_figure1.reproduce(False)
@@ -126,6 +128,7 @@ def test_and_what_does_not_is_not(kept):
     assert "clearly below for all three" in layers_figure2.reproduce(False).seen
 
 
+@pytest.mark.slow
 def test_without_the_normalisation_the_largest_layer_is_the_most_sensitive(kept):
     kept(made_up(shift=-0.2))
     found = numbers(layers_figure1.reproduce(False))
@@ -165,6 +168,7 @@ def test_correlations_come_with_their_significance_and_with_another_attack(kept)
     assert change == pytest.approx(moved)
 
 
+@pytest.mark.slow
 def test_accuracies_on_data_that_are_not_at_hand_are_listed_as_not_made(kept):
     kept(made_up())
     found = numbers(layers_figure1.reproduce(False))
@@ -228,15 +232,16 @@ def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     measured = found["properties"]["Glasses"]
     assert len(measured["auc"]) == len(measured["auc_confounded"]) == 6
     assert len(measured["v_information"]) == 5
-    record = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    made = {"command": "a command", "commit": "a commit", "machine": "a machine"}
+    record = experiment._begin(tmp_path / "runs.json", small, made)
     record["runs"] += [found, found | {"repetition": 1}]
     experiment._write(record, tmp_path / "runs.json")
-    again = experiment._begin(tmp_path / "runs.json", small, "cpu")
+    again = experiment._begin(tmp_path / "runs.json", small, made)
     assert again == record
     runs = Runs(json.loads((tmp_path / "runs.json").read_text()))
     assert runs.curve("AlexNet", "Gender", "auc", "Glasses").each.shape == (2, 5)
     with pytest.raises(SystemExit, match="other amounts"):
-        experiment._begin(tmp_path / "runs.json", Amounts(), "cpu")
+        experiment._begin(tmp_path / "runs.json", Amounts(), made)
 
 
 def test_no_one_is_on_two_sides():

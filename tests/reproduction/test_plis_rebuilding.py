@@ -86,6 +86,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     assert "rebuilt better than" in outcome.seen
 
 
+@pytest.mark.slow
 def test_and_what_does_not_is_not(kept):
     kept(made_up(rising=False))
     outcome = plis_table1.reproduce(False)
@@ -141,6 +142,7 @@ def test_the_noise_of_the_private_run_gives_the_wanted_privacy():
         assert (accountant.get_epsilon(plis_chest.DELTA) <= plis_chest.EPSILON) == under
 
 
+@pytest.mark.slow
 def test_the_study_in_miniature():
     try:
         sp.data.locate("pneumoniamnist", download=False)

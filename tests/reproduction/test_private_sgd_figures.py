@@ -17,7 +17,8 @@ from torch import nn
 import seepage as sp
 from reproduction.bounds.figure5 import reproduce as figure5
 from reproduction.bounds.figure6 import reproduce as figure6
-from reproduction.private_sgd import first_steps
+from reproduction.bounds.weighted_sgd import EvenRun, train
+from reproduction.private_sgd import first_steps, precision
 from reproduction.private_sgd import grid as private_sgd_grid
 from reproduction.private_sgd import results as private_sgd_results
 from reproduction.private_sgd.ensemble import Ensemble
@@ -25,7 +26,7 @@ from reproduction.private_sgd.estimators import ESTIMATORS, compare
 from reproduction.private_sgd.grid import added, run_grid, write_json
 from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
 from reproduction.private_sgd.results import Point, best_bound, crossing, front, points, renyi_two
-from reproduction.private_sgd.run import ImageTensors, Run
+from reproduction.private_sgd.run import CoordinateRun, ImageTensors, Run
 from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Hyperparameters, find_grid
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.clipping import SmoothClip
@@ -62,7 +63,7 @@ def test_an_ensemble_is_its_networks_one_by_one(data):
         assert torch.allclose(step.norms[k], alone.norms, rtol=1e-9)
         assert torch.allclose(step.lengths[k], alone.norms * engine.clip.factor(alone.norms))
         assert torch.allclose(step.traces[:, k], engine.squared_changes(x, y, v).T, rtol=1e-9)
-        sums = [tensor[k].flatten() for pair in step.gradients for tensor in pair]
+        sums = [part[k].flatten() for part in together.parts(step.gradients)]
         for mine, theirs in zip(sums, alone.gradient.values(), strict=True):
             assert torch.allclose(mine, theirs.flatten(), rtol=1e-9, atol=1e-12)
 
@@ -107,22 +108,115 @@ def test_a_step_is_private_sgd_with_momentum():
             noise = setting.noise_multiplier * setting.max_grad_norm
             totals[k, index] += engine.squared_changes(x, y, v)[:, 0].double() / noise**2
             sums.append(list(engine.step(x, y, probes=0, update=True).gradient.values()))
-        for place, stacked in enumerate(run.networks.parameters):
-            drawn = torch.randn(stacked.shape, generator=source)
+        (networks,) = run.networks
+        drawn = networks.parts(torch.randn(networks.parameters.shape, generator=source))
+        for place, normal in enumerate(drawn):
             for k, setting in enumerate(SMALL.settings):
                 p = list(nets[k].parameters())[place]
-                noise = setting.noise_multiplier * setting.max_grad_norm * drawn[k].reshape(p.shape)
+                noise = setting.noise_multiplier * setting.max_grad_norm
+                noise = noise * normal[k].reshape(p.shape)
                 speeds[k][place].mul_(0.5).add_((sums[k][place] + noise) / 10)
                 with torch.no_grad():
                     p -= setting.learning_rate * speeds[k][place]
         run.advance()
-    for place, stacked in enumerate(run.networks.parameters):
+    for place, stacked in enumerate(networks.parts(networks.parameters)):
         for k, net in enumerate(nets):
             mine = list(net.parameters())[place].detach().flatten()
             assert torch.allclose(stacked[k].flatten(), mine, atol=2e-5)
-    assert torch.allclose(run.plain, totals, rtol=2e-3)
-    assert (run.mixed <= run.plain * (1 + 1e-9)).all()
-    assert run.plain.sum() > run.mixed.sum() > 0
+    plain, mixed = run.sums["plain"], run.sums["mixture"]
+    assert torch.allclose(plain, totals, rtol=2e-3)
+    assert (mixed <= plain * (1 + 1e-9)).all()
+    assert plain.sum() > mixed.sum() > 0
+
+
+@pytest.mark.parametrize("together", [None, 1])
+def test_a_batch_that_is_filled_up_is_the_same_batch(together):
+    plain, filled = (Run(replace(SMALL, together=size), _images(), 3) for size in (None, together))
+    filled.filled_to = 8
+    for run in (plain, filled):  # the same directions, whatever the size of the batch
+        run.directions = lambda x: torch.ones(1, *x.shape)
+    for _ in range(3):
+        plain.advance()
+        filled.advance()
+    assert torch.allclose(plain.parameters, filled.parameters, atol=1e-6)
+    assert torch.allclose(plain.sums["plain"], filled.sums["plain"], rtol=1e-3)
+
+
+def test_who_is_probed_stands_for_the_others():
+    images = _images(400)
+    few = Run(replace(SMALL, batch_size=100, probed=0.3), images, 0)
+    few.directions = lambda x: x[None]  # a direction of their own, so that nothing is random
+    every = Run(replace(SMALL, batch_size=100), images, 0)
+    every.directions = few.directions
+    sums = torch.zeros(2)
+    for step in range(30):
+        for run, place in ((few, 0), (every, 1)):
+            index, _, standing = run._drawn()
+            assert len(index) == len(run.sampler.batch(step))
+            assert float(standing.sum()) == pytest.approx(len(index))
+            assert len(standing) == (math.ceil(0.3 * len(index)) if run is few else len(index))
+            found = run._one_step(
+                run.X[index],
+                images.y[index],
+                run.directions(run.X[index[: len(standing)]]),
+                torch.ones(len(index)),
+            )
+            run.account(index[: len(standing)], found, standing)
+            sums[place] = run.sums["plain"].sum()
+            run.step += 1
+    assert float(sums[0] / sums[1]) == pytest.approx(1, abs=0.05)
+    # The records that have leaked most are probed for certain: the first half of those probed.
+    index, _, standing = few._drawn()
+    half = len(standing) // 2
+    exposures = few._exposures(index)
+    assert (standing[:half] == 1).all()
+    assert exposures[:half].min() >= exposures[half:].max()
+
+
+def test_half_the_digits_change_little():
+    exact, rough = (Run(SMALL, _images(), 3, 4, kind) for kind in (torch.float32, torch.bfloat16))
+    for _ in range(3):
+        exact.advance()
+        rough.advance()
+    assert torch.allclose(exact.parameters, rough.parameters, atol=2e-3)
+    seen = exact.sums["plain"] > 0
+    ratio = rough.sums["plain"][seen] / exact.sums["plain"][seen]
+    assert float((ratio - 1).abs().max()) < 0.05
+
+
+def test_weights_even_out_who_pays_and_change_no_other_network():
+    grid = replace(SMALL, settings=SMALL.settings[:1] * 2, batch_size=20)
+    even = EvenRun(grid, _images(), 0, (False, True))
+    plain = Run(grid, _images(), 0, 2)
+    plain.networks[0].parameters[1:] = plain.networks[0].parameters[0]
+    for _ in range(40):
+        plain.advance()
+        even.advance()
+    assert torch.allclose(even.parameters[0], plain.parameters[0], atol=1e-4)
+    spread = [float(sums.std() / sums.mean()) for sums in even.sums["plain"]]
+    assert spread[1] < 0.8 * spread[0]
+    assert (even._weights[1] <= 1).all()
+
+
+def test_weighted_training_is_told_beside_plain():
+    found = train(find_grid("mnist-as-run"), _images(400), records=120, steps=8, runs=1)
+    assert [(one.noise, one.kind) for one in found] == [
+        (0.5, "plain"),
+        (0.5, "weighted"),
+        (1.0, "plain"),
+        (1.0, "weighted"),
+    ]
+    assert found[0].unequal == found[0].largest / np.median(found[0].dfil)
+    assert found[1].unequal < found[0].unequal
+
+
+def test_one_coordinate_is_a_noisier_account_of_the_same():
+    run = CoordinateRun(replace(SMALL, batch_size=30), _images(), 0, 8)
+    for _ in range(25):
+        run.advance()
+    signs, coordinate = run.sums["plain"], run.sums["one coordinate"]
+    assert float(coordinate.sum() / signs.sum()) == pytest.approx(1, abs=0.3)
+    assert float((coordinate / signs).std()) > 0.2
 
 
 def test_a_grid_is_written_as_it_goes(tmp_path):
@@ -133,7 +227,7 @@ def test_a_grid_is_written_as_it_goes(tmp_path):
         written.append(len(found["rows"]))
         write_json(path, found)
 
-    found = run_grid(SMALL, _images(), runs=2, probes=1, minutes=5, write=write, say=said.append)
+    found = run_grid(SMALL, _images(), runs=2, minutes=5, write=write, say=said.append)
     assert written == [2, 4, 4, 4]
     assert json.loads(path.read_text()) == found
     assert [p.name for p in tmp_path.iterdir()] == ["found.json"]
@@ -148,9 +242,7 @@ def test_a_grid_is_written_as_it_goes(tmp_path):
 
 def test_a_grid_stops_when_the_time_is_over():
     said = []
-    found = run_grid(
-        SMALL, _images(), runs=1, probes=1, minutes=0, write=lambda found: None, say=said.append
-    )
+    found = run_grid(SMALL, _images(), runs=1, minutes=0, write=lambda found: None, say=said.append)
     assert found == {}
     assert said == ["the time is over after 0 steps of run 1"]
 
@@ -162,7 +254,6 @@ def test_a_grid_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path, monk
             SMALL,
             _images(),
             runs=2,
-            probes=1,
             minutes=5,
             write=lambda found: None,
             say=lambda line: None,
@@ -183,7 +274,7 @@ def test_a_grid_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path, monk
 def test_runs_that_diverge_are_marked():
     wild = replace(SMALL, settings=(Hyperparameters(1e30, 1e9, 1),), steps=(3,))
     images = _images()
-    found = run_grid(wild, images, runs=1, probes=1, minutes=5, write=lambda f: None, say=str)
+    found = run_grid(wild, images, runs=1, minutes=5, write=lambda f: None, say=str)
     assert found["rows"][0]["diverged"]
     assert points(found) == []
 
@@ -191,7 +282,7 @@ def test_runs_that_diverge_are_marked():
 def test_the_shown_run_keeps_its_ends(monkeypatch):
     monkeypatch.setattr(private_sgd_grid, "SHOWN_STEPS", 2)
     shown = replace(SMALL, settings=(SHOWN,), steps=(2,))
-    found = run_grid(shown, _images(), runs=1, probes=1, minutes=5, write=lambda f: None, say=str)
+    found = run_grid(shown, _images(), runs=1, minutes=5, write=lambda f: None, say=str)
     row = found["rows"][0]
     assert row["highest"][0][1] == row["plain"]["largest"]
     assert [v for _, v in row["highest"]] == sorted((v for _, v in row["highest"]), reverse=True)
@@ -204,7 +295,6 @@ def test_a_run_made_elsewhere_is_added_and_says_so():
             replace(SMALL, settings=SMALL.settings[:count], steps=steps),
             _images(),
             runs=1,
-            probes=1,
             minutes=5,
             write=lambda f: None,
             say=str,
@@ -294,7 +384,7 @@ def test_the_renyi_privacy_is_that_of_dp_accounting():
 
 
 def _point(accuracy, rdp, largest):
-    return Point(accuracy, rdp, largest, 10 * largest, 5 * largest, {})
+    return Point(accuracy, rdp, rdp / 4, largest, 10 * largest, 5 * largest, {})
 
 
 def test_fronts_and_crossings():
@@ -348,10 +438,14 @@ def kept(tmp_path, monkeypatch):
 
 
 def test_figure_5_is_drawn_from_kept_results(kept):
-    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000, 5000)))
+    as_run = _made_up("mnist", (1000, 5000))
+    for row in as_run["rows"]:
+        row["one coordinate"] = {name: 2 * value for name, value in row["plain"].items()}
+    write_json(kept / "private_sgd_mnist_as_run.json", as_run)
     alone = figure5(quick=False)
     names = [quantity.name for quantity in alone.quantities]
-    assert not any(name.startswith("CIFAR-10") for name in names)
+    assert not any("CIFAR-10" in name or "Table 1" in name for name in names)
+    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000,)))
     cifar10 = _made_up("cifar10", (2500, 5000))
     later = [row for row in cifar10["rows"] if row["steps"] == 5000]
     kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
@@ -368,13 +462,21 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     every = points(_made_up("mnist", (1000, 5000)))
     assert crossed.measured == crossing(every, "largest")
     assert crossed.published == 97
+    rough = found["MNIST: largest dFIL by one coordinate a step, at least 1 up to"]
+    assert rough.measured == crossing(points(as_run, "one coordinate"), "largest")
+    ratio = found["MNIST: largest squared dFIL by one coordinate over that by signs, median"]
+    assert ratio.measured == 2.0
+    replaced = found["MNIST: RDP for replacing a record, at least 1 up to"]
+    assert replaced.measured == crossing(every, "replaced") <= crossing(every, "rdp")
+    one = found["MNIST, the network of Table 1: largest dFIL, at least 1 up to"]
+    assert one.measured == crossing(points(_made_up("mnist", (1000,))), "largest")
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
     assert all(quantity.settled for quantity in both.quantities)
     seen = points(cifar10 | {"rows": kept_rows})
     units = "CIFAR-10, in units of the network's input: accuracy to which the bound from the "
     wider = found[f"{units}largest dFIL is at least 1"].measured
     assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
-    only = f"σ = {later[0]['noise_multiplier']:g}, C = {later[0]['max_grad_norm']:g}"
+    only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
     assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting
     assert "004: 97 %" in both.seen
@@ -392,15 +494,26 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     images = sp.data.ImageSet("cifar10", split, split, classes)
     monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
-    assert outcome.setting.endswith("One run, on a made-up machine.")
+    assert "One run, on a made-up machine." in outcome.setting
+    assert outcome.setting.endswith("commit not recorded; a made-up machine.")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}
     assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
     # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.
     assert found["largest dFIL"] == pytest.approx(math.sqrt(5000 / 1000 / 0.25), rel=1e-4)
 
 
+def test_half_the_digits_are_told_where_they_were_compared(kept):
+    write_json(kept / "private_sgd_mnist_as_run.json", _made_up("mnist", (1000,)))
+    assert "bfloat16" not in figure5(quick=True).setting
+    grid = replace(SMALL, settings=precision.SETTINGS)
+    rows = [precision.follow(grid, _images(), name, 3) for name in ("single", "bfloat16")]
+    assert rows[0]["sum"] == pytest.approx(rows[1]["sum"], rel=0.05)
+    write_json(kept / "private_sgd_precision.json", {"steps": 3, "rows": rows})
+    assert "(3 steps of two settings, private_sgd_precision.json)" in figure5(quick=True).setting
+
+
 def test_missing_results_say_how_to_make_them(kept):
-    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist --out"):
+    with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist-as-run --out"):
         figure5(quick=False)
     write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (2500,)))
     with pytest.raises(sp.InputError, match="hold no run with"):

@@ -23,6 +23,7 @@ def run(name, *data, quick):
     return {quantity.name: quantity for quantity in outcome.quantities}
 
 
+@pytest.mark.slow
 def test_table1_on_mnist_is_the_printed_one():
     found = run("fil-table1", "mnist", quick=True)
     printed = {name: quantity for name, quantity in found.items() if quantity.printed}
@@ -34,7 +35,7 @@ def test_table1_on_mnist_is_the_printed_one():
     assert found["MNIST, logistic: λ by the paper's rule"].measured == pytest.approx(2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_table1_is_the_printed_one_but_for_one_number():
     found = run("fil-table1", "mnist", "cifar10", quick=False)
     printed = {name: quantity for name, quantity in found.items() if quantity.printed}
@@ -46,6 +47,7 @@ def test_table1_is_the_printed_one_but_for_one_number():
     assert printed["CIFAR-10, linear: mean η"].settled
 
 
+@pytest.mark.slow
 def test_the_models_share_as_many_of_the_most_leaked_records_as_printed():
     found = run("fil-overlap", "mnist", "cifar10", quick=False)
     printed = [quantity for quantity in found.values() if quantity.printed]
@@ -53,6 +55,7 @@ def test_the_models_share_as_many_of_the_most_leaked_records_as_printed():
     assert all(quantity.agrees for quantity in printed)
 
 
+@pytest.mark.slow
 def test_zeros_leak_more_than_ones():
     found = run("fil-figure2", "mnist", quick=True)
     for model in ("linear", "logistic"):
@@ -60,6 +63,7 @@ def test_zeros_leak_more_than_ones():
         assert zero > 1.5 * one
 
 
+@pytest.mark.slow
 def test_the_images_that_leak_least_are_ones():
     found = run("fil-figure3", "mnist", quick=True)
     for model in ("linear", "logistic"):
@@ -75,6 +79,7 @@ def test_leakage_goes_with_the_loss_but_is_not_found_by_it():
     assert found[calm].measured < 0.1
 
 
+@pytest.mark.slow
 def test_reweighting_makes_leakages_equal():
     found = run("fil-figure5", "mnist", quick=True)
     for model in ("linear", "logistic"):
@@ -86,6 +91,7 @@ def test_reweighting_makes_leakages_equal():
         assert spread[-1] < 1e-3 * spread[0]
 
 
+@pytest.mark.slow
 def test_white_box_accuracy_tracks_leakage_better_than_black_box():
     found = run("fil-figure6", "iwpc", quick=True)
     white, black = (
@@ -99,6 +105,7 @@ def test_white_box_accuracy_tracks_leakage_better_than_black_box():
     assert found["λ = 10⁻⁵: white-box accuracy at σ = 1"].measured < 0.4
 
 
+@pytest.mark.slow
 def test_reweighting_evens_out_what_the_attack_finds():
     found = run("fil-figure7", "iwpc", quick=True)
     gaps = [
@@ -111,6 +118,7 @@ def test_reweighting_evens_out_what_the_attack_finds():
     assert found["IWPC, after 10 rounds: standard deviation of η"].measured < 0.01
 
 
+@pytest.mark.slow
 def test_counting_the_weights_undoes_the_equality_but_not_the_gain():
     found = run("fil-whole-procedure", "iwpc", quick=True)
     ratio = "IWPC: whole procedure over weights as constants, "
@@ -139,7 +147,7 @@ def test_the_targets_of_adult_are_minus_one_and_one():
     assert first.eta.mean() / SIGMA == pytest.approx(1.006, abs=5e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_on_adult_nothing_is_left_of_the_difference():
     found = run("fil-figure7", "iwpc", "adult", quick=False)
     assert [quantity.agrees for quantity in found.values() if quantity.printed] == [True] * 3

@@ -190,3 +190,7 @@ def test_the_readme_counts_as_the_pages_do():
     assert index
     assert readme
     assert readme.groups() == index.groups()
+
+
+def test_code_is_left_as_it_is_typed():
+    assert page._inline("a_b `c_d --x [y]` *e*") == "a\\_b `c_d --x [y]` \\*e\\*"

@@ -11,6 +11,7 @@ import time
 import killed_writer
 import pytest
 
+from sampled import sampled
 from seepage.errors import InputError
 from seepage.support.files import MANIFEST, read_manifest, whole_folder, write_private
 
@@ -147,14 +148,15 @@ def version_of(out):
     raise AssertionError(f"a mixture: {sorted(found)}")
 
 
-def test_kills_at_fifty_chosen_moments_leave_the_old_folder_or_the_new(tmp_path):
+@pytest.mark.parametrize("kills", sampled([8, 50], [8]))
+def test_kills_at_chosen_moments_leave_the_old_folder_or_the_new(tmp_path, kills):
     out = tmp_path / "out"
     killed_writer.write(out, 1)
     moments = run(out, 2, 0)
     seen = set()
-    for k in range(50):
+    for k in range(kills):
         killed_writer.write(out, 1)
-        assert run(out, 2, 1 + k * moments // 50) is None
+        assert run(out, 2, 1 + k * moments // kills) is None
         seen.add(version_of(out))
     killed_writer.write(out, 1)
     assert version_of(out) == 1
@@ -162,13 +164,14 @@ def test_kills_at_fifty_chosen_moments_leave_the_old_folder_or_the_new(tmp_path)
     assert seen == {1, 2}
 
 
-def test_kills_at_fifty_random_moments_leave_the_old_folder_or_the_new(tmp_path):
+@pytest.mark.parametrize("kills", sampled([8, 50], [8]))
+def test_kills_at_random_moments_leave_the_old_folder_or_the_new(tmp_path, kills):
     out, draw = tmp_path / "out", random.Random(0)  # noqa: S311
     killed_writer.write(out, 1)
     began = time.monotonic()
     killed_writer.write(out, 1)
     took = time.monotonic() - began
-    for k in range(50):
+    for k in range(kills):
         process = start(out, 1 + k % 2, 0)
         time.sleep(draw.uniform(0, took))
         process.kill()
@@ -179,6 +182,7 @@ def test_kills_at_fifty_random_moments_leave_the_old_folder_or_the_new(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_without_exchange_the_next_run_completes_what_was_begun(tmp_path, monkeypatch):
     monkeypatch.setattr("seepage.support.files._exchange", lambda one, other: False)
     out, halfway = tmp_path / "out", 0

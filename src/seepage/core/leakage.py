@@ -182,28 +182,26 @@ class Leakage(Generic[PerRecord]):
         """
         which = self._positions(rows)
         names, unknowns = self.attributes.each(simplex)
+        template, sizes, terms, accuracy = self.release.template, 1.0, None, None
+        streamed_errors = template.states_accuracy and not self.source.in_memory
+        also = ("column_error_terms",) if streamed_errors else ()
         if _check_measure(measure) == "dfil":
-            squared = self._over_columns("column_traces", unknowns, which)
+            found = self._over_columns(("column_traces", *also), unknowns, which)
+            traces, terms = found["column_traces"], found.get("column_error_terms")
             count = len(self.source) if which is None else len(which)
-            sizes = [float(u.features(len(self.source.names)) * count) for u in unknowns]
-            squared = squared / self.release.template.array(sizes)
+            directions = [u.features(len(self.source.names)) for u in unknowns]
+            sizes = template.array([float(many * count) for many in directions])
         elif self.source.in_memory:
-            squared = self._over_columns("column_norms", unknowns, which)
+            traces = self._over_columns(("column_norms",), unknowns, which)["column_norms"]
         else:
-            squared = self._column_norms(unknowns, which)
+            traces, terms = self._column_norms(unknowns, which, also)
         about = "one attribute of all records" if rows is None else "one attribute of some records"
-        traces = squared if measure == "fil" else squared * self.release.template.array(sizes)
-        template, accuracy = self.release.template, None
-        if template.states_accuracy and self.source.in_memory:
-            accuracy = template.column_accuracy(traces, unknowns, self.row_positions(which))
+        if terms is not None:
+            each = zip(traces, terms, strict=True)
+            accuracy = template.array([template.error_of(float(value), own) for value, own in each])
         elif template.states_accuracy:
-            terms = self._over_columns("column_error_terms", unknowns, which)
-            accuracy = template.array(
-                [
-                    template.error_of(float(value), own)
-                    for value, own in zip(traces, terms, strict=True)
-                ]
-            )
+            accuracy = template.column_accuracy(traces, unknowns, self.row_positions(which))
+        squared = traces / sizes
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
     def groups(
@@ -601,26 +599,34 @@ class Leakage(Generic[PerRecord]):
                 found.accuracy[label] = template.error_of(squared, block.terms)
         return found
 
-    def _column_norms(self, attributes: list[Unknowns], which: np.ndarray | None) -> Array:
-        """Return the squared FIL of each attribute from sums over the chunks."""
-        template, norms = self.release.template, []
+    def _column_norms(
+        self, attributes: list[Unknowns], which: np.ndarray | None, also: tuple[str, ...]
+    ) -> tuple[Array, Array | None]:
+        """Return the squared FIL of each attribute from sums over the chunks.
+
+        With it comes what the Jacobian answers to ``also``, if that is asked, by the same passes.
+        """
+        template, norms, others = self.release.template, [], []
         for start in range(0, len(attributes), template.columns_at_once):
             some = attributes[start : start + template.columns_at_once]
-            sums = self._over_columns("column_sums", some, which)
-            norms.append(template.column_norms_of(some, sums))
-        return norms[0] if len(norms) == 1 else array_namespace(norms[0]).concat(norms)
+            sums = self._over_columns(("column_sums", *also), some, which)
+            norms.append(template.column_norms_of(some, sums["column_sums"]))
+            others += [sums[question] for question in also]
+        concat = array_namespace(norms[0]).concat
+        return concat(norms), concat(others) if others else None
 
     def _over_columns(
-        self, question: str, attributes: list[Unknowns], which: np.ndarray | None
-    ) -> Any:
+        self, questions: tuple[str, ...], attributes: list[Unknowns], which: np.ndarray | None
+    ) -> BlockAnswers:
+        """Return the sums over the chunks of what the Jacobian answers to each question."""
         ask = partial(
             _of_columns,
             release=self.release,
-            question=question,
+            questions=questions,
             attributes=attributes,
             choose=partial(_chosen, positions=which),
         )
-        return self.source.total(ask, "columns")[_ALL]
+        return self.source.total(ask, "columns")
 
     def _positions(self, rows: Any) -> np.ndarray | None:
         return None if rows is None else row_positions(rows, len(self.source))
@@ -804,18 +810,16 @@ def _of_blocks(
 def _of_columns(
     chunk: Chunk,
     release: MeasuredRelease,
-    question: str,
+    questions: tuple[str, ...],
     attributes: list[Unknowns],
     choose: Callable[[Chunk], dict[Any, np.ndarray]],
 ) -> BlockAnswers:
-    """Return the answer of the Jacobian's method ``question`` on the chosen rows, if any."""
-    jacobian, blocks = release.jacobian(chunk), choose(chunk)
-    ask = getattr(jacobian, question)
-    like = jacobian.X
-    return BlockAnswers(
-        (label, ask(attributes, array_namespace(like).asarray(rows, device=like.device)))
-        for label, rows in blocks.items()
-    )
+    """Return the answers of the Jacobian's methods ``questions`` on the chosen rows, if any."""
+    jacobian, chosen = release.jacobian(chunk), choose(chunk).get(_ALL)
+    if chosen is None:
+        return BlockAnswers()
+    rows = array_namespace(jacobian.X).asarray(chosen, device=jacobian.X.device)
+    return BlockAnswers((name, getattr(jacobian, name)(attributes, rows)) for name in questions)
 
 
 # Which records of a chunk are meant ---------------------------------------------------------------

@@ -45,10 +45,21 @@ class Double(NamedTuple):
         total, lost = two_sum(self.high, high)
         return _renormalised(total, lost + (self.low + low))
 
-    def times(self, factor: Array) -> Double:
-        """Return the product with ordinary numbers, elementwise."""
-        total, lost = two_product(self.high, factor)
-        return _renormalised(total, lost + self.low * factor)
+    def times(self, factor: Array | Double) -> Double:
+        """Return the product, elementwise."""
+        high, low = factor if isinstance(factor, Double) else (factor, 0.0)
+        total, lost = two_product(self.high, high)
+        return _renormalised(total, lost + (self.high * low + self.low * high))
+
+    def over(self, divisor: float) -> Double:
+        """Return the quotient by an ordinary number."""
+        total = self.high / divisor
+        back, lost = two_product(total, divisor)
+        return _renormalised(total, ((self.high - back) - lost + self.low) / divisor)
+
+
+_LOG2 = Double(0.6931471805599453, 2.3190468138462996e-17)
+_HALVINGS, _TERMS = 9, 10  # of an exponential
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -63,6 +74,28 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
     total = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return total, ((a1 * b1 - total) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def exponential(x: Double) -> Double:
+    """Return ``eˣ``, elementwise, to some 30 digits.
+
+    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, of which Taylor's series gives ``eᵗ − 1``; ``(1 +
+    p)² − 1 = 2p + p²`` nine times over, and a power of two, lead back.
+    """
+    xp = array_namespace(x.high)
+    k = xp.round(x.high / _LOG2.high)
+    shift = Double.of(k).times(_LOG2)
+    t = x.plus(Double(-shift.high, -shift.low))
+    t = Double(t.high / 2**_HALVINGS, t.low / 2**_HALVINGS)
+    one = xp.ones_like(k)
+    series = Double.of(one)
+    for order in range(_TERMS, 1, -1):  # 1 + t/2 (1 + t/3 (…))
+        series = series.times(t).over(float(order)).plus(one)
+    p = series.times(t)
+    for _ in range(_HALVINGS):
+        p = Double(2 * p.high, 2 * p.low).plus(p.times(p))
+    found, power = p.plus(one), 2.0**k
+    return Double(found.high * power, found.low * power)
 
 
 def product(A: Double, B: Double) -> Double:

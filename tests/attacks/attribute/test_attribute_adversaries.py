@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import seepage as sp
 from recipes import binary, counts, straight, table
+from sampled import sampled
 from seepage.attacks import (
     BlackBox,
     Ideal,
@@ -28,7 +29,7 @@ def _typical_change(white):
     return float(np.median(np.linalg.norm(white.candidates_.differences(slice(None)), axis=2)))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.name)
+@pytest.mark.parametrize("setting", sampled(SETTINGS, 3), ids=lambda s: s.name)
 def test_white_box_guesses_are_those_of_full_refits(setting):
     white = _white(setting)
     for times in (0.1, 1.0, 30.0):
@@ -83,6 +84,7 @@ def test_under_overwhelming_noise_white_box_guesses_at_random_and_with_the_prior
     assert np.all(guesses == expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

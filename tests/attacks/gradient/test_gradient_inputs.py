@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from sampled import sampled
 from seepage.attacks.gradient.simulation import GradientCost, SimulatedGradients
 
 
@@ -32,7 +33,8 @@ X, Y = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)), torch.tenso
 TABLE = {"shape": (6,), "total_variation": 0}
 
 
-@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", sampled([1, 3], 1))
 def test_the_mismatch_is_that_of_the_record_which_is_returned(restarts):
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from sampled import sampled
 from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
 from seepage.attacks.gradient.simulation import GradientCost, SimulatedGradients, roughness
 from seepage.nn.problem.problem import cross_entropy
@@ -66,7 +67,7 @@ def dense_release(net, x, y, clip, b):
 
 
 @pytest.mark.parametrize("b", [1, 2])
-@pytest.mark.parametrize("clip", CLIPS, ids=repr)
+@pytest.mark.parametrize("clip", sampled(CLIPS, 1), ids=repr)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_simulated_gradients_are_those_of_autograd(name, clip, b):
     torch.manual_seed(1)
@@ -107,12 +108,15 @@ def test_simulated_gradients_are_those_of_autograd(name, clip, b):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
-        {"cost": "cosine", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
-        {"steps": 200},
-        {"cost": "euclidean", "optimiser": "adam", "total_variation": 0, "steps": 200},
-    ],
+    sampled(
+        [
+            {"cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
+            {"cost": "cosine", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
+            {"steps": 200},
+            {"cost": "euclidean", "optimiser": "adam", "total_variation": 0, "steps": 200},
+        ],
+        1,
+    ),
     ids=["L2 by L-BFGS", "cosine by L-BFGS", "Geiping", "L2 by Adam"],
 )
 def test_undefended_images_are_found_with_their_labels(options):
@@ -125,6 +129,7 @@ def test_undefended_images_are_found_with_their_labels(options):
     assert np.min(sp.attacks.ssim(found.matched(x)[:, 0], x[:, 0].numpy())) > 0.95
 
 
+@pytest.mark.slow
 def test_clipping_does_not_help_and_noise_does():
     net, x, y = small_cnn(), smooth_images(4), torch.tensor([0, 1, 1, 0])
     clip = sp.nn.HardClip(0.1)
@@ -143,6 +148,7 @@ def test_clipping_does_not_help_and_noise_does():
     assert similar[1].max() < 0.2
 
 
+@pytest.mark.slow
 def test_chest_x_rays_come_back_unless_noise_is_added():
     try:
         train = sp.data.load_pneumoniamnist(download=False).train
@@ -222,6 +228,7 @@ def test_matching_undoes_any_order():
         found.matched(truth[:5])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_images_in_any_company():
     net, x, y = small_cnn(), smooth_images(3), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
@@ -276,7 +283,7 @@ def test_it_stops_when_all_are_solved():
     assert "3 matched to the tolerance" in repr(found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", sampled([torch.float32, torch.float64], 1))
 def test_minimisers_find_the_minima_of_many_quadratics(dtype):
     draw = torch.Generator().manual_seed(0)
     wanted = torch.rand(5, 2, 6, generator=draw, dtype=dtype)

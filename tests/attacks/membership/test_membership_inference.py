@@ -81,6 +81,7 @@ def test_rmia_counts_the_records_that_are_beaten() -> None:
     assert scores == pytest.approx([0.75, 0.25, 0.5, 0.0], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(2)
     mu, hits, inside_tpr = 0.5, 0, 0

@@ -16,6 +16,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 from typer.testing import CliRunner
 
 import seepage as sp
+from sampled import sampled
 from seepage.cli import app
 
 NUMBERS = ["age", "weight"]
@@ -70,7 +71,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, 2))
 def test_the_command_line_agrees_with_python(case, table, tmp_path):
     model, columns, target = CASES[case]
     X, y = table[columns], table[target]

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
 from seepage.data import load_bundled
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+import release_attack
+
+patients = release_attack.patients
 
 
 def demo() -> pa.Table:
@@ -14,15 +23,6 @@ def demo() -> pa.Table:
     columns = {name: patients.X[:, j] for j, name in enumerate(patients.names)}
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")
     return pa.table({**columns, "diagnosis": diagnosis})
-
-
-def patients(dose: float = 98.5) -> pa.Table:
-    """Return two hundred patients, the first of whom had an extreme dose and responded little."""
-    rng = np.random.default_rng(0)
-    age, doses = rng.normal(60, 12, 200), rng.normal(30, 6, 200)
-    response = 0.04 * doses + 0.01 * age + rng.normal(0, 0.5, 200)
-    doses[0], response[0] = dose, 1.0
-    return pa.table({"age": age, "dose": doses, "response": response})
 
 
 def people(rows: int = 120) -> pa.Table:

@@ -6,6 +6,7 @@ import pytest
 from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 from factory import NAMES, make_audit, make_gated, make_hostile
 
+from sampled import sampled
 from seepage.auditing.report import write_report
 
 pytestmark = needs_browser
@@ -34,7 +35,7 @@ def first_rows(browser, count=3):
     return browser.read("#body tr:not(.space) th")[:count]
 
 
-@pytest.mark.parametrize("name", ["plain", "values", "long", "hostile"])
+@pytest.mark.parametrize("name", sampled(["plain", "values", "long", "hostile"], ["hostile"]))
 def test_nothing_is_said_to_the_console_or_asked_of_the_network(browser, pages, name):
     browser.open(pages[name])
     assert browser.read("#found")[0].startswith(("569 of", "100,000 of", "60 of"))
@@ -42,6 +43,7 @@ def test_nothing_is_said_to_the_console_or_asked_of_the_network(browser, pages, 
     assert browser.requests() == [pages[name].as_uri()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dark"), VIEWS)
 def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     name = f"report-{'phone' if size == PHONE else 'desktop'}-{'dark' if dark else 'light'}"
@@ -54,7 +56,7 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     )
 
 
-@pytest.mark.parametrize("name", ["plain", "values", "hostile"])
+@pytest.mark.parametrize("name", sampled(["plain", "values", "hostile"], ["values"]))
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_the_page_is_never_wider_than_the_screen(browser, pages, name, size):
     browser.open(pages[name], size)
@@ -62,6 +64,7 @@ def test_the_page_is_never_wider_than_the_screen(browser, pages, name, size):
     assert width <= size[0]
 
 
+@pytest.mark.slow
 def test_very_long_names_do_not_break_the_layout(browser, tmp_path):
     page = write_report(make_hostile("wide" * 2500), tmp_path)
     browser.open(page, PHONE)
@@ -111,6 +114,7 @@ def test_searching(browser, pages):
     assert browser.read("#found")[0].startswith(f"{(audit.eta > 1).sum()} of 569")
 
 
+@pytest.mark.slow
 def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
     audit = make_audit(100_000)
     browser.open(pages["long"])
@@ -167,7 +171,7 @@ def test_no_script_but_ours_may_run(browser, pages):
 @needs_axe
 @pytest.mark.parametrize(
     ("name", "size", "dark"),
-    [*(("plain", size, dark) for size, dark in VIEWS), ("values", DESKTOP, False)],
+    sampled([*(("plain", size, dark) for size, dark in VIEWS), ("values", DESKTOP, False)], 1),
 )
 def test_accessibility(browser, pages, name, size, dark):
     browser.open(pages[name], size, dark)

@@ -6,6 +6,7 @@ import pytest
 from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 from recordings import make_report
 
+from sampled import sampled
 from seepage.auditing.report.rounds import write_recording_report
 
 pytestmark = needs_browser
@@ -23,7 +24,8 @@ def pages(tmp_path_factory):
     return {name: write_recording_report(r, folder / name) for name, r in reports.items()}
 
 
-@pytest.mark.parametrize("name", ["plain", "apart", "hostile", "wide"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled(["plain", "apart", "hostile", "wide"], ["hostile"]))
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, size):
     browser.open(pages[name], size)
@@ -33,6 +35,7 @@ def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, 
     assert browser.run("return document.documentElement.scrollWidth") <= size[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dark"), VIEWS)
 def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     name = f"rounds-{'phone' if size == PHONE else 'desktop'}-{'dark' if dark else 'light'}"
@@ -40,10 +43,11 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     assert browser.picture(name).stat().st_size > 50_000
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize(
     ("name", "size", "dark"),
-    [*(("apart", size, dark) for size, dark in VIEWS), ("plain", DESKTOP, False)],
+    sampled([*(("apart", size, dark) for size, dark in VIEWS), ("plain", DESKTOP, False)], 1),
 )
 def test_accessibility(browser, pages, name, size, dark):
     browser.open(pages[name], size, dark)

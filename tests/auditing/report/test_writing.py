@@ -19,6 +19,7 @@ from jinja2 import UndefinedError
 import seepage as sp
 from coarse import point_above
 from seepage.auditing.report import page, summarise, to_json, write_report, writing
+from seepage.auditing.report.figures import draw_figures
 from seepage.auditing.report.writing import record_table, write_card
 from seepage.errors import InputError
 
@@ -44,6 +45,21 @@ def listing(folder):
 def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "new" / "folder"
     return write_report(make_audit(), out)
+
+
+@pytest.fixture(scope="module")
+def drawings():
+    return draw_figures(make_audit())
+
+
+@pytest.fixture
+def drawn_before(monkeypatch, drawings):
+    """Take figures that are there already, where only the folder matters."""
+
+    def take(audit):
+        return [d for d in drawings if audit.groupings or not d.name.startswith("groups")]
+
+    monkeypatch.setattr(writing, "draw_figures", take)
 
 
 def test_every_file_is_there_and_private(written):
@@ -100,6 +116,7 @@ def test_figures_are_well_formed_and_have_a_title(written):
         assert titles[0]
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_figures_of_an_earlier_audit_go_and_other_files_stay(tmp_path):
     write_report(make_audit(), tmp_path)
     write_report(make_audit(groupings=()), tmp_path)
@@ -110,6 +127,7 @@ def test_figures_of_an_earlier_audit_go_and_other_files_stay(tmp_path):
     assert listing(tmp_path) == (FILES - {"figures/groups-1.svg"}) | {"figures/mine.svg"}
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
     def interrupted(text, file):
         if text.startswith("{"):  # the summary, after the records and the figures
@@ -123,6 +141,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert listing(tmp_path) == set()
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
     audit = make_audit(values={"age": []})
     with pytest.raises(UndefinedError):
@@ -130,6 +149,7 @@ def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="'out' is a file: name a folder"):
@@ -226,6 +246,7 @@ def test_a_million_records_keep_the_most_leaked_in_the_page():
     assert audit.eta[kept].min() >= audit.eta[~kept].max()
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_a_folder_may_be_a_text_and_sp_report_writes_it(tmp_path):
     audit = make_audit()
     assert write_report(audit, str(tmp_path / "one")) == tmp_path / "one" / "report.html"

@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 import seepage as sp
 from doors import DOORS, FORMULAS, MIXED, PIPELINES, REAL, SEARCHES, VARIANTS, N, Z, door, released
+from sampled import sampled
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
 from seepage.glm.adapters.registry import KINDS
 
@@ -75,14 +76,18 @@ def check_cells(name, preprocessing, step=1e-4):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in DOORS]
+    "name",
+    [
+        *sampled([n for n in DOORS if n not in SLOW], 8),
+        *(pytest.param(n, marks=pytest.mark.minutes) for n in SLOW),
+    ],
 )
 def test_models_agree_with_refits(name):
     # liblinear ends so far from its minimiser that only longer steps can be told from its noise.
     check_cells(name, "frozen", step=1e-2 if name == "LinearSVC" else 1e-4)
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, *FORMULAS])
+@pytest.mark.parametrize("name", sampled([*VARIANTS, *FORMULAS], 1))
 def test_other_ways_to_fit_agree_with_refits(name):
     check_cells(name, "frozen")
 
@@ -95,7 +100,7 @@ def test_searches_are_their_best_model(name):
 
 
 @pytest.mark.parametrize("preprocessing", ["frozen", "refitted"])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", sampled(list(PIPELINES), 1))
 def test_pipelines_agree_with_refits(name, preprocessing):
     leak = check_cells(name, preprocessing)
     word = "counts as public" if preprocessing == "frozen" else "moves with every record"

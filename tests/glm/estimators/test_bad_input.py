@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+import seepage as sp
 from seepage.errors import InputError
 from seepage.glm import (
     GeneralizedLinearRegression,
@@ -196,6 +197,15 @@ def test_overlap_by_a_hair_is_not_separable():
     model = LogisticRegression(l2=0.0).fit(table, y)
     r = 1 / (1 + np.exp(-table[:, 0] * model.coef_[0, 0])) - y
     assert abs(r @ table[:, 0]) < 1e-12
+
+
+def test_separable_classes_whose_penalty_is_lost_are_refused_by_that_name():
+    """Eleven records alike but for their labels, and two far off that have one label alone."""
+    x = np.r_[np.full(11, 2.0**30), 0.0, 0.0][:, None]
+    y = np.r_[np.arange(11) % 2, 0, 0]
+    model = SoftmaxRegression(l2=1e-12, fit_intercept=True).fit(x, y)
+    with pytest.raises(InputError, match=r"separable, and l2 is next to nothing .* larger l2"):
+        sp.leakage(model, x, y, noise=sp.Gaussian(1.0))
 
 
 @pytest.mark.parametrize("estimator", [LogisticRegression, SoftmaxRegression])

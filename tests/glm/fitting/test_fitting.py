@@ -7,7 +7,7 @@ import torch
 from sklearn import linear_model
 
 from seepage.glm.fitting.least_squares import solve_least_squares
-from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.newton import minimise, separated
 from seepage.glm.fitting.objective import (
     Objective,
     cholesky_factor,
@@ -267,3 +267,40 @@ def test_torch_agrees_with_numpy(intercept):
         there = minimise(Objective(TX, family, ty, tω, 0.4, intercept))
         assert there.parameters.dtype == torch.float64
         np.testing.assert_allclose(there.parameters.numpy(), here.parameters, atol=1e-13)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_separable_classes_are_known_from_others(classes, unit):
+    X, _ = problem(gaussian, n=24, d=2)
+    margin = X @ [1.0, 0.5]
+    kinds = np.digitize(margin, [0.0] if classes == 2 else [-0.5, 0.5])
+    swapped = np.array(kinds)
+    swapped[[np.argmin(margin), np.argmax(margin)]] = kinds[[np.argmax(margin), np.argmin(margin)]]
+    apart, mixed = (np.eye(3)[y] if classes == 3 else y.astype(float) for y in (kinds, swapped))
+    family = Categorical(3) if classes == 3 else bernoulli
+
+    def known(y, weight=None):
+        return separated(Objective(X * [1.0, unit], family, y, weight, 1e-9, intercept=True))
+
+    assert known(apart)
+    assert not known(mixed)
+    assert known(mixed, (kinds == swapped).astype(float))
+
+
+def test_counts_that_are_zero_in_a_direction_are_known_from_others():
+    groups = np.eye(3)[np.arange(30) % 3]
+    counts = 1.0 + np.arange(30) % 4
+    zeros = np.where(groups[:, 1] == 1, 0.0, counts)
+    assert separated(Objective(groups, poisson, zeros, None, 1e-9, intercept=False))
+    zeros[1] = 2.0
+    assert not separated(Objective(groups, poisson, zeros, None, 1e-9, intercept=False))
+
+
+def test_a_direction_that_a_faint_penalty_holds_is_followed_to_its_end():
+    """Where counts are zero the curvature dies away long after all other coefficients stand."""
+    X = np.array([[-2.0, 1, 0, 1, 0], [1, 1, -2, -1, 1], [-2, 0, -1, -1, 0]])
+    objective = Objective(X, poisson, np.array([0.0, 0.0, 1.0]), None, 5e-11, intercept=True)
+    theta = minimise(objective, names=NAMES[:5]).parameters
+    left = np.linalg.norm(objective.gradient_at(theta))
+    assert left < 1e-5 * objective.ridge * np.linalg.norm(theta[:5])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
+from sampled import sampled
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, audit_recording, since_when, standing_out
 
@@ -117,7 +118,7 @@ def test_of_many_rounds_some_are_asked_about_the_last_among_them():
     assert rounds[-1] == 99
 
 
-@pytest.mark.parametrize("count", [6, 10, 30])
+@pytest.mark.parametrize("count", sampled([6, 10, 30], 1))
 def test_who_stands_out_where_nobody_does(count):
     draw = np.random.default_rng(count)
     client = np.tile(np.arange(count), 2)
@@ -164,6 +165,7 @@ def test_what_cannot_be_asked():
         since_when(seen, CLIENT % 2, permutations=0)
 
 
+@pytest.mark.slow
 def test_a_property_by_client_by_update_and_in_order_is_the_same():
     blocks = noise(3)
     blocks["fc1"] += 8 * (CLIENT % 2)[:, None]

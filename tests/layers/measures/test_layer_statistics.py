@@ -29,7 +29,7 @@ def small_p_values(sets, layers, folds, level=0.05, **shape):
     return float(np.mean(np.concatenate(found) <= level))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize(("count", "width"), [(60, 500), (200, 50)])
 def test_levels_are_kept_over_a_thousand_layers(count, width):
     for level in (0.01, 0.05, 0.10):
@@ -85,6 +85,7 @@ def test_groups_may_be_refused_or_named():
     np.testing.assert_array_equal(named.values, own.values)
 
 
+@pytest.mark.slow
 def test_ten_clients_that_know_their_property_are_found_out():
     hits = 0
     for seed in range(10):
@@ -134,6 +135,7 @@ def test_where_nothing_is_found_something_may_have_been_missed():
         assert 0.01 < found.high[0] < 0.2
 
 
+@pytest.mark.slow
 def test_groups_of_attacked_updates():
     draw = np.random.default_rng(0)
     p = np.arange(60) % 2

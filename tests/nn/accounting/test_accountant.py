@@ -108,6 +108,7 @@ def test_unclipped_gradients_count_in_full():
         accountant.individual_privacy()
 
 
+@pytest.mark.slow
 def test_standard_errors_are_calibrated():
     n, steps = 150, 20
     torch.manual_seed(1)
@@ -129,6 +130,7 @@ def test_standard_errors_are_calibrated():
     assert 0.925 < np.mean(covered) < 0.975
 
 
+@pytest.mark.slow
 def test_a_single_probe_errs_on_the_large_side():
     net, x, y = small_problem()
     few = [
@@ -282,6 +284,7 @@ def test_shares_of_one_run_join():
         join_shares([])
 
 
+@pytest.mark.slow
 def test_runs_average():
     runs = []
     for seed in range(4):

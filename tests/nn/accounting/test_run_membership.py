@@ -9,6 +9,7 @@ from scipy.stats import norm
 from small_run import N, small_accountant, small_problem
 
 import seepage as sp
+from sampled import sampled
 from seepage.nn.privacy.run_membership import own_membership, run_membership
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 
@@ -35,7 +36,7 @@ def by_integration(shifts: list[float], rate: float) -> tuple[np.ndarray, float]
     return np.interp(RATES, false, true), float(np.max(true - false))
 
 
-@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.8), (0.5, 2.0), (1.0, 1.5)])
+@pytest.mark.parametrize(("rate", "sigma"), sampled([(0.1, 0.8), (0.5, 2.0), (1.0, 1.5)], 1))
 def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> None:
     found = run_membership(Ledger((poisson(1, rate, sigma),)))
     truth = (1 - rate) * RATES + rate * norm.cdf(norm.ppf(RATES) + 1 / sigma)
@@ -45,7 +46,8 @@ def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> No
     assert found.kind == "guarantee"
 
 
-@pytest.mark.parametrize("rate", [0.2, 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", sampled([0.2, 0.7], 1))
 def test_steps_of_different_noise_compose(rate: float) -> None:
     found = run_membership(Ledger((poisson(1, rate, 1.0), poisson(1, rate, 2.0))))
     truth, advantage = by_integration([1.0, 0.5], rate)
@@ -54,6 +56,7 @@ def test_steps_of_different_noise_compose(rate: float) -> None:
     assert found.accuracy() == pytest.approx((1 + advantage) / 2, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_without_sampling_it_is_gaussian_differential_privacy() -> None:
     found = run_membership(Ledger((Entry(9, "other", 0.1, 3.0, 2.0, 2.0, 1000),)))
     assert found.tpr(RATES) == pytest.approx(norm.cdf(norm.ppf(RATES) + 1.0), abs=2e-4)
@@ -63,6 +66,7 @@ def test_without_sampling_it_is_gaussian_differential_privacy() -> None:
     assert found.accuracy(p) == pytest.approx(right, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_a_record_of_shorter_gradients_is_told_less() -> None:
     ledger = Ledger((poisson(200, 0.05, 1.0),))
     whole = run_membership(ledger)
@@ -75,6 +79,7 @@ def test_a_record_of_shorter_gradients_is_told_less() -> None:
         assert own.kind == "estimate"
 
 
+@pytest.mark.slow
 def test_one_length_stands_for_many() -> None:
     """Gradients of lengths 0.4 and 1.2, drawn in turn, against the one length of the same cost."""
     ledger = Ledger((poisson(100, 0.05, 1.0),))
@@ -86,6 +91,7 @@ def test_one_length_stands_for_many() -> None:
     assert own.advantage() == pytest.approx(turns.advantage(), rel=0.05)
 
 
+@pytest.mark.slow
 def test_an_accountant_tells_curves() -> None:
     net, x, y = small_problem()
     accountant = small_accountant(net)

@@ -83,6 +83,7 @@ def _run(seed, steps, probes):
     return accountant.fil(), torch.linalg.matrix_norm(total, 2).sqrt()[[1, 3, 6]].numpy()
 
 
+@pytest.mark.slow
 def test_fil_over_a_run_lies_between_the_bounds_on_average():
     brackets, truth = zip(*[_run(seed, 5, 2) for seed in range(12)], strict=True)
     lower = np.mean([b.lower**2 for b in brackets], axis=0)

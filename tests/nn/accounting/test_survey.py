@@ -48,6 +48,7 @@ def test_passes_at_every_step_give_the_exact_mean(probes):
     assert any("one run cannot know" in t for t in rows.conditions)
 
 
+@pytest.mark.slow
 def test_the_expectation_over_the_choice_of_steps_is_the_mean():
     values = torch.rand(7, 4, generator=torch.Generator().manual_seed(0)).double() + 0.5
     none = torch.zeros(4).double()
@@ -139,13 +140,14 @@ def test_the_trainer_surveys_by_itself():
     assert math.isfinite(float(top.interval()[1][0]))
 
 
+@pytest.mark.slow
 def test_intervals_of_surveys_cover_the_mean_over_redrawn_batches():
     share, ratio = coverage(runs=2, seeds=8, steps=40, every=4)
     assert ratio == pytest.approx(1.0, abs=0.1)
     assert share > 0.85  # 128 intervals, of which those of one run hang together
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_intervals_of_surveys_are_calibrated():
     for every in (5, 10):
         share, ratio = coverage(runs=10, seeds=10, steps=60, every=every)

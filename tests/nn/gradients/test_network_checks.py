@@ -120,6 +120,7 @@ def test_an_unfrozen_parameter_is_noticed() -> None:
     torch.testing.assert_close(engine.norms(X, Y), norms_alone(net, X, Y))
 
 
+@pytest.mark.slow
 def test_a_compiled_network_is_unwrapped() -> None:
     net = small(nn.Tanh())
     engine = Engine(torch.compile(net), "cross_entropy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import seepage as sp
+from sampled import sampled
 
 torch.set_num_threads(1)
 
@@ -72,13 +74,13 @@ def clipped(net: nn.Module, one: dict[str, Tensor], place: str, shift: Tensor) -
 
 
 def column(net: nn.Module, one: dict[str, Tensor], place: str, unit: Tensor) -> Tensor:
-    """Return a column of the Jacobian: central differences, extrapolated to the eighth order."""
+    """Return a column of the Jacobian: central differences, extrapolated to the sixth order."""
 
     def at(h: float) -> Tensor:
         return (clipped(net, one, place, h * unit) - clipped(net, one, place, -h * unit)) / (2 * h)
 
-    found = [at(8e-4), at(4e-4), at(2e-4), at(1e-4)]
-    for order in (4, 16, 64):
+    found = [at(4e-4), at(2e-4), at(1e-4)]
+    for order in (4, 16):
         found = [(order * fine - coarse) / (order - 1) for coarse, fine in pairwise(found)]
     return found[0]
 
@@ -96,8 +98,8 @@ def truth(net: nn.Module, batch: dict[str, Tensor], place: str) -> np.ndarray:
     return np.array(out)
 
 
-@pytest.mark.parametrize("adapters", [False, True], ids=["full", "LoRA"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("adapters", sampled([False, True], [True]), ids=["full", "LoRA"])
+@pytest.mark.parametrize("name", sampled(NAMES, ["gpt2"]))
 def test_one_call_is_right_against_finite_differences(name: str, adapters: bool) -> None:
     net, batch = model(name).double(), of_type(collated(name), torch.float64)
     about = FOUND[name]
@@ -110,8 +112,8 @@ def test_one_call_is_right_against_finite_differences(name: str, adapters: bool)
     np.testing.assert_allclose(np.asarray(found), truth(net, batch, place), rtol=1e-8)
 
 
-@pytest.mark.parametrize("adapters", [False, True], ids=["full", "LoRA"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("adapters", sampled([False, True], [False]), ids=["full", "LoRA"])
+@pytest.mark.parametrize("name", sampled(NAMES, ["gpt2"]))
 def test_in_bfloat16_it_is_that_of_float32_on_the_same_weights(name: str, adapters: bool) -> None:
     short = model(name).bfloat16()
     if adapters:  # whose own numbers stay in float32
@@ -144,6 +146,10 @@ def test_embeddings_and_other_inputs_can_be_given_and_named() -> None:
         sp.nn.leakage(model("vit"), image, view=sp.nn.Input(key="pixels"), **HOW)
 
 
+HEADS = ["classes", "tokens", "spans", "several", "number", *NAMES]
+
+
+@cache
 def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
     """Return models with every kind of loss that they take themselves."""
     torch.manual_seed(6)
@@ -182,7 +188,7 @@ def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", heads())
+@pytest.mark.parametrize("kind", HEADS)
 def test_the_loss_of_a_record_is_what_the_model_takes_of_it_alone(kind: str) -> None:
     net, batch = heads()[kind]
     labels = batch["labels"] if "labels" in batch else batch["start_positions"]

@@ -21,7 +21,7 @@ def test_a_function_that_bends_beside_a_record_is_measured_where_it_is() -> None
     assert verdict(1794785164) == ("measured", "as a derivative")
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_three_hundred_networks_are_right_or_refused() -> None:
     counts = count(range(1000, 1300))
     for (what, how), number in sorted(counts.items()):

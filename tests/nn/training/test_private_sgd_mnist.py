@@ -11,7 +11,7 @@ import seepage as sp
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "private_sgd_mnist.py"
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_mnist_is_learnt_and_survives_a_kill():
     try:
         sp.data.load_mnist(download=False)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "torchrun.md"
 FENCES = re.findall(
     r"^```(python|text)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
@@ -33,8 +35,10 @@ STORE = """
 import os
 import numpy as np
 trained = trainer.accountant_.records("dfil")
+loop = sp.nn.gather_shares(accountant).records("dfil")
 np.savez(
-    f"found-{rank}.npz", loop=records.values, loop_errors=records.standard_errors,
+    f"found-{rank}.npz", loop=loop.values, loop_errors=loop.standard_errors,
+    sharded=records.values, sharded_errors=records.standard_errors,
     trained=trained.values,
     trained_errors=trained.standard_errors, own=trainer.accountant_.individual_privacy().costs,
     history=[now.worst_dfil for now in trainer.history_], observed=accountant.run.sums.uses.numpy(),
@@ -123,7 +127,10 @@ def test_the_page_shows_what_torchrun_prints(folder):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_record_leaks_as_in_one_process(folder, alone, rank):
     found = np.load(folder / f"found-{rank}.npz")
-    for name in ("loop", "loop_errors", "trained", "trained_errors", "own", "history", "network"):
+    for name in (
+        *("loop", "loop_errors", "sharded", "sharded_errors", "trained", "trained_errors"),
+        *("own", "history", "network"),
+    ):
         assert found[name] == pytest.approx(alone[1][name], rel=1e-9, abs=1e-12, nan_ok=True), name
     assert (found["loop"] > 0).sum() > 1000
 

@@ -52,6 +52,7 @@ def numbers(told):
     return [told] if isinstance(told, int | float) else []
 
 
+@pytest.mark.slow
 def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
     cluster, people, gathered, tmp_path, monkeypatch
 ):
@@ -92,6 +93,7 @@ def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
     assert not [file for file in (tmp_path / "spread").iterdir() if file.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_new_table_takes_the_place_of_the_earlier_one(cluster, people, tmp_path, monkeypatch):
     where, out, small = cluster.scheduler_info()["address"], tmp_path / "report", tmp_path / "some"
     small.mkdir()

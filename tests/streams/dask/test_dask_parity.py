@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import seepage as sp
+from sampled import sampled
 from seepage.streams.dask.source import dask_rows
 
 ROWS = 203
@@ -54,7 +55,7 @@ def _both(family, weighted, chunks):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", sampled(list(MODELS), 2))
 def test_every_view_of_arrays(family, weighted):
     kept, leak = _both(family, weighted, chunks=((50, 1, 100, 52), (2, 2)))
     for measure in ("fil", "dfil"):
@@ -127,6 +128,7 @@ def _encoded(frame):
     return pd.DataFrame(columns | {"member": frame.member.astype(float)})
 
 
+@pytest.mark.slow
 def test_a_data_frame_with_text_weights_groups_and_empty_partitions(people):
     frame = dd.concat(
         [

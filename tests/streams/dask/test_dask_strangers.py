@@ -7,6 +7,7 @@ import sys
 import pytest
 from distributed import Client, Security
 
+from sampled import sampled
 from seepage.streams.dask.spread_files import on_cluster
 
 STRANGER = """
@@ -48,7 +49,7 @@ if hasattr(os, "geteuid") and os.geteuid() == 0:  # who else may not become anot
     KINDS.append("another user")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_a_process_without_the_certificate_cannot_talk_to_the_scheduler(ours, kind):
     known = ours.scheduler_info()
     workers = list(known["workers"])

@@ -58,6 +58,7 @@ def _data(table, folder, pause=0.0):
     return dask_rows(X, da.from_array(table[1], chunks=BLOCK))
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_one_machine_and_no_rows_travel(
     cluster, table, kept, gathered, tmp_path
 ):
@@ -108,6 +109,7 @@ def _kill_one(cluster, folder, after):
     return thread, set(pids.values())
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(cluster, table, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()

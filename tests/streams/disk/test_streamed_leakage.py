@@ -12,6 +12,7 @@ from sklearn.linear_model import PoissonRegressor, Ridge
 
 import seepage as sp
 import seepage.streams.disk.source as reading
+from sampled import sampled
 from seepage.streams import parquet
 
 KINDS = {
@@ -36,7 +37,7 @@ def folder(table, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of a few dozen rows, which end neither with row groups nor with files."""
-    monkeypatch.setattr(reading, "CHUNK", 500)
+    monkeypatch.setattr(reading, "_CHUNK", 500)
     monkeypatch.setattr(reading, "_WIDE", 1)
 
 
@@ -70,9 +71,9 @@ def both(table, folder, kind, *, weighted=False, intercept=True, scale=True, l2=
     )
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", sampled([False, True], [True]))
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", sampled(list(MODELS), ["softmax"]))
 def test_every_view_is_the_one_in_memory(table, folder, kind, intercept, weighted):
     ours, theirs = both(table, folder, kind, weighted=weighted, intercept=intercept)
     close(ours.rows(), theirs.rows())

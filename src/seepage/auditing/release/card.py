@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.auditing.release.contents import Item, item_table
+from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.report.words import markdown, number
 from seepage.tables.names import counted
@@ -16,18 +17,36 @@ class Usefulness:
     """How often the released model is wrong on its own records, released with noise."""
 
     share: float  # with the noise, cut to between 0 and 1
-    deviation: float  # of the noise
-    epsilon: float  # what the share alone promises, at δ
-    delta: float
+    scale: float  # of the noise
+    epsilon: float  # what the share alone promises
     unit: float | None  # of a numeric target, beyond which a prediction counts as wrong
 
     def words(self) -> str:
         """Return what protects the share."""
         return (
-            f"It has Gaussian noise of deviation {self.deviation:g}, and is by itself (ε, δ)-"
-            f"differentially private with ε = {number(self.epsilon)}, δ = {number(self.delta)} "
-            "(one record more, less or another), given the model."
+            f"It has Laplace noise of scale {number(self.scale)}, and is by itself "
+            f"ε-differentially private with ε = {self.epsilon:g} (one record more, less or "
+            "another), given the model."
         )
+
+
+def _beside_the_numbers(
+    procedure: Procedure, prepared: Prepared, useful: Usefulness | None
+) -> list[str]:
+    """Say what the other figures leave open, unless σ follows the most exposed record."""
+    vote = prepared.vote
+    epsilon = (vote.epsilon if vote else 0.0) + (useful.epsilon if useful else 0.0)
+    if not epsilon or (vote is None and procedure.sigma is None):
+        return []
+    return [
+        "**Beside the noisy numbers.** Every draw of what was drawn or has noise of its own is "
+        f"ε-differentially private, with ε = {epsilon:g} together. So where, for all values that a "
+        "number of one record might have, the figures on a coarse grid are the same and a draw of "
+        "σ is enough, the 95 % credible interval of somebody who knows everything else contains "
+        f"the central {100 * interval_kept(epsilon):.1f} % one that the noisy numbers alone would "
+        "leave, whatever was known before.",
+        "",
+    ]
 
 
 def write_release_card(
@@ -53,6 +72,7 @@ def write_release_card(
         f"number of a record without bias is off by at least {number(1 / procedure.target_eta)} "
         "times the unit of its column (for a category or class: of a whole level).",
         "",
+        *_beside_the_numbers(procedure, prepared, useful),
     ]
     if useful is not None:
         what = (

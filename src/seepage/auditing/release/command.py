@@ -132,6 +132,7 @@ def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
     for item in made.release.items:
         say(f"  - {item}")
     say("")
+    say(made.audit.sigma_reason)
     for sentence in tell_disclosures(made.disclosures)[:1]:
         say(sentence)
     say(f"\nRelease, to be shared: {escaped(str(out))}")

@@ -14,13 +14,12 @@ from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import Disclosure, find_disclosures
 from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
-from seepage.core.noise import Gaussian
+from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
 from seepage.tables.names import counted
 
-SHARE_NOISE = 0.02  # the deviation of the noise on the share of wrong predictions
-_FEWEST = 100  # records from which on that share is told
-_DELTA = 1e-6
+SHARE_EPSILON = 0.05  # of the noise on the share of wrong predictions
+_FEWEST = 500  # records from which on that share is told: with fewer the noise would hide it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +68,8 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
     """Return how often the noisy model is wrong on its records, with noise of its own.
 
     Given the released model, which is counted already, one record more, less or another moves the
-    share of records that are told wrongly by ``1/(n − 1)`` at most: so with noise of deviation τ it
-    is the Gaussian mechanism with ``μ = 1/((n − 1) τ)``.
+    share of records that are told wrongly by ``1/(n − 1)`` at most: so with Laplace noise of scale
+    ``1/((n − 1) ε)`` it is ε-differentially private.
     """
     source = prepared.trained.source
     least = prepared.figures["number of records"]
@@ -82,13 +81,9 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
         wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
     else:
         wrong = np.asarray(predicted) != np.asarray(truth)
-    noise = Gaussian(SHARE_NOISE)
+    noise = Laplace(1 / ((least - 1) * SHARE_EPSILON))
     share = float(noise.rounded(np.array([np.mean(wrong)]) + noise.draw(1))[0])
-    multiplier = SHARE_NOISE * (least - 1)
-    from dp_accounting import get_epsilon_gaussian
-
-    epsilon = float(get_epsilon_gaussian(multiplier, _DELTA))
-    return Usefulness(float(np.clip(share, 0, 1)), SHARE_NOISE, epsilon, _DELTA, unit)
+    return Usefulness(float(np.clip(share, 0, 1)), noise.scale, SHARE_EPSILON, unit)
 
 
 def _items(
@@ -122,7 +117,10 @@ def _items(
         how = "Centre and unit are the middle and a quarter of the declared domain."
         items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
     if len(declared) < len(scaled):
-        how = "Units are standard deviations rounded up to 2 or 5 times 10ᵏ, centres whole units."
+        how = (
+            "Units are deviations, centres middles of normal columns with the same central nine "
+            "tenths, rounded up to 2 or 5 times 10ᵏ and to whole units."
+        )
         items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
@@ -139,7 +137,7 @@ def _items(
         how = (
             "A quarter of its domain."
             if known
-            else "Its standard deviation rounded up to 2 or 5 times 10ᵏ."
+            else "The deviation by its central nine tenths, rounded up to 2 or 5 times 10ᵏ."
         )
         items.append(Item("unit of the target", "declared" if known else "coarse", how, 1, unit))
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
@@ -159,9 +157,9 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     if prepared.vote is not None:
         vote = prepared.vote
         how = (
-            f"Drawn by a vote of {vote.blocks} blocks of records, each by itself: ε-differentially "
-            f"private with ε = {vote.epsilon:g} (one record more, less or another), given the "
-            "figures on a grid. That it meets the target was checked."
+            f"Drawn by a vote of {vote.blocks} blocks of records, each by itself, until it met the "
+            f"target; every draw is ε-differentially private with ε = {vote.epsilon:g} (one record "
+            "more, less or another), given the figures on a grid."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:
@@ -174,15 +172,21 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
 def _sigma_reason(procedure: Procedure, prepared: Prepared) -> str:
     if procedure.sigma is not None:
         return f"The noise σ = {prepared.sigma:g} was declared beforehand."
-    if prepared.vote is not None:
-        return (
-            f"The noise σ = {prepared.sigma:g} was drawn by a vote of blocks of records, with "
-            f"ε = {prepared.vote.epsilon:g}."
-        )
     also = " with the earlier releases of the ledger" if np.any(prepared.spent) else ""
+    needed = (
+        f"the least of the coarse grid with which no record leaks more than η = "
+        f"{procedure.target_eta:g}{also}"
+    )
+    if prepared.vote is None:
+        return (
+            f"The noise σ = {prepared.sigma:g} is {needed}: it follows the most exposed record, "
+            "for there were too few records for a vote, or what a vote could draw was not enough."
+        )
+    vote = prepared.vote
     return (
-        f"The noise σ = {prepared.sigma:g} is the least of the coarse grid with which no record "
-        f"leaks more than η = {procedure.target_eta:g}{also}."
+        f"The noise σ = {prepared.sigma:g} was drawn by a vote of blocks of records, with ε = "
+        f"{vote.epsilon:g}. That it follows no single record is paid for in noise: {needed} is "
+        f"{prepared.least:g}. A draw is enough with a probability of {vote.enough:.1%}."
     )
 
 
@@ -215,6 +219,6 @@ def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
         f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
         f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; who "
         "knows all others learns that for certain. Declared figures disclose nothing: σ with "
-        "--sigma, the scaling with --domain; nor does a σ that is drawn, with --sigma-epsilon."
+        "--sigma, the scaling with --domain."
     ]
     return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]

@@ -2,22 +2,25 @@
 
 Subsample and aggregate (Nissim, Raskhodnikova and Smith 2007): every record falls into one of m
 blocks at random; a model is fitted to each block, and the noise is computed that its most leaked
-record needs. Leakage goes with one over the number of records, so an m-th of that is the block's
-opinion on the whole table. One record, more, less or another, changes the opinion of one block and
-no other, whatever the data are: the numbers of opinions up to a point ``s`` of the grid, and beyond
-the point ``s'`` before it, change by at most one, and so does the score::
+record needs. Leakage goes with one over the number of records, so an m-th of that, with a margin,
+is the block's opinion on the noise for the whole table. One record, more, less or another, changes
+the opinion of one block and no other, whatever the data are: the numbers of opinions up to a point
+``s`` of the grid, and beyond the point ``s'`` before it, change by at most one, and so does the
+score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
-which is zero at the point that the median is rounded up to. Drawing a point with probability
-proportional to ``exp(ε u(s)/2)`` (the exponential mechanism, McSherry and Talwar 2007) is therefore
+which is zero at the point that the median is rounded up to. Taking the points in random order until
+one is accepted, each with a probability of ``exp(ε (u(s) − max u)/2)`` (permute-and-flip, McKenna
+and Sheldon 2020, which errs half as often as the exponential mechanism), is therefore
 ε-differentially private, given the other published figures.
 
 What it cannot do is to follow the most exposed record. A mechanism that is ε-private and puts σ
 below what a table needs with a probability of at most β puts it below what any table needs that
 differs in k records with one of at most ``β exp(kε)``: private noise that is *always* enough is
-enough for every table there could be. So the drawn σ has a margin over the median opinion, and is
-checked: that a release was made at all tells that no record exceeded its target.
+enough for every table there could be. So opinions have a margin, and σ is drawn again while it is
+not enough, which with a probability ``a`` it is at once: that multiplies the odds of a published σ
+by at most ``1/a`` more, and rules out tables that would need more than it.
 """
 
 from __future__ import annotations
@@ -33,10 +36,14 @@ from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import COARSER, round_up
 from seepage.errors import InputError
 
-MARGIN = 5.0  # over the opinion of the median block
-_RECORDS = 10  # of a block, on average
-_MOST_BLOCKS, _FEWEST_BLOCKS = 50, 10
-_DECADES = range(5)  # of opinions, from what the target allows over the number of records on
+EPSILON = 0.4  # of the draw, where there are blocks enough
+MARGIN = 3.0  # of a block's opinion
+FEWEST_BLOCKS = 10
+_MOST_BLOCKS = 50
+_DECISIVE = 16.0  # blocks times ε: with less, σ would be anybody's guess
+_RECORDS, _RECORDS_OF_CLASSES = 4, 10  # of a block, on average: a class must be in most blocks
+_LEAST = 25.0  # times the unit over the number of records and the target: where the grid begins
+_POINTS = 10  # of the grid: three decades
 
 
 @dataclass(frozen=True)
@@ -46,35 +53,86 @@ class NoiseVote:
     sigma: float
     blocks: int
     epsilon: float
+    enough: float  # how probable it was that a draw is
 
 
-def count_blocks(records: int) -> int:
+def block_size(features: int, classes: bool) -> int:
+    """Return how many records a block needs; a linear model of fewer than its features fits all."""
+    return _RECORDS_OF_CLASSES if classes else max(_RECORDS, features)
+
+
+def count_blocks(records: int, size: int) -> int:
     """Return the number of blocks for a published number of records."""
-    blocks = min(records // _RECORDS, _MOST_BLOCKS)
-    if blocks < _FEWEST_BLOCKS:
-        raise InputError(
-            f"A vote on the noise takes {_RECORDS * _FEWEST_BLOCKS} records or more; declare it "
-            "with --sigma."
-        )
-    return blocks
+    return min(records // size, _MOST_BLOCKS)
+
+
+def least_epsilon(blocks: int) -> float:
+    """Return the ε with which so many blocks agree on a point of the grid."""
+    return max(EPSILON, _DECISIVE / blocks)
+
+
+def interval_kept(epsilon: float, level: float = 0.95) -> float:
+    """Return the level of a central credible interval that survives figures with ε between them.
+
+    Let ``p`` be what somebody believes about a record once the noisy numbers are known, whatever he
+    knew before, and ``q`` what he believes once he has read figures beside them that are
+    ε-differentially private. By Bayes' theorem ``q ∝ p · P(figures | record)``, whose second factor
+    varies by at most ``exp(ε)``; so the odds of any event under ``q`` are within a factor of
+    ``exp(ε)`` of those under ``p``. Beyond an end of the central interval of ``q`` lies a
+    probability of ``t = (1 − level)/2`` under ``q``, and hence of at most
+    ``t' = t exp(ε)/(1 − t + t exp(ε))`` under ``p``: the interval contains the central one of ``p``
+    with level ``1 − 2t'``.
+
+    >>> interval_kept(0.0), round(interval_kept(0.4), 3)
+    (0.95, 0.926)
+    """
+    tail = (1 - level) / 2
+    odds = tail / (1 - tail) * math.exp(epsilon)
+    return 1 - 2 * odds / (1 + odds)
+
+
+def noise_grid(unit: float, records: int) -> np.ndarray:
+    """Return the points that σ is drawn from, by published figures alone."""
+    points = [round_up(_LEAST * unit / records, COARSER)]
+    while len(points) < _POINTS:
+        points.append(round_up(1.5 * points[-1], COARSER))
+    return np.asarray(points)
 
 
 def vote_on_noise(
-    trained: TrainedModel, allowed: np.ndarray, unit: float, blocks: int, epsilon: float
-) -> NoiseVote:
-    """Draw the noise of a release.
+    trained: TrainedModel,
+    allowed: np.ndarray,
+    grid: np.ndarray,
+    blocks: int,
+    epsilon: float,
+    least: float,
+) -> NoiseVote | None:
+    """Draw the noise of a release from a grid until it is enough, or return ``None`` if none is.
 
-    ``allowed`` is what every record may leak, ``unit`` the published one of the target, over the
-    target η: the grid starts from it.
+    ``allowed`` is what every record may leak, ``least`` the least noise with which none leaks more.
     """
     draw = random.SystemRandom()
     block = np.asarray([draw.randrange(blocks) for _ in range(len(trained.source))])
-    opinions = block_opinions(trained, allowed, block, blocks)
-    start = round_up(unit / (_RECORDS * blocks), (1.0,))
-    grid = np.asarray([start * 10**k * step for k in _DECADES for step in COARSER])
+    chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
+    chance[grid < least] = 0.0
+    enough = float(chance.sum())
+    if not enough:
+        return None
+    return NoiseVote(draw.choices(grid.tolist(), chance.tolist())[0], blocks, epsilon, enough)
+
+
+def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
+    """Return the probability with which every point of the grid is drawn.
+
+    A point that is accepted with probability ``p`` and comes at the place ``x`` of the order,
+    between 0 and 1, is drawn if none before it is accepted: ``p ∫ Π(1 − x p') dx`` over the others.
+    """
     score = scores(opinions, grid)
-    chosen = draw.choices(grid.tolist(), weights=np.exp(epsilon / 2 * (score - score.max())))[0]
-    return NoiseVote(round_up(MARGIN * chosen, COARSER), blocks, epsilon)
+    accepted = np.exp(epsilon / 2 * (score - score.max()))
+    places, weights = np.polynomial.legendre.leggauss(len(grid) // 2 + 1)  # exact at this degree
+    passed = 1 - (places[:, None] + 1) / 2 * accepted
+    others = [np.prod(np.delete(passed, k, axis=1), axis=1) for k in range(len(grid))]
+    return np.asarray(accepted * (others @ weights) / 2)
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -98,7 +156,8 @@ def block_opinions(
         try:
             # From scratch: where the whole table's model is would tell about the other records.
             alone = replace(trained, table=replace(trained.table, source=records))
-            opinions[k] = largest_share(alone.refitted(trained.settings), allowed[rows]) / blocks
+            needed = largest_share(alone.refitted(trained.settings), allowed[rows])
+            opinions[k] = MARGIN * needed / blocks
         except InputError:
             continue
     return opinions

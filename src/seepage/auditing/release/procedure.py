@@ -1,9 +1,9 @@
 """From a table to what is published: one procedure that can be run again without a record.
 
 All that depends on the data and leaves without noise is on a coarse grid: the scaling of the
-columns, the noise, the number of records. The rest is declared: the penalty, the target, the
-family. So small changes of a record move nothing but the coefficients, and their leakage, given the
-figures on the grid, is all there is.
+columns, the number of records, and σ, which is drawn from it. The rest is declared: the penalty,
+the target, the family. So small changes of a record move nothing but the coefficients, and their
+leakage, given the figures on the grid, is all there is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.intake.table import HOLDERS, UNITS, TableInMemory, encode, plan_columns
+from seepage.auditing.intake.table import (
+    HOLDERS,
+    UNITS,
+    TableInMemory,
+    central_scale,
+    encode,
+    plan_columns,
+)
 from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.release.ledger import ReleaseLedger
-from seepage.auditing.release.noise_vote import NoiseVote, count_blocks, vote_on_noise
+from seepage.auditing.release.noise_vote import (
+    FEWEST_BLOCKS,
+    NoiseVote,
+    block_size,
+    count_blocks,
+    least_epsilon,
+    noise_grid,
+    vote_on_noise,
+)
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import (
@@ -47,6 +62,7 @@ class Prepared:
     records: list[str]  # what every record is known by in the ledger
     spent: np.ndarray  # what earlier releases told about it, η²
     sigma: float
+    least: float  # the least of the coarse grid with which no record leaks more than it may
     figures: dict[str, Any]  # everything that leaves without noise, by name
     vote: NoiseVote | None = None  # where σ was drawn
 
@@ -59,7 +75,8 @@ class Procedure:
     model: str | None = None
     l2: float = RELEASE_L2
     sigma: float | None = None
-    sigma_epsilon: float | None = None  # with which the noise is drawn by a private vote
+    # With which the noise is drawn by a private vote, unless it is declared
+    sigma_epsilon: float | None = None
     target_eta: float = 1.0
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
@@ -89,17 +106,16 @@ class Procedure:
         records, spent = self._spent(raw, trained)
         allowed = self._allowed(spent)
         needed = float(np.max(eta / allowed))
+        least = round_up(needed, COARSER)
         figures = self._figures(trained)
-        vote = None
-        if self.sigma_epsilon is not None:
-            vote = self._vote(trained, allowed, figures, self.sigma_epsilon)
+        vote = self._vote(trained, allowed, figures, least) if self.sigma is None else None
         sigma = self._noise(needed, vote)
-        return Prepared(trained, eta, records, spent, sigma, {"σ": sigma} | figures, vote)
+        return Prepared(trained, eta, records, spent, sigma, least, {"σ": sigma} | figures, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return what would be published without noise of a table that differs by a record.
 
-        A σ that was drawn is held: only whether it still meets the target can change.
+        A σ that was drawn is held: only whether it is still enough can change.
         """
         trained = self.fit(raw, prepared.trained)
         allowed = self._allowed(self._spent(raw, trained)[1])
@@ -140,7 +156,9 @@ class Procedure:
         labels = trained.table.labels
         if labels.counts is None:
             ends = self.domain.get(self.target)
-            unit = round_up(labels.step, UNITS) if ends is None else (ends[1] - ends[0]) / 4
+            y: np.ndarray = trained.source.y  # type: ignore[attr-defined]
+            spread = central_scale(y.astype(float), labels.step)[1]
+            unit = round_up(spread, UNITS) if ends is None else (ends[1] - ends[0]) / 4
             found["unit of the target"] = unit
         for coded in _coded(trained.table):
             found[f"scaling or levels of {coded.name!r}"] = coded
@@ -183,32 +201,42 @@ class Procedure:
         return np.sqrt(left)
 
     def _vote(
-        self,
-        trained: TrainedModel,
-        allowed: np.ndarray,
-        figures: Mapping[str, Any],
-        epsilon: float,
-    ) -> NoiseVote:
-        """Draw the noise; labels count in their published unit, which follows no single record."""
-        unit = figures.get("unit of the target", 1.0)
+        self, trained: TrainedModel, allowed: np.ndarray, figures: Mapping[str, Any], least: float
+    ) -> NoiseVote | None:
+        """Draw the noise; labels count in their published unit, which follows no single record.
+
+        ``None`` where no point of the grid is enough, or there are too few records for a vote and
+        nobody asked for one.
+        """
+        unit, records = figures.get("unit of the target", 1.0), figures["number of records"]
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
-        blocks = count_blocks(figures["number of records"])
-        return vote_on_noise(public, allowed, unit / self.target_eta, blocks, epsilon)
+        features = trained.source.X.shape[1]  # type: ignore[attr-defined]
+        size = block_size(features, labels.counts is not None)
+        blocks = count_blocks(records, size)
+        if blocks < FEWEST_BLOCKS:
+            if self.sigma_epsilon is None:
+                return None
+            raise InputError(
+                f"A vote on the noise takes {size * FEWEST_BLOCKS:,} records or more; declare it "
+                "with --sigma."
+            )
+        epsilon = least_epsilon(blocks) if self.sigma_epsilon is None else self.sigma_epsilon
+        grid = noise_grid(unit / self.target_eta, records)
+        return vote_on_noise(public, allowed, grid, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseVote | None) -> float:
-        """Return the noise: as declared or drawn, if no record then leaks more than it may."""
-        if vote is None and self.sigma is None:
-            return round_up(needed, COARSER)
-        sigma, how = (self.sigma, "declared") if vote is None else (vote.sigma, "drawn")
-        assert sigma is not None  # noqa: S101 - one of the two
-        if needed > sigma * (1 + _ROUNDING):
+        """Return the noise: as declared, or as drawn and no less than what the target needs."""
+        least = round_up(needed, COARSER)
+        if self.sigma is None:
+            return least if vote is None else max(least, vote.sigma)
+        if needed > self.sigma * (1 + _ROUNDING):
             raise InputError(
-                f"With the {how} σ = {sigma:g} some record would leak more than the target of "
-                f"η = {self.target_eta:g}; declare a --sigma of {round_up(needed, COARSER):g} or "
-                "more, or raise --target-eta."
+                f"With the declared σ = {self.sigma:g} some record would leak more than the target "
+                f"of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or raise "
+                "--target-eta."
             )
-        return sigma
+        return self.sigma
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

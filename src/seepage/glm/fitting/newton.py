@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from scipy.optimize import linprog
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
@@ -39,11 +40,14 @@ _MOST_STEPS = 200
 _SETTLED = 1e-6
 _LAST_STEP = 1e-8  # it leaves an error of about its square: nothing needs to be read again
 _CONVERGED = 1e-10  # the largest relative gradient that is accepted in the end
+_AT_REST = 1e-9  # or else the largest step, as _SETTLED measures it, that may be left
 _PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
 _KEEP_DIGITS = ("bernoulli", "categorical")  # whose slopes are no differences of large numbers
 _LBFGS_FROM = 1000  # parameters, from which on a Hessian costs more than many gradients
 _LBFGS_STEPS = 200
 _FAR = 0.1  # a step of a margin that tells a diverging fit from one that has settled
+_MOST_CELLS = 10**6  # of a linear programme
+_SEPARATED = 1e-6  # the sum of what margins gain along a direction whose entries are one at most
 _TIE = 1e-3  # records on the boundary stand this still, compared with the one that moves most
 
 
@@ -68,7 +72,8 @@ def minimise(
 
     Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
     In memory, the factor of ``H`` is kept once a step is tiny and only gradients are recomputed,
-    until rounding stops them from shrinking; very many parameters are first brought near by L-BFGS.
+    until they shrink no more: by rounding, or with a Hessian that is out of date and made anew.
+    Very many parameters are first brought near by L-BFGS.
     Data that are read in chunks are read once for every step, and not again after a tiny one.
 
     It starts from zero, or from the parameters given: those of a similar problem save most of the
@@ -112,24 +117,26 @@ def minimise(
             return Minimum(coordinates.back(last), steps, relative)
         nearer = None if settled or exhausted else _line_search(objective, point, step)
         if nearer is None:
+            before = norm(point.gradient)
             point = point if objective.rereads else _polish(objective, point, factor)
-            break
+            if relative_gradient(objective, point) <= _CONVERGED:
+                break
+            # Along a direction that hardly counts the curvature may have changed since: it was not
+            # rounding that ended the polish for as long as gradients shrink.
+            if not norm(point.gradient) < 0.5 * before:
+                break
+            point = objective.at(point.theta)
+            continue
         stuck = nearer.value == point.value and norm(nearer.gradient) >= 0.5 * norm(point.gradient)
         point = nearer
         if stuck:
             break
     relative = relative_gradient(objective, point)
-    if not relative <= _CONVERGED:
+    if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
-        held = "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
-        why = f"the columns all but repeat one another; drop some of them, or {held}."
-        if _drifts(objective, step, point.largest_norm):
-            counts = "the counts are all zero in some direction of X"
-            why = (
-                f"{counts if objective.family.name == 'poisson' else 'the data are separable'}, "
-                "and l2 is next to nothing beside columns of such sizes; scale the columns to "
-                f"similar sizes, or {held}."
-            )
+        why = f"the columns all but repeat one another; drop some of them, or {_held(objective)}."
+        if _drifts(objective, step, point.largest_norm) or separated(objective):
+            why = f"{hardly_held(objective)}."
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
             f"{relative:.1e}): {why}"
@@ -164,6 +171,22 @@ def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> f
     # Coefficients may be zero, where nothing can be learnt; the curvature then sets the scale.
     floor = 1e-3 * math.sqrt(max(float(xp.min(xp.linalg.diagonal(H))), 0.0))
     return moved / max(size, floor, 1e-300)
+
+
+def _at_rest(objective: AnyObjective, theta: Array) -> bool:
+    """Whether Newton's method, at parameters from which rounding lets it go no further, is there.
+
+    A margin is known to a few ε of the terms that it is a sum of, and so is its slope, whatever is
+    left of that. Where coefficients are large and cancel, in margins or (of a good fit) in slopes,
+    no gradient falls below what that leaves, large though it may be beside the slopes. But a step
+    is a projection of the errors of the margins, and in the norm of the curvature no longer than
+    they are: by its length the rest of the way is known.
+    """
+    point = objective.at(theta)
+    factor = cholesky_factor(objective.definite(point.hessian))
+    if factor is None:
+        return False
+    return _relative_step(objective, point, _newton_step(point, factor)) <= _AT_REST
 
 
 def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> NewtonSums | None:
@@ -256,6 +279,61 @@ def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
         return False
     least, most = objective.gains(step)
     return most > _FAR and least >= -_TIE * most
+
+
+def separated(objective: AnyObjective) -> bool:
+    """Whether along some direction no loss rises and some fall for ever, by a linear programme.
+
+    Of data that are read in chunks, of large tables and of labels between two classes nothing is
+    known.
+    """
+    if not isinstance(objective, Objective) or objective.tilt is not None:
+        return False
+    objective = conditioned(objective)[0]
+    y, design = as_numpy(objective.target), as_numpy(objective.X)
+    if design.size * math.prod(y.shape[1:]) ** 2 > _MOST_CELLS:
+        return False
+    if objective.intercept:
+        design = np.hstack([design, np.ones((len(design), 1))])
+    if objective.sample_weight is not None:
+        counted = as_numpy(objective.sample_weight) > 0
+        y, design = y[counted], design[counted]
+    still = None
+    if objective.family.name == "poisson":
+        still, falls = design[y > 0], -design[y == 0]
+    elif not np.all((y == 0) | (y == 1)):
+        return False
+    elif isinstance(objective.family, Categorical):
+        rivals = y[:, None, :] - np.eye(y.shape[1])[None, :, :]  # every record's class less others
+        falls = design[:, None, :, None] * rivals[:, :, None, :]
+        falls = falls.reshape(*y.shape, -1)[y == 0]
+    elif objective.family.name == "bernoulli":
+        falls = (2 * y - 1)[:, None] * design
+    else:
+        return False
+    found = linprog(
+        -falls.sum(axis=0),
+        A_ub=-falls,
+        b_ub=np.zeros(len(falls)),
+        A_eq=still,
+        b_eq=None if still is None else np.zeros(len(still)),
+        bounds=(-1, 1),
+    )
+    return found.fun is not None and -float(found.fun) > _SEPARATED
+
+
+def hardly_held(objective: AnyObjective) -> str:
+    """Return the clause on separable data whose penalty does not hold the coefficients."""
+    counts = objective.family.name == "poisson"
+    what = "the counts are all zero in some direction of X" if counts else "the data are separable"
+    return (
+        f"{what}, and l2 is next to nothing beside columns of such sizes; scale the columns to "
+        f"similar sizes, or {_held(objective)}"
+    )
+
+
+def _held(objective: AnyObjective) -> str:
+    return "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
 
 
 def _divergence(family: str) -> str:

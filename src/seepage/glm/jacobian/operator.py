@@ -321,7 +321,7 @@ class GLMJacobian(ReleaseJacobian):
             error += self.map.curvature_error * (most.slope * wide + own * most.leverage)
         scale = math.sqrt(rows / least)
         ratio = 1 + 2 * scale * part
-        return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio**2
+        return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio * ratio
 
     def largest(self) -> Largest:
         """Return the largest of all that the errors of records depend on."""

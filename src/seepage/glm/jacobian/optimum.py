@@ -26,6 +26,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
+from seepage.glm.fitting.newton import hardly_held, separated
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
     FittedGLM,
@@ -41,8 +42,10 @@ from seepage.glm.fitting.objective import (
 from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     EPS,
+    SingularCurvatureError,
     precise_margins,
     precise_optimum,
+    precise_slope,
     refined,
     settled,
     singular,
@@ -69,6 +72,7 @@ _ALWAYS_FROM = 1e7
 _REFINED_FROM = 3e3
 UNLIKE = 1e4  # one number all but hides another from there on
 _KEEP_DIGITS = ("gaussian", "bernoulli")  # whose slopes have all digits where margins have
+_TWICE = 2.0**-28  # the share of a rounding that margins of twice the precision are off by
 _LOST = 1e-10  # the share of a residual that rounding may take before it is computed again
 
 # scikit-learn's LogisticRegression at its default tolerance ends at 9e-4 to 9e-3 on standardised
@@ -161,24 +165,26 @@ class Optimum:
         """
         low = None
         m = self.margins(X)
-        if isinstance(m, Double):
-            m, low = m
-        xp = array_namespace(m)
         family, y = fit.family, fit.target
-        r, a, b = family.slope(m, y), family.curvature(m, y), family.label_slope(m, y)
-        if low is not None:
-            r = r + a * low
+        if isinstance(m, Double):
+            r = precise_slope(family, m, y).high
+            m, low = m
+        else:
+            r = family.slope(m, y)
+        xp = array_namespace(m)
+        a, b = family.curvature(m, y), family.label_slope(m, y)
         lost = EPS * xp.abs(r)
-        if family.name not in _KEEP_DIGITS:
+        kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
+        if not kept:
             lost = lost + EPS * a  # what the family's own formula may lose
-        if low is None:
-            lost = lost + a * _margin_error(replace(self.near, target=y), X, m)
+        share = 1.0 if low is None else _TWICE
+        lost = lost + share * a * _margin_error(replace(self.near, target=y), X, m)
         if fit.label_unit is not None:
             b = b * fit.label_unit
         if fit.sample_weight is not None:
             w = fit.sample_weight
             r, a, b, lost = w * r, w * a, w * b, w * lost
-        if every and low is not None and family.name not in _KEEP_DIGITS:
+        if every and low is not None and not kept:
             by_gradient = slopes_by_gradient(self.near, X)
             if by_gradient is not None:
                 better = by_gradient[1] < lost
@@ -211,7 +217,15 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
             lambda near: records.total(optimum_sums, near, "polish"),
         )
         factor = cholesky_factor(H)
-    return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
+    try:
+        return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
+    except SingularCurvatureError as error:
+        if not separated(objective):
+            raise
+        raise InputError(
+            "The curvature of the objective is singular to working precision: "
+            f"{hardly_held(objective)}."
+        ) from error
 
 
 def plain_optimum(

@@ -17,8 +17,8 @@ from array_api_compat import array_namespace, device
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, gauge_fixed, penalised
-from seepage.glm.losses import Categorical
-from seepage.support.double_double import Double, product
+from seepage.glm.losses import Categorical, Family
+from seepage.support.double_double import Double, exponential, product
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:
@@ -263,6 +263,17 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     return r, error + xp.zeros_like(r)
 
 
+def precise_slope(family: Family | Categorical, margins: Double, target: Array) -> Double:
+    """Return the slopes of one output at margins of twice the precision, (n,).
+
+    A mean less a count leaves little where a fit is good, and is taken to twice the precision too.
+    """
+    if family.name == "poisson":
+        return exponential(margins).plus(-target)
+    m, low = margins
+    return Double.of(family.slope(m, target) + family.curvature(m, target) * low)
+
+
 def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
     """Return the weighted slopes at margins of twice the precision, (n, K).
 
@@ -279,9 +290,7 @@ def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
             total = total.plus(others[:, k])
         r = Double(others - total.high[:, None] * Y, -total.low[:, None] * Y)
     else:
-        m, low = margins.high[:, 0], margins.low[:, 0]
-        slope = fit.family.slope(m, fit.target) + fit.family.curvature(m, fit.target) * low
-        r = Double.of(slope[:, None])
+        r = precise_slope(fit.family, margins[:, 0], fit.target)[:, None]
     return r if fit.sample_weight is None else r.times(xp.reshape(fit.sample_weight, (-1, 1)))
 
 
@@ -339,11 +348,15 @@ def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
     )
 
 
-def singular(condition: float, ridge: float) -> InputError:
+class SingularCurvatureError(InputError):
+    """The curvature at a minimiser has no inverse to working precision."""
+
+
+def singular(condition: float, ridge: float) -> SingularCurvatureError:
     """Return the refusal of a problem that rounding leaves without an answer."""
     what = f"about {condition:.0e}" if math.isfinite(condition) else "beyond all numbers"
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
-    return InputError(
+    return SingularCurvatureError(
         f"The curvature of the objective is singular to working precision (condition number {what} "
         f"of columns scaled alike): some columns all but repeat others; drop them, or {remedy}."
     )

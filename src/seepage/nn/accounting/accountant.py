@@ -227,8 +227,8 @@ class FisherAccountant(RunReader):
 
     @property
     def about(self) -> str:
-        """What the unknowns are, in words."""
-        return self.run.about
+        """What the unknowns are, in words; a model's own input has its name once it was seen."""
+        return self.engine.view.describe()
 
     @property
     def step_size(self) -> float:
@@ -287,8 +287,9 @@ class FisherAccountant(RunReader):
                 "chosen steps."
             )
         noise = self._noise()
-        if len(chosen):
-            self._get_to_know(x, y)
+        company = self.engine.in_company(x, y)
+        if len(company[1]):
+            self._get_to_know(*company)
         step = self._measure(chosen, x, y, update)
         if len(chosen):
             self._account(chosen.to(step.norms.device), step, noise)
@@ -328,9 +329,10 @@ class FisherAccountant(RunReader):
             if len(mine) < len(chosen):  # other processes have the rest
                 rows = torch.isin(chosen, mine)
                 x, y = rows_of(x, rows), y[rows.to(y.device)]
-            if not len(mine):
+            company = self.engine.in_company(x, y)
+            if not len(company[1]):
                 continue
-            self._get_to_know(x, y)
+            self._get_to_know(*company)
             found[:, :, mine] = self._mean_over_batches(x, y, mine).cpu()
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])

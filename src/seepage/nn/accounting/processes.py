@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.random_directions import key_of
+from seepage.nn.problem.views import is_part
 from seepage.support.keyed_stream import KeyedStream
 
 
@@ -37,6 +38,11 @@ def reduced(
     moved = _movable(tensor, group)
     dist.all_reduce(moved, how, group)
     return moved.to(tensor.device)
+
+
+def largest_of_all(number: int) -> int:
+    """Return the largest of all processes' numbers."""
+    return number if world_size() == 1 else int(reduced(torch.tensor(number), dist.ReduceOp.MAX))
 
 
 def of_the_first(tensor: Tensor) -> Tensor:
@@ -77,7 +83,8 @@ def start_alike(net: nn.Module) -> None:
         return
     with torch.no_grad():
         for tensor in net.state_dict().values():
-            tensor.copy_(of_the_first(tensor))
+            if not is_part(tensor):  # of which each process has its own
+                tensor.copy_(of_the_first(tensor))
 
 
 def own_part(index: Tensor) -> Tensor:

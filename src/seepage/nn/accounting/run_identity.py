@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from seepage.nn.privacy.run_privacy import Ledger
 from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.views import View
+from seepage.nn.problem.views import Inputs, View, leaves
 from seepage.nn.sampling.amplification import Amplification
 
 Measurement = dict[str, Any]
@@ -25,10 +25,10 @@ Measurement = dict[str, Any]
 _LOOKED_AT = 256  # records of the data, spread evenly
 
 
-def data_fingerprint(X: Tensor, y: Tensor) -> str:
+def data_fingerprint(X: Inputs, y: Tensor) -> str:
     """Return a hash of the shapes, the types and some hundred records spread over the data."""
     mark = hashlib.blake2b(digest_size=16)
-    for tensor in (X, y):
+    for tensor in (*leaves(X), y):
         mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
         rows = torch.linspace(0, len(tensor) - 1, min(_LOOKED_AT, len(tensor))).long()
         some = tensor[rows.to(tensor.device)].detach().cpu().contiguous()

@@ -264,8 +264,8 @@ def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
     with torch.enable_grad(), _module_runs(problem.net) as (stack, runs):
         finder = _UseFinder(names, stack)
         unknown = z.clone()  # which may be written into
-        with finder:
-            problem.losses(parameters, batch, unknown)
+        with problem.in_place(parameters, batch, unknown) as losses, finder:
+            losses()
     return finder, runs
 
 

@@ -25,6 +25,7 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.nn.problem.sharding import GatheredGradients
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,14 @@ def weighted_gradient(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return losses and ``Σ_i c_i g_i``, the weights being known, by one plain training pass."""
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
-    held = problem.in_place(parameters, batch, batch.z)
+    every = list(parameters.values())
+    apart = GatheredGradients() if problem.sharded else None
+    held = problem.in_place(parameters, batch, batch.z, apart)
     with torch.enable_grad(), held as losses_of_run:
         losses = losses_of_run()
         total = (losses * weights).sum()
-        found = torch.autograd.grad(total, list(parameters.values()), materialize_grads=True)
+        if apart is None:
+            found: Sequence[Tensor] = torch.autograd.grad(total, every, materialize_grads=True)
+        else:
+            found = apart.of(total, every)
     return losses.detach(), dict(zip(parameters, found, strict=True))

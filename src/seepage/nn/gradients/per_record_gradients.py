@@ -301,10 +301,17 @@ def value_of(terms: Sequence[GradientTerm]) -> ParameterGradient:
     return ParameterGradient.of([term.value() for term in terms])
 
 
-def gradients_of(terms: Sequence[GradientTerm]) -> dict[Key, ParameterGradient]:
-    """Return the gradients of all parameters from all terms."""
-    groups = grouped(terms).items()
-    return {key: value_of([terms[k] for k in members]) for key, members in groups}
+def gradients_of(terms: list[GradientTerm]) -> dict[Key, ParameterGradient]:
+    """Return the gradients of all parameters from all terms, which let go of their tensors.
+
+    What was written out no longer needs the inputs of its layer and the gradients at its outputs.
+    """
+    found = {}
+    for key, members in grouped(terms).items():
+        found[key] = value_of([terms[k] for k in members])
+        for k in members:
+            terms[k] = replace(terms[k], tensors=())
+    return found
 
 
 def weighted_sums(

@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from seepage.errors import InputError, nearest
+from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weighted_gradient
 from seepage.nn.gradients.per_record_gradients import weighted_sums
@@ -65,7 +66,16 @@ from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.model_input import ModelInput
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
-from seepage.nn.problem.views import Input, Inputs, View, batch_size, rows_of
+from seepage.nn.problem.sharding import spread
+from seepage.nn.problem.views import (
+    Input,
+    Inputs,
+    View,
+    batch_size,
+    is_sharded,
+    leaves,
+    rows_of,
+)
 from seepage.support.number_check import check_positive
 
 Value = TypeVar("Value")
@@ -187,8 +197,11 @@ class Engine:
         self.doubt = 0.0  # by how much thin steps of half and twice the size differ
         losses = per_record(loss)
         found = ModelInput() if isinstance(losses, OwnLoss) else Input()
-        self.problem = NetworkProblem(unwrapped(net), losses, found if view is None else view)
+        self.problem = NetworkProblem(
+            spread(unwrapped(net)), losses, found if view is None else view
+        )
         self.problem.wider = measured_type(self.problem.net)
+        self.problem.sharded = is_sharded(self.problem.net)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
@@ -238,7 +251,12 @@ class Engine:
         if own.shape != (count,):
             raise InputError(f"index must hold one number for each of the {count} records.")
         if count == 0:
+            if self.problem.sharded:  # the others wait for this process's parts
+                company = self.in_company(x, y)
+                self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
             return self._empty(x, probes, update, pulls)
+        if self.problem.sharded:
+            self._keep_together(x, y)
         if probes > 0 and not pulls and self.takes_finite_steps(x, y):
             keys = [key_of(self.seed, key, k) for k in range(probes)]
             step = self._thin_step if self._way(x, y) == "thin" else self._finite_step
@@ -383,7 +401,8 @@ class Engine:
         if network.plan.kinks:
             return "finite"
         short = has_short_numbers(self.net, self.problem.device())
-        return "thin" if short and narrowed(network) else "derivative"
+        otherwise = "finite" if self.problem.sharded else "derivative"
+        return "thin" if short and narrowed(network) else otherwise
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; the first batch decides where none was given."""
@@ -393,6 +412,9 @@ class Engine:
                 self.scale, self.doubt = balanced_step(self._tried(x, y), size)
             else:
                 self.scale = float(f"{_STEP * size:.0e}")
+            if self.problem.sharded:
+                told = torch.tensor([self.scale, self.doubt], dtype=torch.float64)
+                self.scale, self.doubt = of_the_first(told).tolist()
         return self.scale
 
     def _tried(self, x: Inputs, y: Tensor) -> Callable[[float], Tensor]:
@@ -493,6 +515,12 @@ class Engine:
 
         That is at the passes 10, 100, 1,000 and so on.
         """
+        if self.problem.sharded:
+            raise InputError(
+                "A network that is spread over processes is measured over finite steps, which tell "
+                "dFIL by random signs or 'exact', and cells. FIL, sketches, parts, PLIS and the "
+                "like take derivatives, which need the whole network on one device."
+            )
         if self.method in ("finite", "thin"):
             raise InputError(
                 "Finite steps tell how far gradients move: dFIL by random signs or 'exact', and "
@@ -533,7 +561,35 @@ class Engine:
             return work(self.problem.batch(rows_of(x, rows), y[rows]), rows)
 
         held = 0 if watched is None else copies * watched.bytes_per_record()
-        return self.chunks.run(of, batch_size(x), held, self.problem.device())
+        count, device = batch_size(x), self.problem.device()
+        if not self.problem.sharded:
+            return self.chunks.run(of, count, held, device)
+        size = self.chunks.step(count, held, device)
+        own = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        more = largest_of_all(len(own)) - len(own)
+        found = [of(rows) for rows in own]
+        for _ in range(more):  # passes in which others wait for this process's parts
+            of(slice(0, 1))
+        return found
+
+    def _keep_together(self, x: Inputs, y: Tensor) -> None:
+        """Raise, in all processes, where one of them would make other passes than the rest."""
+        kinds = [(name, tuple(t.shape[1:]), str(t.dtype)) for name, t in _named(x)]
+        modes = tuple(module.training for module in self.net.modules())
+        check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
+
+    def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        """Return a batch of one made-up record where a sharded network gets an empty one.
+
+        All processes must make the same passes, and what comes of this one's is left out.
+        """
+        if not self.problem.sharded or batch_size(x):
+            return x, y
+
+        def made_up(like: Tensor) -> Tensor:
+            return like.new_full((1, *like.shape[1:]), 0 if like.is_floating_point() else 1)
+
+        return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _thin(self, x: Inputs, y: Tensor) -> bool:
         """Return whether wide layers make thin directions worth while, and rules allow them."""
@@ -593,7 +649,7 @@ class Engine:
         more: tuple[Tensor, ...] = (),
     ) -> Any:
         """Return a function of a batch and more tensors, replayed where launches bound it."""
-        if not batch.z.is_cuda:
+        if not batch.z.is_cuda or self.problem.sharded:
             return function(batch, *more)
         leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
 
@@ -633,13 +689,22 @@ class Engine:
     def _empty(self, x: Inputs, probes: int, update: bool, pulls: bool) -> Step:
         like = next(iter(self.problem.released().values()))
         none = torch.zeros(0, dtype=like.dtype, device=like.device)
-        gradient = {n: torch.zeros_like(p) for n, p in self.problem.detached().items()}
+        gradient = {
+            name: torch.zeros(p.shape, dtype=p.dtype, device=p.device)
+            for name, p in self.problem.detached().items()
+        }
         kept = None
         if pulls:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
                 raise InputError("An empty batch has no pulls for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
+
+
+def _named(x: Inputs) -> list[tuple[str, Tensor]]:
+    """Return the tensors of the inputs with their names, or numbers where they have none."""
+    names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
+    return list(zip(names, leaves(x), strict=True))
 
 
 def _joined(steps: list[Step]) -> Step:

@@ -33,6 +33,7 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.nn.problem.views import is_sharded
 
 _CONDITION = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
@@ -120,6 +121,8 @@ class FiniteStep:
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
     """Return longer types than a network's own that it is small enough for, the longest first."""
+    if problem.sharded:  # whose parts are put together as they are
+        return []
     held, own = _count(problem.net), batch.z.dtype
     has_double = batch.z.device.type != "mps"
     found = []
@@ -137,6 +140,8 @@ def measured_type(net: nn.Module) -> torch.dtype | None:
     their rounding, but numbers made of second derivatives do, by several hundredths. Larger
     networks on an accelerator run in their own numbers, for which that is made.
     """
+    if is_sharded(net):
+        return None
     numbers = [p for p in net.parameters() if p.is_floating_point()]
     short = any(p.dtype.itemsize < 4 for p in numbers)
     on_processor = all(p.device.type == "cpu" for p in numbers)

@@ -7,7 +7,7 @@ leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import OwnLoss
+from seepage.nn.problem.sharding import GatheredGradients, gathered, spread
 from seepage.nn.problem.views import (
     Inputs,
     StaysInDouble,
@@ -93,10 +94,13 @@ class NetworkProblem:
     # The type of numbers that the network runs in where that is not its own: a longer one, for
     # differences
     wider: torch.dtype | None = None
+    # Whether its parameters are spread over processes (FSDP)
+    sharded: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
-        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        net = spread(self.net) if self.sharded else self.net
+        return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
     def device(self) -> torch.device:
         """Return where the released parameters are."""
@@ -121,11 +125,16 @@ class NetworkProblem:
 
     @contextmanager
     def in_place(
-        self, parameters: Mapping[str, Tensor], batch: Batch, z: Tensor
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Batch,
+        z: Tensor,
+        gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
         """Put parameters and variable into the network while inside; give what runs it.
 
         They stay for the backward pass: with gradient checkpointing, the network runs again there.
+        ``gradients`` takes those of parameters that are spread over processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -147,7 +156,8 @@ class NetworkProblem:
                 )
             return found
 
-        with placed as (x, y), held:
+        whole = gathered(self.net, gradients) if self.sharded else nullcontext()
+        with placed as (x, y), held, whole:
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,8 +5,9 @@ A view names a variable ``z`` with one row per record. The leakage about it foll
 
 The network is run on it without what training adds for speed or memory alone. None of that changes
 what a network computes, and all of it stands in the way of watching a network or of differentiating
-its gradients: compiled modules hide their functions; a cache of keys and values is of use for
-generating text only; a hook that has the output of an embedding require a gradient (Hugging Face's
+its gradients: compiled modules hide their functions; the hooks of FSDP put other parameters in the
+place of those that are watched; a cache of keys and values is of use for generating text only; a
+hook that has the output of an embedding require a gradient (Hugging Face's
 ``enable_input_require_grads``) is there for a kind of checkpointing that nobody needs any more; and
 checkpointing itself, which runs parts of a network once more in the backward pass, cannot be
 differentiated a second time.
@@ -326,7 +327,7 @@ def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) ->
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
-    with plain_run(net):
+    with plain_run(net), _whole_parameters(net):
         if held is None:
             return net(*given, **named)
         return functional_call(net, dict(held), given, named, tie_weights=False)
@@ -373,6 +374,24 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 # Running a network --------------------------------------------------------------------------------
 
 
+def is_sharded(net: nn.Module) -> bool:
+    """Return whether parameters of a network are spread over processes."""
+    return any(is_part(p) for p in net.parameters())
+
+
+def is_part(value: Any) -> bool:
+    """Return whether a value is a tensor that is spread over processes."""
+    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
+
+
+def _whole_parameters(net: nn.Module) -> AbstractContextManager[None]:
+    if not is_sharded(net):
+        return nullcontext()
+    from seepage.nn.problem.sharding import gathered
+
+    return gathered(net)
+
+
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
     """Switch off, while inside, what a network has for speed or memory alone."""
@@ -381,6 +400,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
             _switch(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
             _switch(stack, module.__dict__.get("config"), "use_cache", False)
             _unhook(stack, module._forward_hooks)
+            _unhook(stack, module._forward_pre_hooks)
         yield
 
 
@@ -408,10 +428,29 @@ def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
 
 
 def _unhook(stack: ExitStack, hooks: Any) -> None:
-    """Take hooks away that ask for gradients, until the stack is left."""
-    for key in [k for k, hook in hooks.items() if getattr(hook, "__name__", "") in _HOOKS]:
-        stack.callback(hooks.move_to_end, key, last=False)
-        stack.callback(hooks.__setitem__, key, hooks.pop(key))
+    """Take hooks away that ask for gradients, and FSDP's, until the stack is left."""
+    every = list(hooks.items())
+    away = [key for key, hook in every if _asks_for_gradients(hook) or _is_of_fsdp(hook)]
+    if not away:
+        return
+
+    def put_back() -> None:
+        there = [*every, *((key, hook) for key, hook in hooks.items() if key not in dict(every))]
+        kept = [pair for pair in there if pair[0] in hooks or pair[0] in away]
+        hooks.clear()
+        hooks.update(kept)
+
+    for key in away:
+        del hooks[key]
+    stack.callback(put_back)
+
+
+def _asks_for_gradients(hook: Any) -> bool:
+    return getattr(hook, "__name__", "") in _HOOKS
+
+
+def _is_of_fsdp(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp.")
 
 
 def runs_in_double(net: nn.Module) -> bool:

@@ -59,17 +59,17 @@ class MixtureFactor:
 
     def __call__(self, shifts: Tensor) -> Tensor:
         """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one where that is unknown (nan)."""
-        table = _mixture_table(self.sample_rate).to(shifts.device)
+        table = _mixture_table(self.sample_rate, shifts.device)
         known = torch.nan_to_num(shifts.double(), nan=math.inf, posinf=math.inf)
         place = torch.ceil(known / _STEP).clamp(max=table.shape[0] - 1)
         return table[place.long()]
 
 
 @lru_cache(maxsize=8)
-def _mixture_table(sample_rate: float) -> Tensor:
+def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
     """Return κ at the shifts 0, 1/128, … 12, made to never decrease; then one."""
     if sample_rate == 1.0:
-        return torch.ones(2, dtype=torch.float64)
+        return torch.ones(2, dtype=torch.float64, device=device)
     x = torch.arange(-9.0, 9.0, _QUADRATURE, dtype=torch.float64)
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _QUADRATURE
     weights = torch.stack((density, density * x * x))
@@ -80,7 +80,7 @@ def _mixture_table(sample_rate: float) -> Tensor:
         for mu in shifts.split(512)
     ]
     table = torch.cummax(torch.cat(largest), 0).values.clamp(max=1.0)
-    return torch.cat((table, torch.ones(1, dtype=torch.float64)))
+    return torch.cat((table, torch.ones(1, dtype=torch.float64))).to(device)
 
 
 def theorem4_factor(sample_rate: float, epsilon: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
 from seepage.errors import InputError, nearest
@@ -35,7 +36,10 @@ from seepage.nn.accounting.processes import (
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
 from seepage.nn.problem.clipping import Clip
+from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
+from seepage.nn.problem.sharding import put_together, spread_like
+from seepage.nn.problem.views import Inputs, batch_size, leaves, numbers_of, rows_of
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import (
     check_same_run,
@@ -83,7 +87,8 @@ class PrivateSGD:
 
     Where :mod:`torch.distributed` has been initialised, the processes train together: each works on
     the records of a batch that are its own, the clipped gradients are summed, and all end with the
-    same network and the account of the whole run, as one process would.
+    same network and the account of the whole run, as one process would. The network may be spread
+    over them (``torch.distributed.fsdp.fully_shard``), where it does not fit one device.
 
     Parameters
     ----------
@@ -209,15 +214,15 @@ class PrivateSGD:
         self.evaluate_every = int(evaluate_every or max(1, steps // 20))
         self.accounting = accounting
 
-    def fit(self, X: Any, y: Any, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
-        """Train on the records ``X`` with targets ``y``; the test data only measures accuracy."""
-        X, y = torch.as_tensor(X), torch.as_tensor(y)
-        if len(X) != len(y):
-            raise InputError(f"X has {len(X)} records, but y has {len(y)}.")
-        if (X_test is None) != (y_test is None):
-            missing = "X_test" if X_test is None else "y_test"
-            raise InputError(f"The test data needs both X_test and y_test; {missing} is missing.")
-        test = None if X_test is None else (torch.as_tensor(X_test), torch.as_tensor(y_test))
+    def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
+        """Train on the records ``X`` with targets ``y``; the test data only measures accuracy.
+
+        ``X`` may be a mapping of tensors by the names of the network's arguments, records along
+        their first axis, as a data collator makes a batch of all records; its ``labels`` are the
+        targets then.
+        """
+        X, y = _records(X, y, "X", "y")
+        test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
         self._begin(X, y)
         device = next(self.net.parameters()).device
         bar = tqdm(
@@ -242,7 +247,7 @@ class PrivateSGD:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
         return self
 
-    def _begin(self, X: Tensor, y: Tensor) -> None:
+    def _begin(self, X: Inputs, y: Tensor) -> None:
         """Set up the run, or go on with the one in the checkpoint."""
         stored = None
         if self.checkpoint and self.checkpoint.exists():
@@ -254,12 +259,12 @@ class PrivateSGD:
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
         self._step = 0
-        self._sampler = make_sampler(self.sampling, len(X), self.batch_size, self._stream)
+        self._sampler = make_sampler(self.sampling, len(y), self.batch_size, self._stream)
         self.history_: list[Progress] = []
         self.accountant_ = FisherAccountant(
             self.net,
             self.loss,
-            n=len(X),
+            n=len(y),
             batch_size=self.batch_size,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
@@ -273,7 +278,7 @@ class PrivateSGD:
         self.accountant_.check.trust()
         # The first records decide the size of finite steps: all processes have the same.
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
-        self.accountant_.engine.step_size(X[some].to(device), y[some].to(device))
+        self.accountant_.engine.step_size(_moved(X, some, device), y[some].to(device))
 
     def _own_update(self) -> PrivateUpdate:
         """Return what takes the steps."""
@@ -295,14 +300,14 @@ class PrivateSGD:
             write_key(self.checkpoint, stream)
         return stream
 
-    def _take_step(self, X: Tensor, y: Tensor, device: torch.device) -> None:
+    def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
         if self.accountant_.run.survey is not None:
             self.accountant_.survey(
-                (rows, X[rows].to(device), y[rows].to(device))
-                for rows in torch.arange(len(X)).split(_AT_A_TIME)
+                (rows, _moved(X, rows, device), y[rows].to(device))
+                for rows in torch.arange(len(y)).split(_AT_A_TIME)
             )
-        batch = X[index].to(device), y[index].to(device)
+        batch = _moved(X, index, device), y[index].to(device)
         own = self.accountant_.observe(index, *batch, update=True).gradient
         assert own is not None  # noqa: S101 - it was asked for
         gradient = summed(own)
@@ -316,7 +321,7 @@ class PrivateSGD:
         self._update.take(noisy)
         self._step += 1
 
-    def _evaluate(self, test: tuple[Tensor, Tensor] | None, bar: Any) -> None:
+    def _evaluate(self, test: tuple[Inputs, Tensor] | None, bar: Any) -> None:
         accuracy = None
         if test is not None and not test[1].is_floating_point():
             accuracy = measure_accuracy(self.net, *test)
@@ -351,9 +356,10 @@ class PrivateSGD:
     def _write(self) -> None:
         assert self.checkpoint is not None  # noqa: S101 - asked before
         state = whole_state(self.accountant_)
+        kept, told = self._update.state()
+        network = {name: put_together(held) for name, held in self.net.state_dict().items()}
         if process_rank() > 0:
             return
-        kept, told = self._update.state()
         budget = self.accountant_.amplification.budget
         facts = self._facts | {
             "theorem4_steps": None if budget is None else budget.steps,
@@ -364,7 +370,7 @@ class PrivateSGD:
             "chunk": self.accountant_.engine.chunks.found,
         }
         tensors = {f"accountant.{name}": tensor for name, tensor in state.items()}
-        tensors |= {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {f"net.{name}": tensor for name, tensor in network.items()}
         tensors |= {f"update.{name}": tensor for name, tensor in kept.items()}
         write_checkpoint(self.checkpoint, tensors, facts)
 
@@ -375,11 +381,10 @@ class PrivateSGD:
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
-        if {n: t.shape for n, t in parts["net"].items()} != {
-            n: t.shape for n, t in self.net.state_dict().items()
-        }:
+        held = self.net.state_dict()
+        if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
             raise InputError(f"{self.checkpoint} is of a network with other parameters.")
-        self.net.load_state_dict(parts["net"])
+        self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
         keep_one_share(self.accountant_)
@@ -389,7 +394,41 @@ class PrivateSGD:
         self.history_ = [Progress(**now) for now in facts["history"]]
 
 
-def measure_accuracy(net: nn.Module, X: Tensor, y: Tensor) -> float:
+def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
+    """Return records and targets as tensors, as many of the one as of the other."""
+    if isinstance(X, Mapping):
+        X = {key: torch.as_tensor(value) for key, value in X.items()}
+        y = labels_of(X) if y is None else y
+    elif y is None:
+        raise InputError(f"{target}, the targets of {name}, is missing.")
+    X, y = X if isinstance(X, Mapping) else torch.as_tensor(X), torch.as_tensor(y)
+    count = batch_size(X)
+    if any(len(value) != count for value in leaves(X)):
+        raise InputError(f"The tensors in {name} differ in their number of records.")
+    if count != len(y):
+        raise InputError(f"{name} has {count} records, but {target} has {len(y)}.")
+    return X, y
+
+
+def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
+    if X is None or (y is None and not isinstance(X, Mapping)):
+        missing = "X_test" if X is None else "y_test"
+        raise InputError(f"The test data needs both X_test and y_test; {missing} is missing.")
+    X, y = _records(X, y, "X_test", "y_test")
+    if isinstance(X, Mapping) and y.dim() > 1:
+        raise InputError(
+            "The accuracy of a model with a label for every token is not measured here; leave the "
+            "test data out, and take the loss of it after fit()."
+        )
+    return X, y
+
+
+def _moved(X: Inputs, rows: Any, device: torch.device) -> Inputs:
+    """Return some of the records, on a device."""
+    return tree_map_only(Tensor, lambda value: value.to(device), rows_of(X, rows))
+
+
+def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
     """Return the share of records whose class a network names, classes on its output's last axis.
 
     Examples
@@ -399,14 +438,15 @@ def measure_accuracy(net: nn.Module, X: Tensor, y: Tensor) -> float:
     >>> measure_accuracy(torch.nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
     0.75
     """
-    device = next((p.device for p in net.parameters()), X.device)
+    device = next((p.device for p in net.parameters()), y.device)
     modes = {module: module.training for module in net.modules()}
     net.eval()
     right = 0
     with torch.no_grad():
-        for records, wanted in zip(X.split(_AT_A_TIME), y.split(_AT_A_TIME), strict=True):
-            found = net(records.to(device)).argmax(-1)
-            right += int((found == wanted.to(device)).sum())
+        for rows in torch.arange(len(y)).split(_AT_A_TIME):
+            records = _moved(X, rows, device)
+            output = net(**records) if isinstance(records, Mapping) else net(records)
+            right += int((numbers_of(output).argmax(-1) == y[rows].to(device)).sum())
     for module, mode in modes.items():
         module.training = mode
     return right / len(y)

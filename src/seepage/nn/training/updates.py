@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.nn.problem.sharding import put_together, spread_like
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -54,8 +55,8 @@ class Momentum(PrivateUpdate):
         """Take a step along the noisy mean gradient of every parameter."""
         with torch.no_grad():
             for name, parameter in self.released.items():
-                velocity = self.velocity[name]
-                velocity.mul_(self.momentum).add_(gradient[name] + self.weight_decay * parameter)
+                velocity, step = self.velocity[name], spread_like(parameter, gradient[name])
+                velocity.mul_(self.momentum).add_(step + self.weight_decay * parameter)
                 parameter.sub_(self.learning_rate * velocity)
 
     def settings(self) -> dict[str, Any]:
@@ -68,12 +69,12 @@ class Momentum(PrivateUpdate):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the velocities."""
-        return self.velocity, {}
+        return {name: put_together(velocity) for name, velocity in self.velocity.items()}, {}
 
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from the velocities of another step."""
         for name, velocity in self.velocity.items():
-            velocity.copy_(tensors[name])
+            velocity.copy_(spread_like(velocity, tensors[name]))
 
 
 class TorchUpdate(PrivateUpdate):
@@ -97,7 +98,7 @@ class TorchUpdate(PrivateUpdate):
     def take(self, gradient: Mapping[str, Tensor]) -> None:
         """Take a step along the noisy mean gradient of every parameter."""
         for name, parameter in self.released.items():
-            parameter.grad = gradient[name].to(parameter.dtype)
+            parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -117,7 +118,7 @@ class TorchUpdate(PrivateUpdate):
             for name, value in kept.items():
                 place = f"{number}.{name}"
                 if isinstance(value, Tensor):
-                    tensors[place] = value
+                    tensors[place] = put_together(value)
                 elif value is None or isinstance(value, bool | int | float | str):
                     facts[place] = value
                 else:
@@ -130,7 +131,11 @@ class TorchUpdate(PrivateUpdate):
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from such a state, with the groups as they are."""
         state: dict[int, dict[str, Any]] = {}
+        owners = [p for group in self.optimizer.param_groups for p in group["params"]]
         for place, value in (dict(facts) | dict(tensors)).items():
             number, _, name = place.partition(".")
+            owner = owners[int(number)]
+            if isinstance(value, Tensor) and value.shape == owner.shape:
+                value = spread_like(owner, value)
             state.setdefault(int(number), {})[name] = value
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})

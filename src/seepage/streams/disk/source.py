@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches, open_batches
-from seepage.support.chunks import CHUNK, progress_over, usable_cores
+from seepage.support.chunks import progress_over, usable_cores
 from seepage.tables.columns import (
     Piece,
     Scan,
@@ -32,8 +32,9 @@ from seepage.tables.source import Chunk, RowSource, check_column
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+_CHUNK = 1 << 20  # numbers in a chunk: decoding files pays for larger ones than arithmetic does
 _WIDE = 4096  # rows of a wide table that pay for what a chunk costs once
-_LARGEST = 8 * CHUNK  # numbers in one chunk at most
+_LARGEST = 4 * _CHUNK  # numbers in one chunk at most
 _MOST_WORKERS = 8  # each holds a chunk and what is made of it
 
 
@@ -199,7 +200,7 @@ def sum_pieces(
 
 def chunk_rows(width: int) -> int:
     """Return how many rows of so many numbers make a chunk."""
-    return max(1, CHUNK // width, min(_WIDE, _LARGEST // width))
+    return max(1, _CHUNK // width, min(_WIDE, _LARGEST // width))
 
 
 def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:

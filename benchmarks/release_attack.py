@@ -1,0 +1,232 @@
+"""What the folder of a release leaves open to somebody who knows everything but one dose.
+
+Of 200 patients one had an extreme dose. The attacker knows every other number of the table, and
+works out for every dose from 0 to 150 what would have been published: the noisy numbers, and how
+probable the figures beside them are. He even knows which block every record fell into. Claim: his
+95 % credible interval is at least 0.9 times as wide as from the noisy numbers alone, in every
+draw, for every target (also where what the table needs lies next to a point of the grid) and every
+prior here, for the folder as ``seepage release`` writes it and for declared figures; and it
+contains the central interval of the numbers alone that ``interval_kept`` promises. For comparison:
+with the least σ of the grid, which follows the extreme dose. Run with ``python
+benchmarks/release_attack.py``; what it finds is kept in ``benchmarks/results/release_attack.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.auditing.release.noise_vote import block_opinions, interval_kept, noise_grid
+from seepage.auditing.release.procedure import Prepared, Procedure
+from seepage.core.result import COARSER, round_up
+
+KEPT = Path(__file__).parent / "results" / "release_attack.json"
+DOSE = 98.5
+DOSES = np.linspace(0, 150, 151)
+BLOCKS, EPSILON = 50, 0.4  # of the vote, for 200 records
+# As it is by default, but for σ: that is drawn here, and a vote takes as long as many fits.
+DEFAULT = Procedure(target="response", sigma=1.0)
+PRIORS = {
+    "all alike": np.ones(len(DOSES)),
+    "like the others": np.exp(-((DOSES - 30) ** 2) / (2 * 6**2)),
+    "like the others, but one in ten": 0.9 * np.exp(-((DOSES - 30) ** 2) / (2 * 6**2)) / 15 + 1e-3,
+    "normal, 75 ± 40": np.exp(-((DOSES - 75) ** 2) / (2 * 40**2)),
+    "exponential, mean 50": np.exp(-DOSES / 50),
+}
+_LEAST = ("ratio", "median ratio")
+_COUNTED = ("draws", "below 0.9", "promised interval kept", "σ ten times the median or more")
+# The table needs σ = 0.1475 / target: those with decimals put it right beside 0.1, 0.05 and 0.02.
+TARGETS = (1.0, 1.47, 1.48, 2.0, 2.94, 2.96, 3.0, 5.0, 7.0, 7.36, 7.39, 10.0)
+
+
+def patients(dose: float = DOSE) -> pa.Table:
+    """Return two hundred patients, the first of whom had an extreme dose and responded little."""
+    rng = np.random.default_rng(0)
+    age, doses = rng.normal(60, 12, 200), rng.normal(30, 6, 200)
+    response = 0.04 * doses + 0.01 * age + rng.normal(0, 0.5, 200)
+    doses[0], response[0] = dose, 1.0
+    return pa.table({"age": age, "dose": doses, "response": response})
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What the attacker works out: the procedure's result for every dose that there might be."""
+
+    true: Prepared
+    others: list[Prepared]
+
+    @classmethod
+    def of(cls, procedure: Procedure) -> Tables:
+        """Run the procedure for all doses."""
+        return cls(procedure.prepare(patients()), [procedure.prepare(patients(v)) for v in DOSES])
+
+    @property
+    def agree(self) -> np.ndarray:
+        """Whether all figures but σ would be those that are published, for every dose."""
+        ours = {**self.true.figures, "σ": None}
+        return np.array([{**q.figures, "σ": None} == ours for q in self.others], dtype=float)
+
+    @property
+    def needed(self) -> np.ndarray:
+        """The σ that every dose would need for η = 1."""
+        return np.array([np.max(q.eta) for q in self.others])
+
+
+def numbers(prepared: Prepared) -> np.ndarray:
+    """Return what is released with noise, without it."""
+    model = prepared.trained.model
+    return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
+
+
+def chances(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Return how probable every point of the grid is, one row for each row of opinions."""
+    below = (opinions[:, :, None] <= grid).sum(axis=1)
+    before = np.concatenate([[-np.inf], grid[:-1]])
+    beyond = (opinions[:, :, None] > before).sum(axis=1)
+    short = np.maximum(0.0, BLOCKS / 2 - np.minimum(below, beyond))
+    accepted = np.exp(-EPSILON / 2 * (short - short.min(axis=1, keepdims=True)))
+    found = np.empty_like(accepted)
+    for k in range(len(grid)):
+        # The coefficients of Π (1 − x p) over the other points, integrated from 0 to 1.
+        rest = np.zeros((len(accepted), len(grid)))
+        rest[:, 0] = 1.0
+        for p in np.delete(accepted, k, axis=1).T:
+            rest[:, 1:] -= p[:, None] * rest[:, :-1]
+        found[:, k] = accepted[:, k] * np.sum(rest / np.arange(1, len(grid) + 1), axis=1)
+    return found
+
+
+def opinions_by_dose(tables: Tables, seed: int) -> np.ndarray:
+    """Return what every block says for η = 1, one row for each dose.
+
+    Only the block of the patient with the extreme dose depends on it.
+    """
+    block, ones = np.random.default_rng(seed).integers(0, BLOCKS, 200), np.ones(200)
+    found = np.tile(block_opinions(tables.true.trained, ones, block, BLOCKS), (len(DOSES), 1))
+    alone = np.where(block == block[0], 0, 1)
+    for k, other in enumerate(tables.others):
+        found[k, block[0]] = block_opinions(other.trained, ones, alone, 1)[0] / BLOCKS
+    return found
+
+
+def draws(
+    tables: Tables, opinions: Sequence[np.ndarray], eta: float, seed: int = 0
+) -> Iterator[Any]:
+    """Yield σ as it is drawn, and how probable it would be with every dose; endlessly."""
+    unit, records = (tables.true.figures[f] for f in ("unit of the target", "number of records"))
+    grid = noise_grid(unit / eta, records)
+    enough = grid >= tables.needed[:, None] / eta * (1 - 1e-9)
+    told = [chances(found / eta, grid) * enough for found in opinions]
+    rng, here = np.random.default_rng(seed), int(np.argmin(np.abs(DOSES - DOSE)))
+    while True:
+        for chance in told:
+            drawn = chance / chance.sum(axis=1, keepdims=True)
+            k = rng.choice(len(grid), p=drawn[here])
+            yield float(grid[k]), drawn[:, k]
+
+
+def interval(weights: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Return the ends of the central credible interval of the dose."""
+    total = np.cumsum(weights / weights.sum())
+    tail = (1 - level) / 2
+    return float(np.interp(tail, total, DOSES)), float(np.interp(1 - tail, total, DOSES))
+
+
+def attack(
+    tables: Tables, sigma: float, told: np.ndarray, prior: np.ndarray, rng: np.random.Generator
+) -> tuple[float, bool]:
+    """Return the width of the interval from a folder over that from its numbers alone.
+
+    And whether it contains the interval that ε promises.
+    """
+    means = np.array([numbers(q) for q in tables.others])
+    seen = numbers(tables.true) + sigma * rng.standard_normal(means.shape[1])
+    loglik = -np.sum((means - seen) ** 2, axis=1) / (2 * sigma**2)
+    alone = prior * np.exp(loglik - loglik.max())
+    low, high = interval(alone)
+    low_with, high_with = interval(alone * told * tables.agree)
+    least, most = interval(alone, interval_kept(EPSILON))
+    kept = low_with <= least + 1e-9 and high_with >= most - 1e-9
+    return (high_with - low_with) / (high - low), kept
+
+
+def ratios(tables: Tables, sigmas: Iterator[Any], prior: np.ndarray, times: int) -> dict[str, Any]:
+    """Return what many draws give."""
+    rng = np.random.default_rng(1)
+    drawn = list(islice(sigmas, times))
+    found = [attack(tables, sigma, told, prior, rng) for sigma, told in drawn]
+    width = np.array([ratio for ratio, _ in found])
+    middle = float(np.median([sigma for sigma, _ in drawn]))
+    return {
+        "draws": times,
+        "median σ": middle,
+        "σ ten times the median or more": sum(sigma > 9.9 * middle for sigma, _ in drawn),
+        "ratio": float(width.min()),
+        "median ratio": float(np.median(width)),
+        "below 0.9": int(np.sum(width < 0.9)),
+        "promised interval kept": sum(kept for _, kept in found),
+    }
+
+
+def held(sigma: float, told: np.ndarray) -> Iterator[Any]:
+    """Yield a σ that is not drawn."""
+    while True:
+        yield sigma, told
+
+
+def least_of_grid(tables: Tables, eta: float) -> Iterator[Any]:
+    """Yield the least σ of the coarse grid, which follows the dose."""
+    points = np.array([round_up(need / eta, COARSER) for need in tables.needed])
+    sigma = round_up(float(np.max(tables.true.eta)) / eta, COARSER)
+    return held(sigma, (points == sigma).astype(float))
+
+
+def every_way(partitions: int, times: int) -> dict[str, Any]:
+    """Return what every way of choosing σ gives, for all targets and priors."""
+    tables = Tables.of(DEFAULT)
+    domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0)}
+    public = Tables.of(replace(DEFAULT, sigma=0.3, target_eta=2.0, domain=domain))
+    opinions = [opinions_by_dose(tables, seed) for seed in range(partitions)]
+    found: dict[str, Any] = {"default": {}, "declared": {}, "the least of the grid": {}}
+    for name, prior in PRIORS.items():
+        always = held(0.3, np.ones(len(DOSES)))
+        found["declared"][name] = ratios(public, always, prior, times)
+        for eta in TARGETS:
+            ways = {
+                "default": draws(tables, opinions, eta, seed=len(found["default"])),
+                "the least of the grid": least_of_grid(tables, eta),
+            }
+            for way, sigmas in ways.items():
+                found[way][f"η = {eta:g}, {name}"] = ratios(tables, sigmas, prior, times)
+    return found
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the worst of all targets and priors, for every way."""
+    return {
+        way: {
+            **{f"least {what}": min(r[what] for r in results.values()) for what in _LEAST},
+            **{what: sum(r[what] for r in results.values()) for what in _COUNTED},
+        }
+        for way, results in found.items()
+    }
+
+
+if __name__ == "__main__":
+    from keeping import keep
+
+    every = every_way(partitions=20, times=200)
+    worst = summary(every)
+    for way, result in worst.items():
+        print(
+            f"{way}:",
+            *(f"  {what}: {round(value, 4):,}" for what, value in result.items()),
+            sep="\n",
+        )
+    keep({"worst": worst, "each": every}, KEPT)

@@ -1,0 +1,53 @@
+"""Where kept results come from: the command, the commit and the machine that made them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+UNKNOWN = "not recorded"
+
+
+def made_by(
+    module: str, arguments: Sequence[str], out: Path, device: str, commit: str | None = None
+) -> dict[str, str]:
+    """Return what a file of results says about its making.
+
+    The command is the one to repeat it with: no folder of this machine, and no commit, which the
+    repository is asked for unless it is given.
+    """
+    words = [out.name if word == str(out) else word for word in arguments]
+    words = [word for word in words if word not in ("--commit", commit)]
+    return {
+        "command": shlex.join(["python", "-m", module, *words]),
+        "commit": commit or _commit(),
+        "machine": _machine(device),
+    }
+
+
+def kept_by(name: str, found: Mapping[str, Any]) -> str:
+    """Say of kept results what made them, in a line."""
+    command, commit, machine = (found.get(k, UNKNOWN) for k in ("command", "commit", "machine"))
+    return f"{name}: `{command}`; commit {commit}; {machine}."
+
+
+def _commit() -> str:
+    asked = subprocess.run(
+        ["git", "rev-parse", "HEAD"],  # noqa: S607
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() or UNKNOWN
+
+
+def _machine(device: str) -> str:
+    if not device.startswith("cuda"):
+        return "a processor"
+    import torch
+
+    return str(torch.cuda.get_device_name(device))

@@ -1,0 +1,155 @@
+"""Networks whose parameters are spread over processes, as FSDP2 (``fully_shard``) holds them.
+
+Every process has a part of each parameter (a ``DTensor``) and records of its own. A parameter is
+put together for the one call that uses it, and once more on the way back, so that no process ever
+holds the whole network. FSDP's own hooks rest meanwhile: they would put other tensors in the place
+of those that are watched. All processes must make the same passes, since each of them waits for the
+others' parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_leaves, tree_map
+
+from seepage.nn.problem.views import is_part, is_sharded
+
+# Asked of a parameter without its numbers; what describes it (``shape``, ``dtype``) has ``__get__``
+_NUMBERLESS = {
+    *("__get__", "__len__", "detach", "dim", "element_size", "is_complex", "is_floating_point"),
+    *("ndimension", "nelement", "numel", "requires_grad_", "size", "stride"),
+}
+
+
+def spread(net: nn.Module) -> nn.Module:
+    """Return a network whose modules hold parts again, where FSDP has left whole parameters there.
+
+    Its outermost module keeps them after a run forward, since a way back may follow.
+    """
+    for module in net.modules():
+        if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+            module.reshard()
+    return net
+
+
+def put_together(tensor: Tensor) -> Tensor:
+    """Return a tensor as a whole, where processes have parts of it; all of them must ask for it."""
+    return _put_together(tensor) if is_part(tensor) else tensor
+
+
+def spread_like(held: Any, whole: Tensor) -> Tensor:
+    """Return a whole tensor as another one is held: this process's part of it, or itself."""
+    if not is_part(held):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    found: Tensor = distribute_tensor(whole.to(held.device), held.device_mesh, held.placements)
+    return found
+
+
+@contextmanager
+def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iterator[None]:
+    """Put parameters together where they are used, while inside; twice is as good as once.
+
+    What watches the use of parameters must be entered inside of it, to see them as the network
+    holds them.
+    """
+    modes = _get_current_function_mode_stack()
+    if not is_sharded(net) or any(isinstance(mode, _Gathering) for mode in modes):
+        yield
+        return
+    with _Gathering(gradients):
+        yield
+
+
+class GatheredGradients:
+    """The gradients of whole parameters, which no process holds, by a backward pass to here."""
+
+    def __init__(self) -> None:
+        self.anchor = torch.zeros((), requires_grad=True)
+        self._found: dict[int, Tensor] = {}
+
+    def add(self, part: Tensor, gradient: Tensor) -> None:
+        """Add what one use of a parameter gives."""
+        before = self._found.get(id(part))
+        self._found[id(part)] = gradient if before is None else before + gradient
+
+    def of(self, total: Tensor, parts: list[Tensor]) -> list[Tensor]:
+        """Return the gradients of a total over these parameters."""
+        torch.autograd.grad(total, self.anchor, materialize_grads=True)
+        return [
+            self._found.get(id(part), torch.zeros(part.shape, dtype=part.dtype, device=part.device))
+            for part in parts
+        ]
+
+
+class _Gathering(TorchFunctionMode):  # type: ignore[misc]
+    """Calls every function with whole parameters in the place of parts."""
+
+    def __init__(self, gradients: GatheredGradients | None) -> None:
+        super().__init__()
+        self.gradients = gradients
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        numberless = getattr(function, "__name__", "") in _NUMBERLESS
+        if numberless or not any(is_part(leaf) for leaf in tree_leaves((args, kwargs))):
+            return function(*args, **kwargs)
+        parts: dict[int, Tensor] = {}  # by where the whole one lies
+
+        def whole(value: Any) -> Any:
+            if not is_part(value):
+                return value
+            if value.requires_grad and self.gradients is not None:
+                full = _Whole.apply(self.gradients.anchor, value.detach(), value, self.gradients)
+            else:
+                full = _put_together(value)
+            parts[full.untyped_storage().data_ptr()] = value.detach()
+            return full
+
+        def pack(saved: Tensor) -> Any:
+            part = parts.get(saved.untyped_storage().data_ptr())
+            if part is None:
+                return saved
+            return part, saved.shape, saved.stride(), saved.storage_offset()
+
+        args, kwargs = tree_map(whole, (args, kwargs))
+        with saved_tensors_hooks(pack, _unpack):
+            return function(*args, **kwargs)
+
+
+def _unpack(kept: Any) -> Tensor:
+    if isinstance(kept, Tensor):
+        return kept
+    part, shape, stride, offset = kept
+    return _put_together(part).as_strided(shape, stride, offset)
+
+
+def _put_together(part: Any) -> Tensor:
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        full: Tensor = part.detach().full_tensor()
+        return full.contiguous()
+
+
+class _Whole(Function):  # type: ignore[misc]
+    """A whole parameter, whose gradient is handed over instead of going on to its part."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, numbers: Any, part: Any, gradients: Any) -> Tensor:
+        ctx.part, ctx.gradients = part, gradients
+        return _put_together(numbers)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        ctx.gradients.add(ctx.part, delta.detach())
+        return None, None, None, None

@@ -1,0 +1,69 @@
+"""Networks that FSDP2 spreads over two gloo processes, against the same networks in one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "huggingface"))
+
+import sharded_run  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Run the program by torchrun, and return what each process found."""
+    folder = tmp_path_factory.mktemp("sharded")
+    where = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": where, "OMP_NUM_THREADS": "1"}
+    run = ["torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    program = ["--nproc-per-node", "2", str(HERE / "sharded_run.py"), str(folder)]
+    command = [sys.executable, "-W", "ignore", "-m", *run, *program]
+    done = subprocess.run(  # noqa: S603
+        command, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [np.load(folder / f"{rank}.npz") for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    sharded_run.everything(folder)
+    return np.load(folder / "0.npz")
+
+
+def test_every_record_of_a_model_leaks_as_on_one_device(found, alone):
+    names = [name for name in alone.files if name.startswith("hugging")]
+    assert len(names) == 4
+    for name in names:
+        assert (alone[name] > 0).all()
+        np.testing.assert_allclose(found[0][name] + found[1][name], alone[name], rtol=1e-9)
+
+
+@pytest.mark.parametrize("part", ["step", "chunks", "empty", "thin", "unclipped"])
+def test_a_step_is_that_of_one_process(part, found, alone):
+    for name in ("traces", "norms", "gradient"):
+        whole = found[0][f"{part} {name}"] + found[1][f"{part} {name}"]
+        np.testing.assert_allclose(whole, alone[f"{part} {name}"], rtol=1e-9, atol=1e-12)
+
+
+def test_a_private_run_goes_on_to_the_same_numbers(found, alone):
+    for name in ("trained dfil", "trained weights"):
+        for one in found:
+            np.testing.assert_allclose(one[name], alone[name], rtol=1e-8, atol=1e-10)
+
+
+def test_no_process_holds_the_whole_network(found):
+    for one in found:
+        assert 0 < one["most"] < 0.3 * one["all"]
+
+
+def test_what_needs_the_whole_network_is_refused(found):
+    for one in found:
+        assert "spread over processes" in str(one["derivative"])
+        assert "The processes do not train the same" in str(one["apart"])

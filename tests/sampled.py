@@ -1,0 +1,33 @@
+"""Which cases of a long list `make test` runs; the others are left to `make test-slow`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+
+def sampled(
+    cases: Sequence[Any], sample: int | Collection[Any], *, whole: bool = False
+) -> list[Any]:
+    """Return the cases for ``parametrize``, with all but a sample marked as slow.
+
+    ``sample`` names the cases that every run tries, or says how many: from the first to the last
+    at even distances. Cases that are tuples have a value for every parameter, unless they are
+    taken as a ``whole``, as by a fixture.
+    """
+    if isinstance(sample, int):
+        steps = max(sample - 1, 1)
+        places = {k * (len(cases) - 1) // steps for k in range(sample)}
+    else:
+        places = {k for k, case in enumerate(cases) if case in sample}
+        if len(places) != len(sample):
+            raise ValueError(f"not every one of {sample} is among the cases")
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) and not whole else (case,)),
+            marks=[] if k in places else [pytest.mark.slow],
+        )
+        for k, case in enumerate(cases)
+    ]
