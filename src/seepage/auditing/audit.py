@@ -262,6 +262,7 @@ def audit_model(
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
+    give_back_memory()  # a report takes room for its figures
     return Audit(
         source=name,
         target=table.target,
