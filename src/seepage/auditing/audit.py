@@ -46,6 +46,7 @@ from seepage.core.result import round_up
 from seepage.core.risk_views import Guess, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
+from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
@@ -111,6 +112,7 @@ QUICK = Effort(refits=False, remedies=())
 ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
+@blas_on_one_core()
 def audit_table(
     table: EncodedTable,
     *,
@@ -178,6 +180,7 @@ def _fitted_anew(
         return np.zeros(0)
 
 
+@blas_on_one_core()
 def audit_model(
     trained: TrainedModel,
     *,
@@ -201,6 +204,7 @@ def audit_model(
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
+    give_back_memory()
     worst = found.worst
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
@@ -224,6 +228,20 @@ def audit_model(
             steps.extend(tell_other_noise(trained, noise, target))
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+    advise = None
+    if effort.remedies != ():
+        advise = partial(
+            find_remedies,
+            trained,
+            trial,
+            sigma=noise,
+            target=target,
+            worst=worst,
+            seed=seed,
+            wanted=effort.remedies,
+            say=say,
+        )
+    del trial  # with the held-out records, unless remedies ask for them
     # A count may be given to a linear model as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
@@ -235,6 +253,7 @@ def audit_model(
     known = settings.refits and (trained.held or anew is not None)
     if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
+        give_back_memory()
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
@@ -242,16 +261,8 @@ def audit_model(
             f"of {risks.looked_at:,} records, the most exposed, with the noise and nλ as they are."
         )
     # Last: they take longest, and nothing else waits for them.
-    advice = find_remedies(
-        trained,
-        trial,
-        sigma=noise,
-        target=target,
-        worst=worst,
-        seed=seed,
-        wanted=effort.remedies,
-        say=say,
-    )
+    advice = advise() if advise is not None else ()
+    give_back_memory()  # a report takes room for its figures
     return Audit(
         source=name,
         target=table.target,

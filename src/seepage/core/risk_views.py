@@ -24,7 +24,7 @@ from seepage.risks import guessing
 from seepage.risks.guessing import Success, best_guess, checked_prior
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
-from seepage.tables.source import Chunk, as_numpy, build_frame
+from seepage.tables.source import Chunk, as_numpy, build_frame, looked_up
 
 if TYPE_CHECKING:
     from seepage.core.leakage import Leakage
@@ -533,11 +533,15 @@ def _levels_of_chunk(
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different rows of a table in order, and how often each occurs.
 
-    Rows are told apart by their products with one random vector, so that numbers are sorted, not
-    rows; should two different rows have the same product, the rows are sorted after all.
+    Rows are told apart by their products with one random vector, so that numbers are looked up and
+    no rows are sorted; should two different rows have the same product, they are after all.
     """
-    keys = table @ np.random.default_rng(0).standard_normal(table.shape[1])
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    keys = (
+        table @ np.random.default_rng(0).standard_normal(table.shape[1]) + 0.0
+    )  # no negative zero
+    known, inverse = looked_up(keys)
+    first = np.empty(len(known), dtype=np.int64)
+    first[inverse[::-1]] = np.arange(len(table))[::-1]
     if not np.array_equal(table[first][inverse], table):
         values, counts = np.unique(table, axis=0, return_counts=True)
         return values, counts

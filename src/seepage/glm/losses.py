@@ -24,7 +24,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError, nearest
-from seepage.tables.source import Array
+from seepage.tables.source import Array, looked_up
 
 Elementwise = Callable[[Array, Array], Array]
 Truths = dict[str, np.ndarray]
@@ -476,7 +476,8 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         unknown = classes[positions] != labels
     else:
         places = {label: position for position, label in enumerate(classes.tolist())}
-        positions = np.asarray([places.get(label, -1) for label in labels.tolist()])
+        known, met = looked_up(labels)
+        positions = np.asarray([places.get(label, -1) for label in known.tolist()], np.int64)[met]
         unknown = positions < 0
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -485,7 +486,7 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
             "none of the classes the model was fitted on: "
             f"{', '.join(map(repr, classes.tolist()[:10]))}."
         )
-    return positions
+    return np.asarray(positions)
 
 
 def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:

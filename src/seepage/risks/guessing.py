@@ -239,20 +239,24 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
     else:
         rule = partial(_won_in_turn, [_ordered(places, prior, k) for k in range(K)], prior)
     if r == 1:
-        return rule(np.zeros((1, 0))), 0.0
+        return float(rule(np.zeros((1, 1, 0)))[0]), 0.0
     points = _FIRST_POINTS
     while True:
-        values = [rule(_scrambled(r - 1, points, seed)) for seed in range(_SCRAMBLES)]
+        values = rule(_scrambled(r - 1, points))
         error = _SPREAD * float(np.std(values, ddof=1)) / math.sqrt(_SCRAMBLES)
         if error <= enough or points >= _MOST_POINTS:
             return float(np.mean(values)), error
         points *= 4
 
 
-@lru_cache(_SCRAMBLES)
-def _scrambled(directions: int, points: int, seed: int) -> np.ndarray:
-    """Return scrambled Sobol points; kept, as the integrals of many records take the same ones."""
-    return np.asarray(qmc.Sobol(directions, rng=np.random.default_rng(seed)).random(points))
+@lru_cache(1)
+def _scrambled(directions: int, points: int) -> np.ndarray:
+    """Return scrambled Sobol points, one set for every repeat, (s, points, directions).
+
+    They are kept, as the integrals of many records take the same ones.
+    """
+    sets = [qmc.Sobol(directions, rng=np.random.default_rng(k)) for k in range(_SCRAMBLES)]
+    return np.stack([one.random(points) for one in sets])
 
 
 def _coordinates(gram: np.ndarray) -> np.ndarray:
@@ -295,26 +299,29 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
 
 def _won_in_turn(
     rivals: list[tuple[np.ndarray, np.ndarray]], prior: np.ndarray, points: np.ndarray
-) -> float:
-    """Return how often the truth wins, over one rival after the other (Genz 1992)."""
-    total = 0.0
+) -> np.ndarray:
+    """Return how often the truth wins, over one rival after the other (Genz 1992), (s,)."""
+    repeats, count, directions = points.shape
+    total = np.zeros(repeats)
     for p, (L, limits) in zip(prior, rivals, strict=True):
-        beaten, seen = np.ones(len(points)), np.zeros((len(points), len(limits)))
+        beaten, seen = np.ones((repeats, count)), np.zeros((repeats, count, len(limits)))
         for i in range(len(limits)):
-            chance = ndtr((limits[i] - seen[:, :i] @ L[i, :i]) / L[i, i])
+            chance = ndtr((limits[i] - seen[:, :, :i] @ L[i, :i]) / L[i, i])
             beaten *= chance
-            if i < points.shape[1]:
-                seen[:, i] = ndtri(np.clip(chance * points[:, i], 1e-300, 1 - 1e-16))
-        total += float(p) * float(beaten.mean())
+            if i < directions:
+                seen[:, :, i] = ndtri(np.clip(chance * points[:, :, i], 1e-300, 1 - 1e-16))
+        total += p * beaten.mean(axis=1)
     return total
 
 
-def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> float:
-    """Return how often the truth wins, with the direction of most spread taken in closed form."""
-    normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16))
-    return sum(
-        float(p) * float(np.mean(_interval(places, prior, k, normals))) for k, p in enumerate(prior)
-    )
+def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return the same, (s,), with the direction of most spread taken in closed form."""
+    repeats, count, directions = points.shape
+    normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16)).reshape(repeats * count, directions)
+    total = np.zeros(repeats)
+    for k, p in enumerate(prior):
+        total += p * _interval(places, prior, k, normals).reshape(repeats, count).mean(axis=1)
+    return total
 
 
 def _interval(places: np.ndarray, prior: np.ndarray, k: int, normals: np.ndarray) -> np.ndarray:

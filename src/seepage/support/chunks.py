@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar
 
 from array_api_compat import array_namespace, device, is_numpy_array
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 Array = Any
@@ -64,17 +69,55 @@ def by_rows(
 ) -> Array:
     """Apply ``function`` to the slices of :func:`row_slices` and join what it returns.
 
-    ``threads`` spreads the slices over the processor's cores: for elementwise NumPy work, which
-    runs on one core but lets go of the interpreter, and not for matrix products or torch, which
-    use all cores already.
+    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does: for NumPy,
+    and a function that may be asked about several slices at a time.
     """
     pieces = list(row_slices(rows, width, chunk=chunk))
     if len(pieces) == 1:
         return function(pieces[0])
-    if not (threads and usable_cores() > 1):
-        return _joined(map(function, progress(pieces, what) if what else pieces), pieces)
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        return _joined(pool.map(function, pieces), pieces)
+    shown = progress(pieces, what) if what else pieces
+    return _joined(spread(function, shown) if threads else map(function, shown), pieces)
+
+
+def spread(function: Callable[[Item], Array], pieces: Iterable[Item]) -> Iterator[Array]:
+    """Yield the function's answers on some pieces in order, each worked out by a core of its own.
+
+    Most of NumPy runs on one core, and matrix products keep to one meanwhile: their own threads
+    would only get in the way. No more pieces are begun than there are cores, and one.
+    """
+    cores = usable_cores()
+    if cores == 1:
+        yield from map(function, pieces)
+        return
+    with blas_on_one_core(), ThreadPoolExecutor(cores) as pool:
+        waiting: deque[Future[Array]] = deque()
+        for piece in pieces:
+            waiting.append(pool.submit(function, piece))
+            if len(waiting) > cores:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def blas_on_one_core() -> Iterator[None]:
+    """Keep matrix products of NumPy and SciPy on one core each while this lasts.
+
+    The buffers of their other threads, tens of megabytes, are then not touched.
+    """
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+def give_back_memory() -> None:
+    """Return memory that is kept for reuse to the system, where the C library can."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
@@ -400,17 +401,31 @@ def as_numpy(values: Any) -> np.ndarray:
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different values in ascending order, and the place of each value among them.
 
-    As ``numpy.unique`` does; but text is looked up, which takes a tenth of the time of sorting it.
+    As ``numpy.unique`` does; but text is looked up, which takes a fraction of the time of sorting.
     """
     if values.dtype.kind != "O":
         known, places = np.unique(values, return_inverse=True)
         return known, places.reshape(-1)
+    known, met = looked_up(values)
+    order = np.argsort(known)
+    return known[order], np.argsort(order)[met]
+
+
+def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different texts, floats or objects as they are first met, and each one's place."""
+    import pyarrow as pa
+
+    with suppress(ValueError, TypeError):  # of objects that Arrow does not know
+        column = pa.array(values)
+        known_to_arrow = isinstance(column, pa.StringArray) or values.dtype.kind == "f"
+        if known_to_arrow and not column.null_count:
+            coded = column.dictionary_encode()
+            return coded.dictionary.to_numpy(zero_copy_only=False), coded.indices.to_numpy()
     seen: dict[Any, int] = {}
     met = np.asarray([seen.setdefault(value, len(seen)) for value in values.tolist()], np.int64)
     known = np.empty(len(seen), dtype=object)
     known[:] = list(seen)
-    order = np.argsort(known)
-    return known[order], np.argsort(order)[met]
+    return known, met
 
 
 def place_like(values: Any, like: Array) -> Array:

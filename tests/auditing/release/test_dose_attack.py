@@ -55,6 +55,21 @@ def test_the_folder_leaves_nine_tenths_of_the_interval_in_every_draw(eta, prior)
     assert found["promised interval kept"] == 25
 
 
+def test_the_numbers_alone_do_tell_something():
+    """Of an interval that is as wide as before anything was known, nine tenths mean nothing."""
+    prior = PRIORS["all alike"]
+    means = np.array([release_attack.numbers(table) for table in tables().others])
+    true, rng, widths = release_attack.numbers(tables().true), np.random.default_rng(0), []
+    sigma = next(release_attack.least_of_grid(tables(), 7.0))[0]
+    for _ in range(50):
+        seen = true + sigma * rng.standard_normal(len(true))
+        apart = np.sum((means - seen) ** 2, axis=1)
+        low, high = release_attack.interval(prior * np.exp((apart.min() - apart) / sigma**2 / 2))
+        widths.append(high - low)
+    before = np.diff(release_attack.interval(prior))[0]
+    assert np.median(widths) < 0.5 * before
+
+
 @pytest.mark.slow
 def test_declared_figures_leave_the_whole_interval():
     domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0)}

@@ -22,8 +22,11 @@ from seepage.errors import InputError
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
 from seepage.glm.losses import Categorical
+from seepage.support.chunks import row_slices
 
 _HELD = 1 << 17  # numbers held at a time for the margins of all refits
+_TOGETHER = 2  # refits that share a pass over the table, however long it is
+_CACHED = 1 << 16  # numbers that are worked on at a time
 _MOST_STEPS = 60
 _MOST_PRODUCTS = 60  # of one step's conjugate gradients
 _CONVERGED = 1e-11  # the way that is left to go, beside all of it
@@ -74,7 +77,7 @@ class BatchedRefits:
         """
         P = self.theta.size
         out = np.zeros((len(changes), P))
-        size = max(1, _HELD // (len(self.X) * self.outputs))
+        size = max(_TOGETHER, _HELD // (len(self.X) * self.outputs))
         for begin in range(0, len(changes), size):
             some = changes[begin : begin + size]
             start = np.zeros((len(some), P)) if starts is None else starts[begin : begin + size]
@@ -330,15 +333,17 @@ class _Batch:
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Bend]:
         """Return the gradients, (P, B), and the curvatures, at some moves and their margins."""
-        refits = self.refits
-        weight = refits.weight[:, None, None]
-        margins = refits.margins[:, :, None] + shift
-        slopes = refits._slope(margins, refits.fit.target) - refits.slopes[:, :, None]
-        slopes = slopes * weight
+        refits, target = self.refits, self.refits.fit.target
+        slopes, bend = np.empty_like(shift), np.empty_like(shift)
+        for rows in row_slices(len(shift), shift[0].size, chunk=_CACHED):
+            weight = refits.weight[rows, None, None]
+            margins = refits.margins[rows, :, None] + shift[rows]
+            slopes[rows] = refits._slope(margins, target[rows]) - refits.slopes[rows, :, None]
+            slopes[rows] *= weight
+            bend[rows] = refits._bend(margins, target[rows], weight)
         slopes[self.rows, :, self.columns] = 0.0
-        gradient = refits.back(slopes) + refits.penalty(moved) - self.gone
-        bend = refits._bend(margins, refits.fit.target, weight)
         bend[self.rows, :, self.columns] = 0.0
+        gradient = refits.back(slopes) + refits.penalty(moved) - self.gone
         if self.z is None:
             return gradient, _Bend(bend, None)
         own = self.own_margins + self._own(moved)

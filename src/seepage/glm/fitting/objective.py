@@ -23,7 +23,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import row_slices, spread
 from seepage.tables.source import Array, Table, place_like
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _CHUNK_ELEMENTS = 1 << 18  # which stay in a processor's cache between scaling and multiplying
 _CHUNK_ROWS = 4096
+_SPREAD_FROM = 1 << 21  # numbers of a table from which on its pieces are spread over the cores
 # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
 # this proves independence, one below it only calls for the slower QR.
 _CLEARLY_INDEPENDENT = 1e-7
@@ -400,9 +401,14 @@ def weighted_gram(X: Array, weights: Array) -> Array:
     total = xp.zeros((d, d), dtype=X.dtype, device=device(X))
     one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
     factors = xp.sqrt(one_sign * weights) if one_sign else weights
-    for rows in row_chunks(n, d):
+
+    def part(rows: slice) -> Array:
         scaled = X[rows, :] * factors[rows, None]
-        total += scaled.T @ (scaled if one_sign else X[rows, :])
+        return scaled.T @ (scaled if one_sign else X[rows, :])
+
+    several = is_numpy_array(X) and n * d > _SPREAD_FROM
+    for gram in (spread if several else map)(part, row_chunks(n, d)):
+        total += gram
     return -total if one_sign < 0 else total
 
 

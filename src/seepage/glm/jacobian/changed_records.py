@@ -44,7 +44,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -222,7 +222,8 @@ class ChangedRecords(FiniteChanges):
         """Return about how many numbers the work on one record's centres holds."""
         c = self.outputs.count
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
-        return c * (2 * len(self.inverse) + 8 * K * c * (1 + columns))
+        solved = 64 if self._alike(columns) else 2 * len(self.inverse)
+        return c * (solved + 8 * K * c * (1 + columns))
 
     def _around(self, centres: Centres, sizes: Sizes) -> Moves:
         """Return the moves around their centres, given how large the others' shifts are."""
@@ -365,38 +366,15 @@ class ChangedRecords(FiniteChanges):
         """
         outputs, c = self.outputs, self.outputs.count
         where = [] if others is None else list(others.columns)
-        V, C = self._solved(self.X[rows]), self._solved_columns(where)
-        weight = self.weight[rows]
-        pulled = weight[:, None] * self.slopes[rows]
-        bent = weight[:, None, None] * self.curvatures[rows]
-        by_inverse = np.empty((len(rows), c + len(C), c + len(C)))
-        by_inverse[:, :c, :c] = G = self._on(V, self.X[rows])
-        columns = self._places(where)
-        by_inverse[:, :c, c:] = V[:, :, columns]
-        by_inverse[:, c:, :c] = np.swapaxes(V[:, :, columns], 1, 2)
-        by_inverse[:, c:, c:] = self.inverse[columns][:, columns]
-        by_noise = _gram_of(self._seen_as(V), self._seen_as(C))
-        penalised = c * self.X.shape[1]
-        by_penalty = _gram_of(V[:, :, :penalised], C[:, :penalised])
-        modes, shares = _modes(bent, G)
-        alone = (1 - shares.max(axis=1) <= _ALONE) & (weight > 0)
-        left = np.where(alone[:, None], 1.0, 1 - shares)
-        # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
-        bowed = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
-        gone = pulled + _times(bowed @ G, pulled)
-        coefs = np.concatenate([gone, np.zeros((len(rows), len(C)))], axis=1)[:, None, :]
+        by_inverse, by_noise, by_penalty = self._products(rows, where)
+        weight, pulled, bent, modes, shares, left, alone, bowed, gone = self._gone(rows, by_inverse)
+        added = by_inverse.shape[1] - c
+        coefs = np.concatenate([gone, np.zeros((len(rows), added))], axis=1)[:, None, :]
         own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
         if others is not None:
+            Z, xz, zz, before, given = self._come(rows, others, by_inverse, bowed, gone)
             change, labels = self._changes(rows, others)
-            distinct = change if where else change[:, :1]  # one stands for all where none changes
-            Z = np.concatenate([np.ones((*distinct.shape[:2], 1)), distinct], axis=2)
-            Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
-            xz = by_inverse[:, None, :c, :] @ Z
-            zx = np.swapaxes(xz, 2, 3)
-            zz = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (bowed[:, None] @ xz)
             Z[:, :, :c, :] += bowed[:, None] @ xz  # H₀⁻¹z̃
-            before = self._margins_before(rows, change, where)
-            given = before + _times(zx, gone[:, None, :])
             margin, solved = outputs.own_margin(given, weight[:, None, None, None] * zz, labels)
             slope = weight[:, None, None] * outputs.slope(margin, labels)
             same = labels == self.target[rows][:, None]
@@ -411,7 +389,6 @@ class ChangedRecords(FiniteChanges):
                 outputs.widest(zz),
                 before,
                 np.where(unsolved[:, :, None], np.nan, margin - before),
-                given,
             )
         on_own = coefs @ by_inverse[:, :, :c]
         felt = _quadratic(on_own, bent)
@@ -430,11 +407,48 @@ class ChangedRecords(FiniteChanges):
             felt,
             np.sum(pulled[:, None, :] * on_own, axis=2),
             np.asarray(left.min(axis=1)),
-            outputs.widest(G),
+            outputs.widest(by_inverse[:, :c, :c]),
             per_error,
             np.where(unsolved, np.inf, per_error[:, None]),
             own,
         )
+
+    def _gone(self, rows: np.ndarray, by_inverse: np.ndarray) -> Gone:
+        """Return what is left where each of some records has gone."""
+        c = self.outputs.count
+        weight, G = self.weight[rows], by_inverse[:, :c, :c]
+        pulled = weight[:, None] * self.slopes[rows]
+        bent = weight[:, None, None] * self.curvatures[rows]
+        modes, shares = _modes(bent, G)
+        alone = (1 - shares.max(axis=1) <= _ALONE) & (weight > 0)
+        left = np.where(alone[:, None], 1.0, 1 - shares)
+        bowed = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
+        gone = pulled + _times(bowed @ G, pulled)
+        return Gone(weight, pulled, bent, modes, shares, left, alone, bowed, gone)
+
+    def _come(
+        self,
+        rows: np.ndarray,
+        others: Alternatives,
+        by_inverse: np.ndarray,
+        bowed: np.ndarray,
+        gone: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """Return where records that come in the place of some are, seen from what is left.
+
+        ``z̃`` in the basis of the centres, ``x̃ᵀH⁻¹z̃`` and ``z̃ᵀH₀⁻¹z̃``, and the margins as they are
+        and where the record has gone, (m, K, …) each.
+        """
+        c, where = self.outputs.count, list(others.columns)
+        change, _ = self._changes(rows, others)
+        distinct = change if where else change[:, :1]  # one stands for all where none changes
+        Z = np.concatenate([np.ones((*distinct.shape[:2], 1)), distinct], axis=2)
+        Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
+        xz = by_inverse[:, None, :c, :] @ Z
+        zx = np.swapaxes(xz, 2, 3)
+        zz = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (bowed[:, None] @ xz)
+        before = self._margins_before(rows, change, where)
+        return Z, xz, zz, before, before + _times(zx, gone[:, None, :])
 
     def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, Sizes]:
         """Return some centres with what errors do along them, and S, Q and W, or more.
@@ -603,19 +617,21 @@ class ChangedRecords(FiniteChanges):
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return the same by the expansion."""
-        left, held = self._centres(rows, None), self._centres(rows, others)
+        left = self._centres(rows, None)
         E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
-        own = held.own
-        assert own is not None  # noqa: S101 - told to the type checker
+        by_inverse = self._products(rows, list(others.columns))[0]
+        found = self._gone(rows, by_inverse)
+        *_, zz, _, without = self._come(rows, others, by_inverse, found.bowed, found.gone)
         labels = self._changes(rows, others)[1]
         with np.errstate(over="ignore", invalid="ignore"):
-            span = np.sqrt(np.maximum(own.widest, 0.0)) * E
-            scores = -self.outputs.loss(own.without, labels)
-            off = np.max(span * self.outputs.steepest(own.without, labels, span), axis=1)
+            span = np.sqrt(np.maximum(self.outputs.widest(zz), 0.0)) * E
+            scores = -self.outputs.loss(without, labels)
+            off = np.max(span * self.outputs.steepest(without, labels, span), axis=1)
         return scores, np.where(np.isnan(off), np.inf, off)
 
     def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        moves = self.refits.moves([Change(np.array([i])) for i in rows])
+        starts = None if self.constant is None else self._starts(rows, None)[:, 0, :]
+        moves = self.refits.moves([Change(np.array([i])) for i in rows], starts)
         moves = np.where(np.isfinite(moves), moves, 0.0)
         found = np.empty((len(rows), len(others)))
         for m, i in enumerate(rows):
@@ -696,7 +712,7 @@ class ChangedRecords(FiniteChanges):
         largest, quartic = 0.0, np.zeros_like(self.inverse)
         for piece in row_slices(len(self.X), c * c * self.X.shape[1]):
             x, weight = self.X[piece], self.weight[piece]
-            q = self.outputs.widest(self._on(self._solved(x), x))
+            q = self.outputs.widest(self._products(np.arange(len(self.X))[piece], [])[0])
             largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
             bent = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
             bent = bent[:, 0, 0] if c == 1 else bent
@@ -729,6 +745,40 @@ class ChangedRecords(FiniteChanges):
         sizes = np.sqrt(np.diag(self.inverse))
         values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
         return 16 * _EPS * float(values[-1] / max(values[0], _EPS))
+
+    def _alike(self, columns: int) -> bool:
+        """Say whether records that change in so many columns have one number per product."""
+        return self.outputs.count == 1 and not columns
+
+    def _products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
+        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, c+w, c+w), in three norms.
+
+        That of the Hessian, of the noise and of the penalty; one vector for every output.
+        """
+        if self._alike(len(columns)):
+            of_hessian, of_noise, of_penalty = self._own_products[:, rows, None, None]
+            return of_hessian, of_noise, of_penalty
+        return self._products_of(self.X[rows], columns)
+
+    @cached_property
+    def _own_products(self) -> np.ndarray:
+        """The products of every record's ``H⁻¹x̃`` with itself, of one output, (3, n)."""
+        found = np.empty((3, len(self.X)))
+        for piece in row_slices(len(self.X), 2 * len(self.inverse)):
+            found[:, piece] = [one[:, 0, 0] for one in self._products_of(self.X[piece], [])]
+        return found
+
+    def _products_of(self, x: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
+        c, places = self.outputs.count, self._places(columns)
+        V, C = self._solved(x), self._solved_columns(columns)
+        by_inverse = np.empty((len(x), c + len(C), c + len(C)))
+        by_inverse[:, :c, :c] = self._on(V, x)
+        by_inverse[:, :c, c:] = V[:, :, places]
+        by_inverse[:, c:, :c] = np.swapaxes(V[:, :, places], 1, 2)
+        by_inverse[:, c:, c:] = self.inverse[places][:, places]
+        penalised = c * self.X.shape[1]
+        by_penalty = _gram_of(V[:, :, :penalised], C[:, :penalised])
+        return by_inverse, _gram_of(self._seen_as(V), self._seen_as(C)), by_penalty
 
     def _seen_as(self, rows: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` of vectors of the parameters that are felt, along the last axis."""
@@ -882,7 +932,6 @@ class OwnRecord:
     widest: np.ndarray  # z̃ᵀH₀⁻¹z̃
     margin: np.ndarray  # under θ̂
     shift: np.ndarray  # and how far the centre moves it
-    without: np.ndarray  # the margin where the record as it is has left, and nothing came
 
     @classmethod
     def at(
@@ -905,6 +954,20 @@ class OwnRecord:
             taken = 1 / (1 + 1 / np.where(self.shares > 0, growth * self.shares, 0.0))
         seen = np.sum(np.maximum(self.sights, 0.0) * taken, axis=2)
         return np.asarray(np.sqrt(taken.max(axis=2) * seen))
+
+
+class Gone(NamedTuple):
+    """What some records were, and what is left where each of them has gone, (m, …) each."""
+
+    weight: np.ndarray
+    pulled: np.ndarray  # ω r
+    bent: np.ndarray  # ω a
+    modes: np.ndarray  # W with WWᵀ = ω a, and Wᵀx̃ᵀH⁻¹x̃W diagonal
+    shares: np.ndarray  # that diagonal: what the record has of the curvature
+    left: np.ndarray  # and what the others have of it
+    alone: np.ndarray  # where that is nothing
+    bowed: np.ndarray  # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
+    gone: np.ndarray  # H₀⁻¹x̃ ω r = H⁻¹x̃ gone
 
 
 @dataclass(frozen=True)
@@ -947,7 +1010,7 @@ _PER_RECORD = tuple(f.name for f in fields(Centres) if f.name not in ("columns",
 
 
 def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
-    return own.shares, own.sights, own.widest, own.margin, own.shift, own.without
+    return own.shares, own.sights, own.widest, own.margin, own.shift
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
@@ -1141,11 +1204,14 @@ class Outputs:
                 low, reach = np.where(off > 0, -np.inf, low), 2 * reach
             m = np.where(np.isfinite(first), 0.5 * (low + high), low)
             for _ in range(200):
-                off = m + weight * self.slope(m, labels) - given
+                pull = weight * self.slope(m, labels)
+                off = m + pull - given
                 low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
                 step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
                 inside = (step > low) & (step < high)
-                new = np.where(inside, step, 0.5 * (low + high))
+                # A root to rounding stays: a step from there may leave the bracket by as little.
+                there = np.abs(off) <= _EPS * (np.abs(m) + np.abs(pull) + np.abs(given))
+                new = np.where(inside | there, np.where(there, m, step), 0.5 * (low + high))
                 done = np.abs(new - m) <= 4 * _EPS * (1 + np.abs(m))
                 m = new
                 if np.all(done):

@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
@@ -59,6 +59,7 @@ MERGED = 1e4  # the condition up to which two whiteners become one without a los
 _KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
 _POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
 _POLE_WORK = 1e9
+_CLOSE = 0.99  # the share of the largest pole above which the next one is close to it
 _FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated, and every row is looked at
 _FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
@@ -866,16 +867,22 @@ class SingleOutputJacobian(GLMJacobian):
                 p = xp.concat([rest[:, None], p], axis=1)
             return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
 
-        found = by_rows(norms, self.rows, self.size, chunk=self.chunk, what="rows")
-        found = self._off_the_pole(found, rho * basis.delta[-1], unknowns)
+        # Each piece goes from the product to the roots on one core.
+        threads = is_numpy_array(self.X) and not self.map.precise
+        found = by_rows(norms, self.rows, self.size, chunk=self.chunk, what="rows", threads=threads)
+        found = self._off_the_pole(found, basis, unknowns)
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
-    def _off_the_pole(self, found: Array, pole: Array, unknowns: Unknowns) -> Array:
+    def _off_the_pole(self, found: Array, basis: _Eigenbasis, unknowns: Unknowns) -> Array:
         """Return norms, those next to the largest pole from the entries where that is cheap.
 
-        Poles may lie so close together that the secular equation has lost half its digits there.
+        The next pole may lie so close to it that the secular equation has lost half its digits
+        there.
         """
         xp = array_namespace(self.X)
+        if float(basis.delta[-2]) < _CLOSE * float(basis.delta[-1]):
+            return found
+        pole = self.r * self.r * basis.delta[-1]
         which = xp.nonzero((found > 0) & (found <= (1 + _POLE) * pole))[0]
         count = self.unknown_count(unknowns)
         cost = float(which.shape[0]) * self.size * count * min(self.size, count)
@@ -899,7 +906,10 @@ class SingleOutputJacobian(GLMJacobian):
                 AX = self.seen(rows)[:, 0, :] if precise else self.design_times(rows, A.T)
                 return xp.vecdot(AX, AX)
 
-            self._lengths = by_rows(squares, self.rows, self.size, chunk=self.chunk)
+            threads = is_numpy_array(self.X) and not self.map.precise
+            self._lengths = by_rows(
+                squares, self.rows, self.size, chunk=self.chunk // 4, threads=threads
+            )
         return self._lengths
 
     def _forget(self) -> None:

@@ -26,8 +26,8 @@ is one of Chebyshev's polynomials about their middle: with the poles ``δ = δ̄
 
     (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
 
-where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is
-small beside the distance ``ρg`` of the largest pole from the next one (as for records of no rare
+where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is a
+fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
 category), ``K'`` is a power series in ``τ/ρg``.
 
 Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`.
@@ -54,10 +54,10 @@ _STEPS = 200  # far more than needed: a bracket is halved where Newton's method 
 _TERMS = (3, 7, 16)
 _FAR = 0.22
 _GUESSED = 1.25  # times the outermost pole, as seen from the middle: from there on there is a guess
-_NEAR = 1e-3  # how far from the largest pole, beside its distance from the next, is called near
+_NEAR = 0.2  # how far above the largest pole, beside its distance from the next, is called near
+_UNDER = 2e-3  # and how far below it
 _BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which that is asked
-_NEAR_TERMS = 6  # the next one is below rounding
-_NEAR_STEPS = 3
+_NEAR_TERMS = (2, 4, 8, 16, 23, 23)  # of each step; beyond the last all is below rounding
 _SERIES_CHUNK = 1 << 19  # numbers of ``p`` that stay in a processor's cache while sums are taken
 
 
@@ -98,8 +98,7 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
             lambda rows: _solve(whole.pick(left[rows]), values[left[rows]]),
             int(left.shape[0]),
             p.shape[1],
-            chunk=chunk_for(p) // 4,
-            threads=is_numpy_array(p),
+            chunk=chunk_for(p) // 2,
         )
     return values
 
@@ -109,17 +108,18 @@ def _by_series(batch: _Secular) -> tuple[Array, Array]:
     xp = array_namespace(batch.p)
     polynomials, powers = chebyshev(batch.delta), near_powers(batch.delta)
     # In one product, so that a chunk of ``p`` is read once.
-    both = moments(xp.concat([polynomials, powers], axis=0), batch.p, batch.q)
+    both = moments(xp.concat([polynomials, powers[:1, :]], axis=0), batch.p, batch.q)
     far = both.with_functions(slice(0, polynomials.shape[0]))
-    near = both.with_functions(slice(polynomials.shape[0], None))
+    first = both.with_functions(slice(polynomials.shape[0], None))
     rho, delta, u, v, c, s = batch.rho, batch.delta, batch.p[:, -1], batch.q[-1], batch.c, batch.s
-    which = xp.nonzero(_near_pole(rho, delta, near, u, v, c, s))[0]
+    which = xp.nonzero(_near_pole(rho, delta, first, u, v, c, s))[0]
     if which.shape[0] == 0:  # picking copies, so not without need
         return solve_far_above(rho, delta, far, c, s)
     values = xp.zeros_like(rho)
     exact = values > 0
+    near = batch.pick(which)
     values[which], exact[which] = solve_near_pole(
-        rho[which], delta, near.pick(which), u[which], v, c[which], s[which]
+        near.rho, delta, moments(powers, near.p, near.q), u[which], v, near.c, near.s
     )
     hopeful = _first_guess(rho, delta, far, c, s) > _GUESSED * rho * _range(delta)[1]
     which = xp.nonzero(~exact & hopeful)[0]
@@ -333,7 +333,10 @@ def near_powers(delta: Array) -> Array:
     xp = array_namespace(delta)
     gaps = delta[-1] - delta
     base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
-    return xp.stack([base ** (j + 1) for j in range(_NEAR_TERMS)])
+    powers = [base]
+    for _ in range(_NEAR_TERMS[-1] - 1):
+        powers.append(powers[-1] * base)
+    return xp.stack(powers)
 
 
 def _near_pole(
@@ -365,17 +368,24 @@ def solve_near_pole(
     """
     xp = array_namespace(rho)
     top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
-    tau = step = xp.zeros_like(rho)
-    for _ in range(_NEAR_STEPS):
-        found = [_sum(terms, -tau * inverse) for terms in (at.p_p, at.p_q, at.q_q[:, None])]
+    eps = float(xp.finfo(rho.dtype).eps)
+    tau = xp.zeros_like(rho)
+    settled = tau > 0
+    for last in _NEAR_TERMS:
+        some = (at.p_p[:last, :], at.p_q[:last, :], at.q_q[:last, None])
+        found = [_sum(terms, -tau * inverse) for terms in some]
         sums = [total * inverse for total, _ in found]
         sums += [-slope * inverse * inverse for _, slope in found]
         equation = _pole_equation(tau, _Sums(*sums), u, v, c, s)
         step = equation.h / equation.h_slope
         tau = tau - step
-    # Newton's method squares the error, relative to the distance of the poles.
-    eps = float(xp.finfo(rho.dtype).eps)
-    settled = (step * step * inverse <= eps * top / 4) & (xp.abs(tau) * inverse <= 2 * _NEAR)
+        # Newton's method squares the error, relative to the distance of the poles; what the terms
+        # leave out counts beside all of it.
+        share = tau * inverse
+        settled = (step * step * inverse <= eps * top / 4) & (share >= -_UNDER) & (share <= _NEAR)
+        settled = settled & (xp.abs(share) ** last <= eps)
+        if bool(xp.all(settled)):
+            break
     return top + tau, settled
 
 
