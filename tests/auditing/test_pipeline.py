@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from people import people
 from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_diabetes
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -292,3 +294,24 @@ def test_missing_values_and_other_data_are_refused(table):
     with pytest.raises(InputError, match="not of shape"):
         audit(pipeline, np.zeros(4), y)
     assert isinstance(X, pd.DataFrame)
+
+
+def test_records_are_called_as_the_table_calls_them(tmp_path):
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    X, y = X.iloc[:80, :3], y[:80]
+    model = make_pipeline(StandardScaler(), Ridge(1.0))
+    plain = sp.audit(model.fit(X, y), X, y)
+    named = X.set_axis([f"person <{k}>" for k in range(len(X))])
+    found = sp.audit(model.fit(named, y), named, y)
+    row, _ = plain.records.worst()
+    assert plain.index[row] == row
+    assert found.index[row] == f"person <{row}>"
+    assert f"record is row {row} (" in " ".join(repr(plain).split())
+    assert f"record is row person <{row}> (" in " ".join(repr(found).split())
+    assert found.guarantees.label == f"person <{found.guarantees.row}>"
+    page = sp.report(found, tmp_path / "report")
+    assert f"person &lt;{row}&gt;" in page.read_text("utf-8")
+    table = pq.read_table(tmp_path / "report/leakage.parquet")
+    assert table["index"].to_pylist() == list(named.index)
+    # What may be shared names no record.
+    assert "person" not in (tmp_path / "report/model-card.md").read_text("utf-8")

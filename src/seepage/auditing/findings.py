@@ -319,6 +319,8 @@ class Audit:
         right, for a table in memory.
     usefulness
         What the noisy model is worth beside a constant answer, where that was tried.
+    labels
+        What a pandas table calls its records, where that is more than the numbers of the rows.
     versions
         Names and versions of what computed this.
     """
@@ -346,6 +348,7 @@ class Audit:
     guarantees: Guarantees | None = None
     risks: RiskFinding | None = None
     usefulness: UsefulnessFinding | None = None
+    labels: np.ndarray | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -379,6 +382,15 @@ class Audit:
     def row_index(self) -> np.ndarray:
         """The number of every audited record in the table (0 for the first data row)."""
         return self.records.every.row
+
+    @property
+    def index(self) -> np.ndarray:
+        """What the caller's table calls every audited record; its number where it has no label."""
+        return self.row_index if self.labels is None else self.labels[self.row_index]
+
+    def called(self, row: int) -> str:
+        """Return what the caller's table calls a row: its label, or else its number."""
+        return str(row if self.labels is None else self.labels[row])
 
     @property
     def eta(self) -> np.ndarray:

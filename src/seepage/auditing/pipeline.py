@@ -44,7 +44,7 @@ from seepage.glm.preprocessing.raw_columns import (
     read_frame,
 )
 from seepage.tables.names import counted
-from seepage.tables.source import as_numpy, check_column, read_table
+from seepage.tables.source import as_numpy, check_column, own_index, read_table
 
 _TOLERANCE = 1e-6
 
@@ -180,9 +180,14 @@ def audit(
     anew = None
     if refit is not None:
         anew = _pipeline_anew(estimator, X, y, weights, categorical)
-    return audit_model(
+    found = audit_model(
         trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
     )
+    found = replace(found, labels=own_index(X))
+    bounds = found.guarantees
+    if bounds is not None:
+        found = replace(found, guarantees=replace(bounds, label=found.called(bounds.row)))
+    return found
 
 
 def _pipeline_anew(

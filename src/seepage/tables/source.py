@@ -320,8 +320,15 @@ def _read_frame(X: Any) -> Table:
         values = np.asarray(
             [np.asarray(frame[name].to_list(), dtype=float) for name in frame.columns]
         ).T
-    index = np.asarray(X.index) if library == "pandas" and not _is_plain_range(X.index) else None
-    return Table(values, names, index, library)
+    return Table(values, names, own_index(X), library)
+
+
+def own_index(X: Any) -> np.ndarray | None:
+    """Return the index of a pandas table, where it is more than the numbers of the rows."""
+    index = getattr(X, "index", None)
+    if not type(X).__module__.startswith("pandas") or _is_plain_range(index):
+        return None
+    return np.asarray(index)
 
 
 def _is_plain_range(index: Any) -> bool:

@@ -38,6 +38,7 @@ from seepage.auditing.report.words import (
     plain,
     protection,
     relative_error,
+    row_name,
     sentence,
     short,
 )
@@ -91,10 +92,11 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
         {
             "name": "Most exposed record",
             "value": f"η = {number(worst)}",
-            "note": f"row {row}; the median record has {number(audit.records.median())}",
+            "note": f"row {row_name(audit, row)}; the median record has "
+            f"{number(audit.records.median())}",
         },
     ]
-    facts += [_attribute_fact(a) for a in _pick_attribute(audit)]
+    facts += [_attribute_fact(audit, a) for a in _pick_attribute(audit)]
     if audit.groupings:
         grouping = max(audit.groupings, key=lambda g: g.ratio)
         facts.append(
@@ -124,8 +126,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
         {
             "name": "Recognised as in the data",
             "value": f"{in_100(risks.membership)} in 100",
-            "note": f"at most (row {risks.row}); 50 is a coin; half of the records "
-            f"{in_100(risks.median)} or less",
+            "note": f"at most (row {row_name(audit, risks.row)}); 50 is a coin; half of the "
+            f"records {in_100(risks.median)} or less",
         }
     ]
     known = [g for g in risks.guesses if g.prior == "frequencies"]
@@ -135,8 +137,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
             {
                 "name": f"{short(most.name, 24)} guessed right",
                 "value": f"{in_100(most.right)} in 100",
-                "note": f"at most (row {most.row}), by who knows everything else; "
-                f"{in_100(most.baseline)} without the release",
+                "note": f"at most (row {row_name(audit, most.row)}), by who knows everything "
+                f"else; {in_100(most.baseline)} without the release",
             }
         )
     return facts
@@ -147,7 +149,7 @@ def _pick_attribute(audit: Audit) -> tuple[AttributeFinding, ...]:
     return most_exposed(sensitive or audit.attributes)[:1]
 
 
-def _attribute_fact(attribute: AttributeFinding) -> dict[str, str]:
+def _attribute_fact(audit: Audit, attribute: AttributeFinding) -> dict[str, str]:
     error = relative_error(attribute, attribute.smallest_error)
     against = f"{number(error)} × its spread of ±{number(attribute.spread)}"
     if attribute.kind != "numeric":
@@ -155,8 +157,8 @@ def _attribute_fact(attribute: AttributeFinding) -> dict[str, str]:
     return {
         "name": f"Easiest {'sensitive ' if attribute.sensitive else ''}column",
         "value": f"±{number(attribute.smallest_error)}",
-        "note": f"{short(attribute.name, 30)}, row {attribute.easiest_row}: no unbiased attack "
-        f"errs less; {against}",
+        "note": f"{short(attribute.name, 30)}, row {row_name(audit, attribute.easiest_row)}: no "
+        f"unbiased attack errs less; {against}",
     }
 
 
@@ -166,7 +168,7 @@ def _list_records(audit: Audit, some: SomeRecords) -> list[dict[str, Any]]:
     return [
         {
             "place": int(some.place[k]),
-            "row": int(some.row[k]),
+            "row": row_name(audit, int(some.row[k])),
             "eta": float(eta[k]),
             "share": float(np.clip(eta[k] / longest, 0, 1)),
             "label": float(some.numbers["eta_label"][k]),

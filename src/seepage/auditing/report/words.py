@@ -68,6 +68,11 @@ def short(text: object, width: int = SHORT) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
+def row_name(audit: Audit, row: int) -> str:
+    """Return what a row is called in the report: its label in the caller's table, or its number."""
+    return short(audit.called(row))
+
+
 def sentence(text: object, width: int = LONG) -> str:
     """Return a sentence that may quote names, cut where a name made it far too long."""
     return short(text, width)
@@ -222,11 +227,14 @@ def _stands_out(audit: Audit) -> str:
     most = max(risks.guesses, key=lambda guess: guess.gain, default=None)
     if most is not None and most.gain > _LARGE_GAIN:
         return (
-            f"“{short(most.name)}” of row {most.row} is guessed right {in_100(most.right)} times "
-            f"in 100 instead of {in_100(most.baseline)}"
+            f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
+            f"{in_100(most.right)} times in 100 instead of {in_100(most.baseline)}"
         )
     if risks.membership > _TOLD:
-        return f"row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100"
+        return (
+            f"row {row_name(audit, risks.row)} is told to be in the data "
+            f"{in_100(risks.membership)} times in 100"
+        )
     return ""
 
 
@@ -280,11 +288,13 @@ def _tell_who(audit: Audit) -> str:
     row, worst = audit.records.worst()
     if not worst > 0:
         return "The release says nothing about any single record."
-    told = f"Row {row} (counted from 0) gives away most about its values"
+    counted = " (counted from 0)" if audit.labels is None else ""
+    told = f"Row {row_name(audit, row)}{counted} gives away most about its values"
     if audit.risks is not None and audit.risks.row == row:
         told += ", and is the easiest to tell to be in the table"
     elif audit.risks is not None:
-        told += f"; row {audit.risks.row} is the easiest to tell to be in the table"
+        easiest = row_name(audit, audit.risks.row)
+        told += f"; row {easiest} is the easiest to tell to be in the table"
     return f"{told}."
 
 
@@ -296,7 +306,7 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            f"Who knows all else about row {predicted.row}, and predicts its "
+            f"Who knows all else about row {row_name(audit, predicted.row)}, and predicts its "
             f"“{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
             f"{in_100(predicted.baseline)} times without, the largest difference of all records; "
@@ -305,8 +315,9 @@ def _tell_sure(audit: Audit) -> str:
     if own is not None:
         told.append(
             "Who starts from the commonest answer instead is right up to "
-            f"{in_100(own.right)} times with the release (row {own.row}; for half of the records "
-            f"{in_100(own.median_right)} times or fewer) and {in_100(own.baseline)} times without."
+            f"{in_100(own.right)} times with the release (row {row_name(audit, own.row)}; for half "
+            f"of the records {in_100(own.median_right)} times or fewer) and "
+            f"{in_100(own.baseline)} times without."
         )
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     others = [g for g in guesses if g.name != audit.target]
@@ -315,32 +326,33 @@ def _tell_sure(audit: Audit) -> str:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
             f"“{short(most.name)}” is guessed rightly {in_100(most.right)} times in 100 at most "
-            f"with the release (row {most.row}; the {count(most.looked_at)} most exposed records "
-            f"were tried), and {in_100(most.baseline)} times, by the commonest answer, without."
+            f"with the release (row {row_name(audit, most.row)}; the {count(most.looked_at)} most "
+            f"exposed records were tried), and {in_100(most.baseline)} times, by the commonest "
+            "answer, without."
         )
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
     numbers = tuple(a for a in numbers if a.sensitive) or numbers
     if numbers and (not told or any(a.sensitive for a in numbers)):
-        told.append(_tell_number(most_exposed(numbers)[0]))
+        told.append(_tell_number(audit, most_exposed(numbers)[0]))
     return " ".join(line for line in told if line)
 
 
-def _tell_number(attribute: AttributeFinding) -> str:
-    name = short(attribute.name)
+def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
+    name, row = short(attribute.name), row_name(audit, attribute.easiest_row)
     if not np.isfinite(attribute.smallest_error):
         return f"“{name}” of a record cannot be estimated from the release."
     error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
     if attribute.smallest_error >= attribute.spread:
         return (
             f"The release tells of no record's “{name}” more than its mean does: an estimate "
-            f"without systematic error is off by {error} at best (row {attribute.easiest_row}), "
-            f"and the mean by {spread}."
+            f"without systematic error is off by {error} at best (row {row}), and the mean by "
+            f"{spread}."
         )
     return (
         f"An estimate of “{name}” without systematic error is off by {error} at best with the "
-        f"release (row {attribute.easiest_row}), and by {spread}, its standard deviation, without."
+        f"release (row {row}), and by {spread}, its standard deviation, without."
     )
 
 
@@ -409,9 +421,11 @@ def _explain(audit: Audit) -> tuple[str, ...]:
     told = [_tell_limit(audit), _tell_worst_record(audit), _tell_label(audit)]
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
     if sensitive:
-        told.append(_tell_attribute(most_exposed(sensitive)[0], "the columns you called sensitive"))
+        told.append(
+            _tell_attribute(audit, most_exposed(sensitive)[0], "the columns you called sensitive")
+        )
     elif audit.attributes:
-        told.append(_tell_attribute(most_exposed(audit.attributes)[0], "all columns"))
+        told.append(_tell_attribute(audit, most_exposed(audit.attributes)[0], "all columns"))
     told.append(_tell_usefulness(audit))
     told.append(_tell_advantage(audit))
     return tuple(line for line in told if line)
@@ -433,8 +447,9 @@ def _tell_worst_record(audit: Audit) -> str:
     if not worst > 0:
         return "The release says nothing about any single record."
     return (
-        f"The most exposed record is row {row} (η = {number(worst)}): for an attacker who already "
-        "knows everything else, down to the other cells of this row, an error of at least "
+        f"The most exposed record is row {row_name(audit, row)} (η = {number(worst)}): for an "
+        "attacker who already knows everything else, down to the other cells of this row, an error "
+        "of at least "
         f"{number(_inverse(worst))} remains. For half of the records it is "
         f"{number(_inverse(audit.records.median()))} or more."
     )
@@ -455,16 +470,15 @@ def _tell_label(audit: Audit) -> str:
     )
 
 
-def _tell_attribute(attribute: AttributeFinding, among: str) -> str:
-    name = short(attribute.name)
+def _tell_attribute(audit: Audit, attribute: AttributeFinding, among: str) -> str:
+    name, row = short(attribute.name), row_name(audit, attribute.easiest_row)
     if not np.isfinite(attribute.smallest_error):
         return f"Of {among}, none can be estimated from the release without bias."
     if attribute.kind == "numeric":
         return (
             f"Of {among}, “{name}” is the easiest to attack: no unbiased attacker can pin it down "
-            f"to better than ±{number(attribute.smallest_error)} for any record (row "
-            f"{attribute.easiest_row}), while it varies by ±{number(attribute.spread)} over the "
-            "table."
+            f"to better than ±{number(attribute.smallest_error)} for any record (row {row}), while "
+            f"it varies by ±{number(attribute.spread)} over the table."
         )
     reading = (
         "too much for a single release to settle which level it is"
@@ -473,7 +487,7 @@ def _tell_attribute(attribute: AttributeFinding, among: str) -> str:
     )
     return (
         f"Of {among}, “{name}” is the easiest to attack: no unbiased attacker's error is below "
-        f"±{number(attribute.smallest_error)} of a whole level (row {attribute.easiest_row}), "
+        f"±{number(attribute.smallest_error)} of a whole level (row {row}), "
         f"{reading}."
     )
 

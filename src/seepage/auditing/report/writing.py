@@ -79,9 +79,10 @@ def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Pa
         "report.html": render_page(audit, figures),
     }
     with report_folder(out, keep) as folder:
-        table, writer = folder / "leakage.parquet", audit.records.writer(record_table)
+        make = partial(record_table, index=audit.labels)
+        table, writer = folder / "leakage.parquet", audit.records.writer(make)
         if writer is None:
-            audit.records.write_folder(record_table, table)
+            audit.records.write_folder(make, table)
         else:
             write_private(table, writer)
         for name, text in texts.items():
@@ -107,9 +108,14 @@ def write_text(text: str, file: BinaryIO) -> None:
     file.write(text.encode("utf-8", "replace"))
 
 
-def record_table(records: SomeRecords) -> pa.Table:
-    """Return one row per record; ``error of <column>`` for every sensitive attribute."""
-    columns = {"row": np.asarray(records.row, np.int64)}
+def record_table(records: SomeRecords, index: np.ndarray | None = None) -> pa.Table:
+    """Return one row per record; ``error of <column>`` for every sensitive attribute.
+
+    ``index`` has the labels of a pandas table, which become a column of text.
+    """
+    columns: dict[str, Any] = {"row": np.asarray(records.row, np.int64)}
+    if index is not None:
+        columns["index"] = [plain(label) for label in index[records.row]]
     columns |= {name: np.asarray(values, float) for name, values in records.numbers.items()}
     for name, errors in records.errors.items():
         columns[_unused(f"error of {plain(name)}", columns)] = np.asarray(errors, float)
