@@ -298,7 +298,7 @@ def test_missing_values_and_other_data_are_refused(table):
 
 def test_records_are_called_as_the_table_calls_them(tmp_path):
     X, y = load_diabetes(return_X_y=True, as_frame=True)
-    X, y = X.iloc[:80, :3], y[:80]
+    X, y = X[["age", "bmi", "bp"]][:80], y[:80]
     model = make_pipeline(StandardScaler(), Ridge(1.0))
     plain = sp.audit(model.fit(X, y), X, y)
     named = X.set_axis([f"person <{k}>" for k in range(len(X))])
