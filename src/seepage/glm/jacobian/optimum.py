@@ -177,9 +177,12 @@ class Optimum:
         kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
         if not kept:
             lost = lost + EPS * a  # what the family's own formula may lose
-        if low is None or family.name not in _KEEP_DIGITS:
-            share = 1.0 if low is None else _TWICE
-            lost = lost + share * a * _margin_error(replace(self.near, target=y), X, m)
+        off = a * _margin_error(replace(self.near, target=y), X, m)
+        if low is not None:
+            off = _TWICE * off
+            if family.name in _KEEP_DIGITS:  # a slope that cannot be told from zero leaks nothing
+                off = xp.where(xp.abs(r) > off, off, xp.zeros_like(off))
+        lost = lost + off
         if fit.label_unit is not None:
             b = b * fit.label_unit
         if fit.sample_weight is not None:
