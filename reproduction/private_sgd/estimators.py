@@ -7,23 +7,19 @@ uses one random key for all 50. ``python -m reproduction.private_sgd.estimators 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from reproduction.private_sgd.comparison import write_comparison
 from reproduction.private_sgd.ensemble import EnsembleStep
-from reproduction.private_sgd.grid import write_json
 from reproduction.private_sgd.run import ImageTensors, Run, load_images
 from reproduction.private_sgd.settings import Grid, Hyperparameters, find_grid
-from reproduction.provenance import made_by
-from seepage.errors import InputError
 
 _MODULE = "reproduction.private_sgd.estimators"
 SETTING = Hyperparameters(1, 0.1, 8)
@@ -93,24 +89,11 @@ def compare(
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    chosen = parser.parse_args(arguments)
-    try:
-        grid = replace(find_grid("mnist"), settings=(SETTING,))
-        images = load_images(grid).to(chosen.device)
-        with torch.inference_mode():
-            made = made_by(_MODULE, arguments, chosen.out, chosen.device)
-            write_json(chosen.out, made | compare(grid, images, chosen.steps))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+def compare_on(device: str, steps: int) -> dict[str, Any]:
+    """Train the network for MNIST under the eyes of all estimators."""
+    grid = replace(find_grid("mnist"), settings=(SETTING,))
+    return compare(grid, load_images(grid).to(device), steps)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_comparison(_MODULE, sys.argv[1:], STEPS, compare_on))

@@ -6,22 +6,15 @@ hundred private steps, from a few starts, in minutes.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
+from reproduction.private_sgd.comparison import write_comparison
 from reproduction.private_sgd.estimators import SETTING
-from reproduction.private_sgd.grid import write_json
 from reproduction.private_sgd.run import ImageTensors, Run, load_images
 from reproduction.private_sgd.settings import Grid, find_grid
-from reproduction.provenance import made_by
-from seepage.errors import InputError
 
 _MODULE = "reproduction.private_sgd.first_steps"
 GRIDS = ("mnist", "mnist-as-run")
@@ -42,26 +35,13 @@ def follow(grid: Grid, images: ImageTensors, steps: int) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Read the command line, train, and write."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    chosen = parser.parse_args(arguments)
-    try:
-        grids = [replace(find_grid(name), settings=(SETTING,) * STARTS) for name in GRIDS]
-        images = load_images(grids[0]).to(chosen.device)
-        with torch.inference_mode():
-            rows = [follow(grid, images, chosen.steps) for grid in grids]
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    setting = vars(SETTING) | {"steps": chosen.steps}
-    made = made_by(_MODULE, arguments, chosen.out, chosen.device)
-    write_json(chosen.out, made | {"setting": setting, "rows": rows})
-    return 0
+def compare(device: str, steps: int) -> dict[str, Any]:
+    """Train both networks."""
+    grids = [replace(find_grid(name), settings=(SETTING,) * STARTS) for name in GRIDS]
+    images = load_images(grids[0]).to(device)
+    rows = [follow(grid, images, steps) for grid in grids]
+    return {"setting": vars(SETTING) | {"steps": steps}, "rows": rows}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_comparison(_MODULE, sys.argv[1:], STEPS, compare))
