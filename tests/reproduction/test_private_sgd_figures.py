@@ -142,6 +142,7 @@ def test_a_batch_that_is_filled_up_is_the_same_batch(together):
     assert torch.allclose(plain.sums["plain"], filled.sums["plain"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_who_is_probed_stands_for_the_others():
     images = _images(400)
     few = Run(replace(SMALL, batch_size=100, probed=0.3), images, 0)
@@ -184,6 +185,7 @@ def test_half_the_digits_change_little():
     assert float((ratio - 1).abs().max()) < 0.05
 
 
+@pytest.mark.slow
 def test_weights_even_out_who_pays_and_change_no_other_network():
     grid = replace(SMALL, settings=SMALL.settings[:1] * 2, batch_size=20)
     even = EvenRun(grid, _images(), 0, (False, True))
@@ -210,6 +212,7 @@ def test_weighted_training_is_told_beside_plain():
     assert found[1].unequal < found[0].unequal
 
 
+@pytest.mark.slow
 def test_one_coordinate_is_a_noisier_account_of_the_same():
     run = CoordinateRun(replace(SMALL, batch_size=30), _images(), 0, 8)
     for _ in range(25):
@@ -332,6 +335,7 @@ def test_the_command_line(script, data, tmp_path, monkeypatch, capsys):
     assert "did you mean 'mnist'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_training_needs_torch_and_numpy_only():
     code = (
         "import sys\n"
