@@ -274,7 +274,7 @@ def test_a_tie_of_two_directions_is_refused():
     table = np.stack([one, two, three], axis=1)
     y = 2.0 * three
     fair = reweight(LinearRegression(l2=1e-2), table, y, columns=[0, 1])
-    with pytest.raises(sp.InputError, match="equally much in two directions"):
+    with pytest.raises(sp.InputError, match="leaks equally in two directions"):
         fair.whole_procedure()
 
 

@@ -163,7 +163,9 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
                     )
                 found[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path.name} is no whole safetensors file.") from error
+        raise InputError(
+            f"{path.name} is not a complete safetensors file; copy it again."
+        ) from error
     found.pop("format", None)  # written by other tools; says nothing about the model
     for name in ("classes", "features"):
         if name in found:
