@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches, open_batches
-from seepage.support.chunks import progress_over, usable_cores
+from seepage.support.chunks import blas_on_one_core, progress_over, usable_cores
 from seepage.tables.columns import (
     Piece,
     Scan,
@@ -238,7 +237,7 @@ def in_order(
     """
     workers = min(usable_cores() if threads is None else threads, _MOST_WORKERS)
     waiting: deque[Future[Answer]] = deque()
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
+    with blas_on_one_core(), ThreadPoolExecutor(workers) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))
