@@ -1,4 +1,4 @@
-"""Paper 004, Figure 5: accuracy of private networks against what their leakage allows."""
+"""Paper 004, Figure 5: accuracy of private networks against the bounds from their leakage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reproduce(quick: bool) -> Outcome:
     """Draw from the kept results of the grid (quick either way)."""
     found: Found = {"mnist_as_run": _read("mnist_as_run")}
     for data in ("mnist", "cifar10"):
-        with suppress(InputError):  # the authors' network stands by itself
+        with suppress(InputError):  # the authors' network is enough by itself
             found[data] = _read(data)
     quantities = [*_mnist(*found["mnist_as_run"])]
     if "mnist" in found:
@@ -65,7 +65,7 @@ def _read(data: str) -> tuple[dict[str, Any], list[Point]]:
 
 
 def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
-    """Return what the authors' network gives, beside what they print."""
+    """Return the numbers of the authors' network, beside the printed ones."""
     replaced = crossing(found, "replaced")
     single = [_of_single_runs(point) for point in found]
     out = [
@@ -120,14 +120,14 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
 
 
 def _of_single_runs(point: Point) -> Point:
-    """Return the point with the bound from what is largest in a run alone, on average over runs."""
+    """Return the point with the bound from single runs' largest leakages, averaged over runs."""
     singles = point.row["largest of single runs"]
     times = sum(singles) / len(singles) / point.row["plain"]["largest"]
     return replace(point, largest=point.largest / times)
 
 
 def _table1(found: list[Point]) -> list[Quantity]:
-    """Return the same of the network that the paper describes."""
+    """Return the same for the network that the paper describes."""
     where = "MNIST, the network of Table 1"
     return [
         Quantity(f"{where}: settings measured", len(found)),
@@ -204,7 +204,7 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
 
 
 def _estimators() -> list[Quantity]:
-    """Return what noisier estimators make of the largest record, if that was measured."""
+    """Return the largest record under noisier estimators, if measured."""
     try:
         found = load_results("private_sgd_estimators")
     except InputError:
@@ -256,7 +256,7 @@ def _setting(found: Found) -> str:
 
 
 def _precision() -> str:
-    """Say what computing in half the digits changes, if that was measured."""
+    """State the effect of half precision, if measured."""
     try:
         found = load_results("private_sgd_precision")
     except InputError:
@@ -271,7 +271,7 @@ def _precision() -> str:
 
 
 def _lengths(rows: list[dict[str, Any]]) -> str:
-    """Say after how many steps the settings were measured, and which few also later."""
+    """State after how many steps the settings were measured, and which few also later."""
     settings: dict[int, list[str]] = {}
     for row in rows:
         settings.setdefault(row["steps"], []).append(_hyper(row))
@@ -285,7 +285,7 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
 
 
 def _runs(rows: list[dict[str, Any]]) -> str:
-    """Say how many runs the rows average over, and which of them over more than most."""
+    """State how many runs the rows average over, and which over more than most."""
     fewest = min(rows, key=lambda row: len(row["accuracy"]))
     words = f"{runs_in_words(fewest)} each"
     for row in rows:
