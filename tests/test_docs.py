@@ -79,16 +79,20 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
-# Pages that train networks, or attack them
+# Pages that train networks, attack them, or start processes
 SLOW = {
+    "docs/how-to/dask.md",
     "docs/how-to/federated.md",
+    "docs/how-to/flower.md",
     "docs/how-to/gradient-inversion.md",
     "docs/how-to/huggingface.md",
     "docs/how-to/layers.md",
     "docs/how-to/neural-networks.md",
+    "docs/how-to/plis.md",
     "docs/how-to/private-sgd.md",
     "docs/how-to/reweighting.md",
     "docs/how-to/risks.md",
+    "docs/how-to/torchrun.md",
     "docs/how-to/updates.md",
 }
 # A page that trains a language model takes a minute or more.

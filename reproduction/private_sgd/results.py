@@ -50,17 +50,48 @@ class Point:
     row: dict[str, Any]
 
 
-def load_results(name: str) -> dict[str, Any]:
-    """Return the results of that name."""
+def load_results(name: str, asked: str | None = None) -> dict[str, Any]:
+    """Return the results of that name; ``asked`` of the grid's command, its data by default."""
     path = HOME / f"{name}.json"
     if not path.is_file():
+        asked = asked or name.removeprefix("private_sgd_").replace("_", "-")
         raise InputError(
-            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid "
-            f"{name.removeprefix('private_sgd_').replace('_', '-')} --out {path}` first, on a "
-            "graphics card."
+            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid {asked} "
+            f"--out {path}` first, on a graphics card."
         )
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def pooled(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of some runs with those of further runs of some settings taken in.
+
+    Where a setting ran in both, what is largest in a run alone is averaged over all runs, as files
+    do not hold the records.
+    """
+    further = {_key(row): row for row in again["rows"]}
+    rows = [_joined(row, further.get(_key(row))) for row in first["rows"]]
+    return first | {"rows": rows}
+
+
+def _key(row: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(row[k] for k in ("noise_multiplier", "learning_rate", "max_grad_norm", "steps"))
+
+
+def _joined(row: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:
+    if other is None or row["diverged"] or other["diverged"]:
+        return row
+    out = row | {"accuracy": row["accuracy"] + other["accuracy"]}
+    weights = len(row["accuracy"]), len(other["accuracy"])
+    for name, singles in {"plain": "", "mixture": ", mixture"}.items():
+        singles = f"largest of single runs{singles}"
+        out[singles] = row[singles] + other[singles]
+        medians = row[name]["median"], other[name]["median"]
+        out[name] = {
+            "largest": sum(out[singles]) / len(out[singles]),
+            "median": sum(w * m for w, m in zip(weights, medians, strict=True)) / sum(weights),
+        }
+    return out
 
 
 def runs_in_words(row: dict[str, Any]) -> str:

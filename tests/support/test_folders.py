@@ -72,7 +72,7 @@ def test_another_kind_of_folder_is_refused(tmp_path):
     writes(tmp_path / "out", {"a.txt": "1"}, kind="release")
     with pytest.raises(InputError, match="holds a release, which a report must not"):
         writes(tmp_path / "out", {"a.txt": "2"})
-    with pytest.raises(InputError, match="is no report"):
+    with pytest.raises(InputError, match="is not a report written by seepage"):
         read_manifest(tmp_path / "out", "report")
 
 
@@ -98,7 +98,7 @@ def test_what_is_read_is_not_written_to(tmp_path):
     with pytest.raises(InputError, match="one lies within the other"):
         writes(tmp_path / "table" / "out", {"a": "2"}, keep=[tmp_path / "table"])
     os.link(out / "leakage.parquet", tmp_path / "same.parquet")
-    with pytest.raises(InputError, match="the very file"):
+    with pytest.raises(InputError, match="is the file being read"):
         writes(out, {"leakage.parquet": "2"}, keep=[tmp_path / "same.parquet"])
     assert (out / "leakage.parquet").read_text() == "1"
 

@@ -150,6 +150,7 @@ def test_the_accuracy_of_a_classifier_of_hugging_face() -> None:
     assert told == pytest.approx(float(right.float().mean()))
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_model_library() -> None:
     code = (
         "import sys, seepage as sp; sp.nn.leakage; sp.nn.token_leakage; "

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.attacks.noisy_releases import parameters_of
 from seepage.attacks.record.informed_margin import MarginAttack
@@ -21,7 +20,7 @@ from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import progress, usable_cores
+from seepage.support.chunks import blas_on_one_core, progress, usable_cores
 from seepage.tables.source import Table, as_numpy, read_table
 
 _CONVERGED = 1e-9  # a model with a smaller Newton step is not refitted
@@ -161,7 +160,7 @@ class InformedAdversary:
         pieces, cores = self._pieces(theta), usable_cores()
         # Releases are spread over the cores, so that elementwise work is parallel too; matrix
         # products must then not use all cores themselves.
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:
+        with blas_on_one_core(), ThreadPoolExecutor(cores) as pool:
             for k in progress(range(0, len(pieces), cores), "attacking"):
                 for squared, offset in pool.map(one, pieces[k : k + cores]):
                     tally.add(squared, offset)
