@@ -69,7 +69,7 @@ def reproduce(quick: bool) -> Outcome:
 
 
 def rank_correlation(bound: Vector, error: Vector, limit: float) -> float:
-    """Return Spearman's correlation of bound and error over the records bounded by ``limit``."""
+    """Return Spearman's correlation of bound and error over bounds up to ``limit``."""
     from scipy.stats import spearmanr
 
     near = bound <= limit
@@ -112,14 +112,14 @@ def _explained(
     found: Bounds,
     trials: int,
 ) -> list[Quantity]:
-    """Say of the records below the dFIL bound why they are: heavy tails, and bias."""
+    """Explain the records below the dFIL bound: heavy tails, and bias."""
     below = np.flatnonzero(errors.mse < found.dfil)
     quantities = [Quantity(f"{name}: records below the dFIL bound", len(below))]
     if len(below) == 0:
         return quantities
     tail = errors.mse[below] / errors.median[below]
     slope = adversary.slopes(Gaussian(SIGMA), trials, rows=below, seed=2)
-    # Theorem 2 for an adversary whose mean estimate follows the record with this slope.
+    # Theorem 2 for an adversary whose mean estimate has this slope in the record.
     biased = slope**2 * found.dfil[below] + errors.bias_squared[below]
     return [
         *quantities,

@@ -16,7 +16,7 @@ from seepage.auditing.report.words import number
 from seepage.core.noise import Gaussian
 
 SHOWN = 8
-_TRIALS = 100  # releases that the numbers are medians over; the images are of the first
+_TRIALS = 100  # releases over which medians are taken; the images are from the first
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
     "penalised like the pixels; the adversary of 004's code, who divides by what that column gives "

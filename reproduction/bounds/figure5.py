@@ -1,4 +1,4 @@
-"""Paper 004, Figure 5: accuracy of private networks against what their leakage allows."""
+"""Paper 004, Figure 5: accuracy of private networks against the bounds from their leakage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reproduce(quick: bool) -> Outcome:
     """Draw from the kept results of the grid (quick either way)."""
     found: Found = {"mnist_as_run": _read("mnist_as_run")}
     for data in ("mnist", "cifar10_as_run"):
-        with suppress(InputError):  # the authors' network stands by itself
+        with suppress(InputError):  # the authors' network is enough by itself
             found[data] = _read(data)
     with suppress(InputError, KeyError):
         results = pooled(found["cifar10_as_run"][0], load_results(f"private_sgd_{_AGAIN}"))
@@ -70,7 +70,7 @@ def _read(data: str) -> tuple[dict[str, Any], list[Point]]:
 
 
 def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
-    """Return what the authors' network gives, beside what they print."""
+    """Return the numbers of the authors' network, beside the printed ones."""
     replaced = crossing(found, "replaced")
     single = [_of_single_runs(point) for point in found]
     out = [
@@ -125,14 +125,14 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
 
 
 def _of_single_runs(point: Point) -> Point:
-    """Return the point with the bound from what is largest in a run alone, on average over runs."""
+    """Return the point with the bound from single runs' largest leakages, averaged over runs."""
     singles = point.row["largest of single runs"]
     times = sum(singles) / len(singles) / point.row["plain"]["largest"]
     return replace(point, largest=point.largest / times)
 
 
 def _table1(found: list[Point]) -> list[Quantity]:
-    """Return the same of the network that the paper describes."""
+    """Return the same for the network that the paper describes."""
     where = "MNIST, the network of Table 1"
     return [
         Quantity(f"{where}: settings measured", len(found)),
@@ -223,18 +223,18 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
 
 
 def _last_above(found: list[Point], bound: str, level: float) -> Point:
-    """Return the most accurate point at which a bound is at least so large."""
+    """Return the most accurate point at which a bound is at least ``level``."""
     return max((p for p in found if getattr(p, bound) >= level), key=lambda p: p.accuracy)
 
 
 def _spread(point: Point) -> str:
-    """Say how accurate each run of a point is."""
+    """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
     return f"runs of it reach {', '.join(single)} %"
 
 
 def _estimators() -> list[Quantity]:
-    """Return what noisier estimators make of the largest record, if that was measured."""
+    """Return the largest record under noisier estimators, if measured."""
     try:
         found = load_results("private_sgd_estimators")
     except InputError:
@@ -292,7 +292,7 @@ def _setting(found: Found) -> str:
 
 
 def _precision() -> str:
-    """Say what computing in half the digits changes, if that was measured."""
+    """State the effect of half precision, if measured."""
     try:
         found = load_results("private_sgd_precision")
     except InputError:
@@ -307,7 +307,7 @@ def _precision() -> str:
 
 
 def _lengths(rows: list[dict[str, Any]]) -> str:
-    """Say after how many steps the settings were measured, and which few also later."""
+    """State after how many steps the settings were measured, and which few also later."""
     settings: dict[int, list[str]] = {}
     for row in rows:
         settings.setdefault(row["steps"], []).append(_hyper(row))
@@ -322,7 +322,7 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
 
 
 def _runs(rows: list[dict[str, Any]]) -> str:
-    """Say how many runs the rows average over, and which settings over more than most."""
+    """State how many runs the rows average over, and which settings over more than most."""
     fewest = min(rows, key=lambda row: len(row["accuracy"]))
     words = f"{runs_in_words(fewest)} each"
     more: dict[tuple[str, str], int] = {}

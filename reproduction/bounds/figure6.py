@@ -25,7 +25,7 @@ _SETTING = (
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Show the images at both ends (quick either way)."""
+    """Show the images at both ends (fast in either mode)."""
     results = load_results("private_sgd_figure6", "cifar10-as-run --shown --share 1 --runs 10")
     row = _row(results)
     rate = results["batch_size"] / results["records"]

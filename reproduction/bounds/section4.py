@@ -24,7 +24,7 @@ _SETTING = (
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Work them out (quick either way)."""
+    """Compute them (fast in either mode)."""
     variance = float(from_renyi(2.0, DIAMETER))
     quantities = (
         Quantity(

@@ -16,7 +16,7 @@ _TENTH = 0.1
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Compare η with the two heuristics on MNIST with linear regression (quick either way)."""
+    """Compare η with the two heuristics on MNIST with linear regression (fast in either mode)."""
     from scipy.stats import spearmanr
 
     setting = image_model("MNIST", "linear")
@@ -47,7 +47,7 @@ def reproduce(quick: bool) -> Outcome:
 
 
 def _recall(eta: Vector, other: Vector) -> float:
-    """Return how much of the tenth with the largest η the tenth with the largest ``other`` has."""
+    """Return the share of the tenth with the largest η that the largest ``other`` finds."""
     top = eta > np.quantile(eta, 1 - _TENTH)
     picked = other > np.quantile(other, 1 - _TENTH)
     return float(np.mean(picked[top]))

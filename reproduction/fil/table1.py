@@ -92,7 +92,7 @@ def _sizes(settings: list[ImageModel]) -> Iterator[Quantity]:
 
 
 def _checks(settings: list[ImageModel]) -> Iterator[Quantity]:
-    """Yield what stands behind the words: η written out, and the penalties of the paper's rule."""
+    """Yield the evidence: η from dense Jacobians, and the penalties of the paper's rule."""
     for linear, logistic in zip(settings[::2], settings[1::2], strict=True):
         eta = dense_eta(linear)
         yield Quantity(f"{linear}: mean η by dense singular values", float(eta.mean()))

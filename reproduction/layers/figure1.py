@@ -23,15 +23,15 @@ from reproduction.outcome import Outcome, Quantity
 from seepage.auditing.report.figures import BLUE, MUTED, ORANGE
 
 TASK, PROPERTY = "Gender", "Glasses"
-# What the paper prints of LFW: accuracy in percent, and the layer with the highest risk.
+# The paper's numbers for LFW: accuracy in percent, and the layer with the highest risk.
 PRINTED = {"AlexNet": ("99", "4"), "VGG11Net": ("99", "9/10"), "FCNet": ("94", "1")}
-# Accuracies on the data sets that are not at hand.
+# Accuracies on the data sets that are not available.
 ELSEWHERE = {"CelebA": ("87", "82", "84"), "PubFig": ("97", "98", "92")}
 _WORDS = {"auc": "AUC", "v_information": "V-information", "sensitivity": "sensitivity"}
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Draw the kept results; there is nothing to hurry."""
+    """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
     quantities: list[Quantity] = []
     verdicts, orders = [], []

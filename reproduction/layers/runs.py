@@ -74,15 +74,15 @@ class LayerCurve:
     def relative(self) -> LayerCurve:
         """Return every repetition divided by its largest layer.
 
-        Sensitivities of different repetitions cannot be averaged as they are: they grow without
-        bound as samples are learnt, by a factor that all layers share.
+        Raw sensitivities of different repetitions cannot be averaged: they grow without bound as
+        samples are learnt, by a factor that all layers share.
         """
         return LayerCurve(self.layers, self.each / self.each.max(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """All repetitions, with what they were made by."""
+    """All repetitions, with their provenance."""
 
     record: dict[str, Any]
 
@@ -104,7 +104,7 @@ class Runs:
         return self.curve(network, task, "sensitivity").relative()
 
     def without_size(self, network: str, task: str) -> LayerCurve:
-        """Return the same without the paper's ψ, by which a layer's size is divided out."""
+        """Return the same without the paper's ψ, which divides out a layer's size."""
         plain = self.curve(network, task, "sensitivity")
         root = np.sqrt([self.sizes(network, task)[layer] for layer in plain.layers])
         return LayerCurve(plain.layers, plain.each * root).relative()
@@ -115,7 +115,7 @@ class Runs:
         return dict(zip(run["layers"], run["sizes"], strict=True))
 
     def unlike(self, network: str, task: str, property_name: str) -> str:
-        """Say what was tried where another layer than the paper's has the highest risk."""
+        """State what was tried where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
             mixed = self.curve(network, task, "auc_confounded", property_name).highest
@@ -150,7 +150,7 @@ class Runs:
         return found
 
     def setting(self, cases: Sequence[tuple[str, str]]) -> str:
-        """Return what was done, in words."""
+        """Return the setting in words."""
         a = self.record["amounts"]
         counts = sorted({len(self.select(*case)) for case in cases})
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
@@ -196,7 +196,7 @@ def kept_checks() -> list[dict[str, Any]]:
 
 
 def split_in_words() -> str:
-    """Say what keeping people apart costs in accuracy."""
+    """State the cost in accuracy of keeping people apart."""
     row = kept_checks()[0]
     apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
     return (
@@ -208,7 +208,7 @@ def split_in_words() -> str:
 
 
 def _seen_whole() -> str:
-    """Say what comes of it when the adversary sees all numbers of a large layer."""
+    """State the effect of showing the adversary all numbers of a large layer."""
     row = kept_checks()[0]
     return (
         f"seen whole, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
@@ -223,7 +223,7 @@ def correlation(a: LayerCurve, b: LayerCurve) -> float:
 
 
 def significance(a: LayerCurve, b: LayerCurve) -> float:
-    """Return the p-value of that correlation, layers taken for independent as the paper does."""
+    """Return the p-value of that correlation, treating layers as independent as the paper does."""
     from scipy.stats import pearsonr
 
     return float(pearsonr(a.mean, b.mean).pvalue)
@@ -255,7 +255,7 @@ def rankings(curves: Mapping[str, LayerCurve]) -> str:
 
 
 def ordinal(layer: int) -> str:
-    """Write a layer's number as a place.
+    """Write a layer's number as an ordinal.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def ordinal(layer: int) -> str:
 
 
 def plot_curve(axes: Any, curve: LayerCurve, colour: str, mark: str = "o", label: str = "") -> None:
-    """Draw the means of a curve with their intervals, a broken line where full layers begin."""
+    """Draw the means of a curve with their intervals, and a broken line where full layers begin."""
     places = np.arange(1, len(curve.layers) + 1)
     low, high = curve.ends
     axes.errorbar(

@@ -1,4 +1,4 @@
-"""Paper 002, Table 1: how like the records their reconstructions are, at low and at high PLIS.
+"""Paper 002, Table 1: the similarity of reconstructions to records, at low and at high PLIS.
 
 The paper compares two records; here the same is asked of 128.
 """
@@ -21,7 +21,7 @@ PRINTED = {
     ("HaarPSI", "low"): "0.7323",
     ("HaarPSI", "high"): "0.7779",
 }
-_EDGE = 1e-8  # of the largest PLIS: what is smaller, or vanishes, is drawn here
+_EDGE = 1e-8  # of the largest PLIS: smaller and vanishing values are drawn here
 MEASURES = {"SSIM": "ssim", "HaarPSI": "haarpsi", "PSNR": "psnr"}
 
 
@@ -71,7 +71,7 @@ def correlations(study: Study) -> dict[str, Correlation]:
     )
     for label, words in ((0, "normal"), (1, "pneumonia")):
         own = study.labels == label
-        if own.sum() >= 10:  # with fewer, an interval says nothing
+        if own.sum() >= 10:  # with fewer, an interval is meaningless
             found[f"without DP, {words} only: rank correlation of PLIS and SSIM"] = (
                 rank_correlation(plain.subjects[own], plain.quality.ssim[own])
             )

@@ -115,7 +115,7 @@ def test_few_of_many_records_are_looked_at(
 def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: Path) -> None:
     X, y = people[["income", "age"]], people["ill"]
     model = sp.glm.LogisticRegression(l2=L2).fit(X, y)
-    with pytest.raises(sp.InputError, match="there is none before this model"):
+    with pytest.raises(sp.InputError, match="no step comes before this model"):
         sp.audit(model, X, y, noise=SIGMA, refit="pipeline")
     with pytest.raises(sp.InputError, match="refit is 'pipeline' or left out, not 'all'"):
         sp.audit(model, X, y, noise=SIGMA, refit="all")

@@ -116,7 +116,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
         (("people.parquet", "--target", "ill"), "Nearly every record has a value of its own"),
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
         ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
-        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "one more thing that leaves"),
+        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "beyond its declared domain"),

@@ -56,8 +56,8 @@ def test_no_process_holds_the_whole_network(found):
 
 def test_what_needs_the_whole_network_is_refused(found):
     for one in found:
-        assert "spread over processes" in str(one["derivative"])
-        assert "The processes do not train the same" in str(one["apart"])
+        assert "sharded over processes" in str(one["derivative"])
+        assert "The processes do not run the same training" in str(one["apart"])
 
 
 def test_models_and_private_runs_are_those_of_one_process(tmp_path):

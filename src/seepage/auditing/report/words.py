@@ -1,7 +1,7 @@
 """An audit in words: what its numbers mean against the limit that matters, for any reader.
 
 Numbers and names are written short, plain, and harmless whatever the table holds; the verdict is a
-headline and a few sentences that need no background.
+headline and a few sentences that need no prior knowledge.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from seepage.auditing.findings import AttributeFinding, Audit
 from seepage.tables.names import counted
 
 SHORT = 48  # characters of a name that fit a table cell
-LONG = 400  # characters of a sentence that may quote a long name
-_TOLERANCE = 1e-6  # of the limit: noise calibrated to a target meets it up to rounding
+LONG = 400  # the most characters of a sentence that quotes a long name
+_TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
-_LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess by the release, as probabilities
-_TOLD = 0.75  # the probability of being told to be in the data from which on a record stands out
+_LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
+_TOLD = 0.75  # the probability of membership being told above which a record stands out
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
@@ -31,7 +31,7 @@ _MARKDOWN = {c: "\\" + c for c in "\\`*_{}[]#|~!:@$"} | {"<": "&lt;", ">": "&gt;
 
 
 def number(value: float) -> str:
-    """Write a number with three digits that count: ``0.142``, ``12,300``, ``4.2 × 10⁻⁵``, ``∞``."""
+    """Write a number with three digits: ``0.142``, ``12,300``, ``4.2 × 10⁻⁵``, ``∞``."""
     value = float(value)
     if math.isnan(value):
         return "–"
@@ -74,14 +74,14 @@ def row_name(audit: Audit, row: int) -> str:
 
 
 def sentence(text: object, width: int = LONG) -> str:
-    """Return a sentence that may quote names, cut where a name made it far too long."""
+    """Return a sentence that may quote names, shortened if a name made it far too long."""
     return short(text, width)
 
 
 def markdown(text: object) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text))
-    # Renderers make links of bare addresses, such as www.example.org, but not across an entity.
+    # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
 
@@ -109,10 +109,10 @@ def count_over(audit: Audit) -> int:
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
-    """Return an attack's error as a share of what a column varies by anyway.
+    """Return an attack's error relative to the natural variation of a column.
 
-    That is its standard deviation for numbers. A category's error is on its one-hot code, where 1
-    is a whole level, and stays as it is.
+    For numbers that is the standard deviation. A category's error is on its one-hot code, where 1
+    is a whole level, and stays unchanged.
     """
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
@@ -122,9 +122,9 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
-    Of a category by what the release adds to the best guess of it: strong up to 5 times in 100,
-    weak from 20 on. Of a number, strong: the best unbiased attack errs by at least the spread of
-    the column, so it tells less than the column's own variation; weak: by less than half of it.
+    For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
+    from 20. For a number, strong if the best unbiased attack errs by at least the spread of the
+    column, so that it tells less than the column's own variation; weak if by less than half of it.
     """
     if attribute.gain is not None:
         if attribute.gain <= _LITTLE_GAIN:
@@ -154,7 +154,7 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 def usefulness(audit: Audit, sigma: float) -> float | None:
     """Return how much of the model's advantage over a constant prediction survives the noise.
 
-    1 is all of it, 0 none; None where the curve does not tell.
+    1 is all of it, 0 none; None if the curve does not say.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -165,7 +165,7 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reader asks first, and what is to be said to it."""
+    """A question that readers ask first, and its answer."""
 
     question: str
     text: str
@@ -176,11 +176,11 @@ class Verdict:
     """The answer in words."""
 
     tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
-    # What kind of answer it is, and the answer
+    # The kind of answer, and the answer
     label: str
     headline: str
-    sentences: tuple[str, ...]  # what stands behind it, one sentence each
-    answers: tuple[Answer, ...] = ()  # to the questions that come before those
+    sentences: tuple[str, ...]  # the reasons, one sentence each
+    answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
 
 
 def judge(audit: Audit) -> Verdict:
@@ -190,7 +190,7 @@ def judge(audit: Audit) -> Verdict:
     useful = usefulness(audit, audit.sigma)
     judged = audit.usefulness
     useless = useful is not None and useful < _HARDLY_USEFUL
-    # A difference smaller than its interval is none.
+    # A difference smaller than its interval counts as none.
     useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
@@ -220,7 +220,7 @@ def judge(audit: Audit) -> Verdict:
 
 
 def _stands_out(audit: Audit) -> str:
-    """Say who is told apart or guessed far better than without the release; nothing for nobody."""
+    """Say who is recognised or guessed far better than without the release, if anybody."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -249,7 +249,7 @@ def in_100(probability: float) -> str:
 
 
 def _answer(audit: Audit) -> tuple[Answer, ...]:
-    """Return the answers to what a privacy officer asks, in times in 100 where these are known."""
+    """Return the answers to a privacy officer's questions, in times in 100 if known."""
     told = [
         Answer("Is anyone at risk?", _tell_membership(audit)),
         Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
