@@ -142,7 +142,7 @@ def test_what_the_folder_of_a_release_tells_of_a_dose():
         found["each"][way]["η = 1, all alike"]["median σ"]
         for way in ("default", "the least of the grid")
     )
-    assert f"{least:g} where {drawn:g} is drawn mostly" in text_of("docs/how-to/release.md")
+    assert f"{least:g}, while {drawn:g} is drawn mostly" in text_of("docs/how-to/release.md")
     each = found["each"]["default"].items()
     others = min(v["ratio"] for key, v in each if not key.endswith("but one in ten"))
     assert f"none is below {others:.3f}." in text_of("docs/how-to/release.md")
