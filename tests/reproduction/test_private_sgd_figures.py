@@ -208,6 +208,7 @@ def test_weights_even_out_who_pays_and_change_no_other_network():
     assert (even._weights[1] <= 1).all()
 
 
+@pytest.mark.slow
 def test_weighted_training_is_told_beside_plain():
     found = train(find_grid("mnist-as-run"), _images(400), records=120, steps=8, runs=1)
     assert [(one.noise, one.kind) for one in found] == [

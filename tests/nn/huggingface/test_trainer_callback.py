@@ -100,6 +100,7 @@ class PrivateAdapters:
             self.optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_private_run_with_opacus_and_adapters() -> None:
     torch.manual_seed(0)
     run = PrivateAdapters(torch.randint(3, 23, (24, 5)))

@@ -306,7 +306,7 @@ def condition_number(H: Array, inverse: Array) -> float:
         size = 0.0
         for _ in range(_POWERS):
             v = scale * (matrix @ (scale * v))
-            size = math.sqrt(float(xp.sum(v * v)))
+            size = math.sqrt(float(v @ v))
             v = v / size if size > 0 else v
         extremes *= size
     return extremes
