@@ -43,9 +43,10 @@ from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
-from seepage.core.risk_views import Guess, distinct_rows, guess
+from seepage.core.risk_views import Guess, Membership, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
+from seepage.risks.guessing import accuracy
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
@@ -64,6 +65,7 @@ _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _MOST_LEVELS = 12  # levels of a category whose guesses are integrated
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
+_CERTAIN = 0.005  # the width of a probability's interval that needs no refit to narrow it
 _WHOLE_FIT = 20  # about how many passes over the records preparing and fitting them takes
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -197,13 +199,18 @@ def audit_model(
     ``anew`` returns what the whole procedure releases from the records at some positions;
     membership is then a question about that procedure.
     """
-    say = tell or (lambda words: None)
+
+    def say(words: str) -> None:
+        """Begin a stage: with the memory that the one before leaves given back."""
+        give_back_memory()
+        if tell is not None:
+            tell(words)
+
     check_noise_or_target(sigma, target_eta)
     _check_sensitive(trained.table)
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
-    give_back_memory()
     worst = found.worst
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
@@ -252,7 +259,6 @@ def audit_model(
     known = settings.refits and (trained.held or anew is not None)
     if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
         say("who was in the data, and guesses")
-        give_back_memory()
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
@@ -463,13 +469,14 @@ def find_risks(
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
 
     def refits(alternatives: int) -> bool | int:
-        """Return how many records are refitted, the most exposed first; at least one."""
+        """Return how many records may be refitted, the most exposed first; none of a long table."""
         work = _REFIT_WORK / 2 if several else _EXACT_WORK
-        return certified and max(1, int(work / changes.work / alternatives))
+        return certified and int(work / changes.work / alternatives)
 
     looked_at = rows
     if anew is None:
-        told = leak.membership(None if certified else rows, exact=refits(1))
+        everyone = partial(leak.membership, None if certified else rows)
+        told = _asked(lambda exact: [everyone(exact=exact)], refits(1))[0]
         assumed = told.mu.assumptions
     else:
         affordable = int(_REFIT_WORK / (_WHOLE_FIT * trained.work))
@@ -487,7 +494,8 @@ def find_risks(
         if (several or not certified) and len(rows) > exactly:
             asked = np.sort(worst_first[:exactly])
         priors = ("frequencies", "model")
-        both = guess(leak, None, priors, asked, refits(levels), precision=1e-5)
+        label = partial(guess, leak, None, priors, asked, precision=1e-5)
+        both = _asked(lambda exact: label(exact=exact), refits(levels))
         for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None and trained.held:
@@ -503,7 +511,8 @@ def find_risks(
             easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
             asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
-            found = leak.guess(column, rows=asked, precision=1e-3, exact=refits(levels))
+            level = partial(leak.guess, column, rows=asked, precision=1e-3)
+            found = _asked(lambda exact, level=level: [level(exact=exact)], refits(levels))[0]
             index = source.row_index[asked]
             guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(
@@ -516,6 +525,27 @@ def find_risks(
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
     )
+
+
+def _asked(ask: Callable[[bool | int], list[Any]], refits: bool | int) -> list[Any]:
+    """Return risks with as many refits as are affordable.
+
+    Where there are none, one is made after all if what is said about the most exposed record is not
+    certain to half a percentage point.
+    """
+    found = ask(refits)
+    if refits is False or refits > 0:
+        return found
+    return found if all(_is_certain(risk) for risk in found) else ask(1)
+
+
+def _is_certain(risk: Membership | Guess) -> bool:
+    """Return whether the interval of the most exposed record is narrow."""
+    most, least = np.asarray(risk), risk.lower
+    if isinstance(risk, Membership):
+        most, least = accuracy(most), accuracy(least)
+    worst = int(np.argmax(most))
+    return bool(most[worst] - least[worst] <= _CERTAIN)
 
 
 def with_gains(

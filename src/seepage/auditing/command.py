@@ -33,6 +33,7 @@ from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import EncodedTable
 from seepage.core.result import NOTICE, round_up
 from seepage.errors import InputError, NotTheMinimiserError
+from seepage.support.chunks import share_one_heap
 from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
 from seepage.tables.names import counted, escaped, shown
@@ -340,6 +341,7 @@ def run_audit(
     effort: Effort = EVERYTHING,
 ) -> bool:
     """Audit, write the report, print the findings; return whether every gate was passed."""
+    share_one_heap()
     question = planned(question)
     wanted = limits.check(bool(question.group))
     if not question.target:

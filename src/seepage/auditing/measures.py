@@ -48,7 +48,7 @@ from seepage.tables.table_file import write_each
 MOST = 1000  # most exposed records that are kept of a table read in chunks
 LEAST = 100  # least exposed ones
 INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
-_NUMBERS_AT_ONCE = 1 << 19  # cells of a table in memory whose information is held at a time
+_AT_ONCE = 8  # numbers of every record of a table in memory that are held at a time
 _LABEL = Unknowns((), True)
 
 MakeTable = Callable[[SomeRecords], pa.Table]
@@ -445,7 +445,7 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
     told = questions.told()
     kept, medians = np.empty((len(chunk), len(told))), np.empty(q)
     least, easiest = np.empty(q), np.empty(q, dtype=np.int64)
-    step = max(1, _NUMBERS_AT_ONCE // len(chunk)) if questions.keep else q
+    step = _AT_ONCE if questions.keep else q
     for start in range(0, q, step):
         some = range(start, min(start + step, q))
         numbers, here = questions.answer(jacobian, some), slice(start, some.stop)

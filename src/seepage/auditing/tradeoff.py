@@ -380,7 +380,7 @@ def _lighter_noise(
     for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
         stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
         needed = round_up(worst_record(trained.refitted(stronger)) / target)
-        after = try_out(trained, stronger, seed)
+        after = replace(try_out(trained, stronger, seed), held_out=trial.held_out)  # no copies
         tried.append((after.error(needed), needed, after))
     _, needed, after = min(tried, key=lambda option: option[0])
     effect = "only " if needed < enough else "even "

@@ -450,9 +450,9 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
 
 def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
     """Return how many records may be refitted."""
-    if exact is True:
-        return np.inf
-    return float(exact) if exact else _FREE_WORK / (changes.work * alternatives)
+    if isinstance(exact, bool):
+        return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+    return float(exact)
 
 
 def _by_given_refit(

@@ -25,6 +25,8 @@ CHUNK = 1 << 19
 # The same on an accelerator, which needs far more to keep busy (half a gigabyte of float64).
 ACCELERATOR_CHUNK = 1 << 26
 
+_ARENA_MAX = -8  # glibc's name for the number of heaps
+
 
 def chunk_for(array: Array) -> int:
     """Return how many numbers a chunk should hold where this array lives."""
@@ -113,6 +115,15 @@ def give_back_memory() -> None:
     """Give memory kept for reuse back to the system, if the C library can."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def share_one_heap() -> None:
+    """Have all threads of this process allocate from one heap, if the C library can.
+
+    By default each has its own, and keeps what it frees from the others.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 @cache

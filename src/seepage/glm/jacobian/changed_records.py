@@ -44,6 +44,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ from seepage.glm.fitting.batched_refits import BatchedRefits, Change
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, hessian
 from seepage.glm.jacobian.optimum import near_zero
 from seepage.glm.losses import Categorical, Family
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import row_slices, spread
 from seepage.tables.source import as_numpy
 
 if TYPE_CHECKING:
@@ -198,13 +199,19 @@ class ChangedRecords(FiniteChanges):
             return found
         found = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
         looked: list[tuple[np.ndarray, Centres]] = []
-        for piece in row_slices(len(rows), self._width(others)):
+
+        def around(piece: slice) -> tuple[slice, Moves, np.ndarray, Centres | None]:
             centres = self._centres(rows[piece], others)
             here = self._around(centres, Sizes(self._reach(centres) * centres.energy))
+            wide = np.flatnonzero(_is_wide(here)) if self.constant else np.zeros(0, dtype=int)
+            return piece, here, piece.start + wide, centres.of(wide) if len(wide) else None
+
+        first, *rest = row_slices(max(1, len(rows)), self._width(others))
+        # What all pieces share is computed, and kept, with the first.
+        for piece, here, wide, centres in chain([around(first)], spread(around, rest)):
             found.put(piece, here)
-            wide = np.flatnonzero(_is_wide(here))
-            if self.constant > 0 and len(wide):
-                looked.append((piece.start + wide, centres.of(wide)))
+            if centres is not None:
+                looked.append((wide, centres))
         if looked:
             wide = np.concatenate([which for which, _ in looked])
             some, sizes = self._felt(rows[wide], Centres.joined([c for _, c in looked]))
