@@ -42,6 +42,9 @@ demo: $(STAMPS)/core ## Audit the bundled breast-cancer data and write the resul
 # once; who is done first takes over from the other.
 TESTS := pytest -q -n auto --dist worksteal
 
+# What is imported is compiled once, not anew in every worker and every process that a test starts.
+test test-slow test-random coverage: export PYTHONDONTWRITEBYTECODE =
+
 test: $(STAMPS)/test ## Run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS)
 

@@ -5,18 +5,18 @@ Claims, each a ratio measured in one run:
 - MNIST network of paper 004, batch 200, two cores: an accounted step with the update, at a trace
   error no larger than that of 50 sampled coordinates, within 3 times a ``vmap`` DP-SGD step, and at
   least 25 times cheaper than 50 coordinate JVPs with ``vmap``;
-- there, what is checked on the way (the optimiser's clipped sum against the accountant's, and
-  derivatives against finite differences) costs under 2 % of a run of 400 steps;
+- there, the checks during a run (the optimiser's clipped sum against the accountant's, and
+  derivatives against finite differences) cost under 2 % of a run of 400 steps;
 - on an accelerator (``--device cuda``) in float32: WideResNet-16-4 at batch 1,024, update and one
   probe within 2.3 times the ``vmap`` DP-SGD step and no more memory than it; GPT-2's shape at 124
   million and 1.3 billion parameters, one probe within 2 times a plain training step, 3.5 times with
   exact clipping, in under 20 and 60 GiB;
-- in the precision people train in (``--precision high``: TF32; ``--autocast bf16``), in plain eager
-  steps of the same precision: GPT-2's shape, one probe within 2.2 (TF32) or 2.0 (bf16), exactly
-  clipped with the update within 4.5; WideResNet-16-4 in TF32, update and probe with the
-  conservative bound within 4.5. Compiled plain steps are printed beside.
+- at training precision (``--precision high``: TF32; ``--autocast bf16``), in plain eager steps of
+  the same precision: GPT-2's shape, one probe within 2.2 (TF32) or 2.0 (bf16), exactly clipped with
+  the update within 4.5; WideResNet-16-4 in TF32, update and probe with the conservative bound
+  within 4.5. Compiled plain steps are printed as well.
 
-``--small`` runs everything at toy sizes, on any device, to see that it runs. Figures are written to
+``--small`` runs everything at toy sizes, on any device, as a smoke test. Figures are written to
 ``benchmarks/results/`` with the name of the machine.
 """
 
@@ -64,7 +64,7 @@ def relative_errors(engine: snn.Engine, x: Tensor, y: Tensor, draws: int) -> tup
 
 
 def mnist(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
-    """Measure the network of paper 004, Table 1, at its start; errors also when it is trained."""
+    """Measure the network of paper 004, Table 1, when initialised; errors also when trained."""
     torch.manual_seed(0)
     batch, few, draws = (20, 2, 8) if small else (200, 16, 64)
     x, y, source = images(batch)
@@ -123,12 +123,11 @@ def mnist(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 
 def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
-    """Return what the checks of a run of 400 steps cost, as a part of the steps themselves.
+    """Return the cost of the checks in a run of 400 steps, relative to the steps themselves.
 
-    Every step is measured with two probes. That sums are compared is counted as what the clipped
-    sum adds to a step, and the comparison; derivatives as what the first step takes longer than
-    others (with that, the first look at the network, too) and the time spent on them in later
-    steps.
+    Every step is measured with two probes. Comparing sums costs the clipped sum's addition to a
+    step plus the comparison; checking derivatives costs the extra time of the first step (which
+    includes the first look at the network) plus the checks in later steps.
     """
     steps = 400
     clip = snn.HardClip(1.0)
@@ -140,7 +139,7 @@ def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
     engine.step(x, y, probes=2)
     stopwatch, seconds = Stopwatch(x.device, repeats), list[float]()
     with clocked(jacobian_engine, "check_derivative", seconds, stopwatch.now):
-        for k in range(1, steps):  # later checks look at 16 records, however large the batch
+        for k in range(1, steps):  # later checks look at 16 records, whatever the batch size
             engine.step(x[:20], y[:20], probes=2, key=k)
     check.begin(0, "settings")
     done = engine.step(x, y, probes=2, update=True)
@@ -178,7 +177,7 @@ def checking(net: nn.Module, x: Tensor, y: Tensor, repeats: int) -> float:
 def clocked(
     module: Any, name: str, seconds: list[float], now: Callable[[], float]
 ) -> Iterator[None]:
-    """Note how long every call of a module's function takes."""
+    """Record how long every call of a module's function takes."""
     work = getattr(module, name)
 
     def timed(*args: Any, **options: Any) -> Any:
@@ -196,7 +195,7 @@ def clocked(
 
 
 def train(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
-    """Train a network on a batch until it fits it."""
+    """Train a network until it fits a batch."""
     optimiser = torch.optim.SGD(net.parameters(), lr=0.3)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -205,7 +204,7 @@ def train(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
 
 
 def _clipping_gap(net: nn.Module, clip: snn.SmoothClip, x: Tensor, y: Tensor) -> float:
-    """Return by how much the conservative bound is above the exactly clipped trace."""
+    """Return the ratio of the conservative bound to the exactly clipped trace."""
     with torch.autocast(x.device.type, enabled=False):
         bound, true = (
             snn.Engine(
@@ -217,7 +216,7 @@ def _clipping_gap(net: nn.Module, clip: snn.SmoothClip, x: Tensor, y: Tensor) ->
 
 
 def method_for(device: torch.device, small: bool) -> str:
-    """Return how to measure: as the engine chooses, but toys in short numbers as large ones are."""
+    """Return the method: the engine's choice, except for toys at reduced precision."""
     return "thin" if small and torch.is_autocast_enabled(device.type) else "auto"
 
 
@@ -264,7 +263,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 
 def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
-    """Measure a transformer of GPT-2's shape about its token embeddings."""
+    """Measure a transformer of GPT-2's shape with respect to its token embeddings."""
     torch.manual_seed(0)
     shapes = {"124M": (12, 768, 12, 16, 20), "1.3B": (24, 2048, 16, 8, 60)}
     layers, width, heads, batch, limit = shapes[size]
@@ -319,7 +318,7 @@ def plain_steps(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], 
 
 
 def steps_of(engine: snn.Engine) -> dict[str, Any]:
-    """Return the size of finite steps and what is in doubt of them, where such were taken."""
+    """Return the size of finite steps and their uncertainty, if any were taken."""
     if engine.scale is None:
         return {}
     told = {"finite step": engine.scale, "doubt": engine.doubt}
@@ -328,7 +327,7 @@ def steps_of(engine: snn.Engine) -> dict[str, Any]:
 
 
 def _apart(net: nn.Module, view: Any, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Return how far traces in the numbers at hand are from derivatives in float32."""
+    """Return how far traces at this precision are from derivatives in float32."""
     quick = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view)
     seen = quick.step(x, y, probes=8).traces.mean(1)
     if quick.scale is None:

@@ -1,20 +1,19 @@
 """A step of private training with Opacus, by hooks and by ghost clipping, and with seepage.
 
 Claim, for an accelerator: with seepage's own update, without accounting, a step takes no longer
-than the faster of Opacus's two ways, and within 1.1 times the memory of the leaner. Printed beside:
-the same step with every record's leakage accounted for (one probe), and a plain step that protects
-nobody. All of them clip every record's gradient exactly at norm 1, add noise and take a step of
-SGD, in one run:
+than the faster of Opacus's two methods, and within 1.1 times the memory of the leaner. Also
+printed: the same step with every record's leakage accounted for (one probe), and a plain step that
+protects nobody. All of them clip every record's gradient exactly at norm 1, add noise and take a
+step of SGD, in one run:
 
 - WideResNet-16-4 with GroupNorm, about the pixels;
-- GPT-2's shape, 124 million parameters, about the token embeddings (the output layer has weights of
-  its own, since Opacus does not take tied ones);
+- GPT-2's shape, 124 million parameters, about the token embeddings (the output layer has its own
+  weights, since Opacus does not support tied ones);
 - the same with LoRA of rank 16 beside every layer of its blocks, the rest frozen.
 
-On an accelerator (``--device cuda``) in TF32 with ``--precision high``; a processor takes smaller
-batches. Peak memory is what the allocator of the accelerator reports; on a processor by how much
-the process grows at most. ``--small`` runs everything at toy sizes, on any device, to see that it
-runs.
+On an accelerator (``--device cuda``) in TF32 with ``--precision high``; a CPU takes smaller
+batches. Peak memory is reported by the accelerator's allocator; on a CPU it is the most by which
+the process grows. ``--small`` runs everything at toy sizes, on any device, as a smoke test.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ LEARNING_RATE = 1e-6
 
 
 class SharingGPT(GPT):
-    """GPT-2's shape as Opacus takes it: nothing tied, and every record looks its positions up."""
+    """GPT-2's shape as Opacus accepts it: nothing tied, and every record looks up its positions."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__(*shape)
@@ -102,7 +101,7 @@ def with_ghosts(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None
 def with_seepage(
     net: nn.Module, x: Tensor, y: Tensor, view: snn.View, accounted: bool
 ) -> Callable[[], None]:
-    """Return a step of our own, with or without an account of what it gives away."""
+    """Return a step of our own, with or without accounting for its leakage."""
     index, count = torch.arange(len(y)), 50 * len(y)
     accountant = snn.FisherAccountant(
         net,
@@ -114,7 +113,7 @@ def with_seepage(
         probes=1,
         individual=accounted,
     )
-    accountant.check.trust()  # the same batch again and again is not drawn at random
+    accountant.check.trust()  # the same batch every time is not a random draw
 
     def step() -> None:
         if accounted:
@@ -130,7 +129,7 @@ def with_seepage(
 def compare(
     make: Callable[[], nn.Module], x: Tensor, y: Tensor, view: snn.View, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Time every way on a network of its own, and weigh it."""
+    """Time every method on its own copy of the network, and measure its memory."""
     found = {}
     for name in (PLAIN, HOOKS, GHOST, OURS, ACCOUNTED):
         torch.manual_seed(0)
@@ -141,7 +140,7 @@ def compare(
             step, wrapped = (with_hooks if name == HOOKS else with_ghosts)(net, x, y)
         else:
             step = with_seepage(net, x, y, view, accounted=name == ACCOUNTED)
-        step()  # looks the network over, where it is new
+        step()  # inspects a new network
         with weighed(x.device) as peak:
             step()
         watch = Stopwatch(x.device, repeats)
@@ -156,7 +155,7 @@ def compare(
 
 @contextmanager
 def weighed(device: torch.device) -> Iterator[list[float]]:
-    """Give the peak memory, in GiB, of what is done while inside, once it is done."""
+    """Yield a function that returns the peak memory, in GiB, of the work done inside."""
     peak = [0.0]
     gc.collect()
     if device.type == "cuda":
@@ -166,7 +165,7 @@ def weighed(device: torch.device) -> Iterator[list[float]]:
         torch.cuda.synchronize(device)
         peak[0] = torch.cuda.max_memory_allocated(device) / GIB
         return
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free goes back, to be seen when it is taken
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # returns free memory, so that new allocations show
     before, most, done = _resident(), [0.0], threading.Event()
 
     def watch() -> None:
@@ -203,7 +202,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 
 def text(device: torch.device, small: bool, repeats: int, adapters: bool) -> dict[str, Any]:
-    """Compare on GPT-2's shape, all of it trained or adapters alone."""
+    """Compare on GPT-2's shape, with all parameters trained or only adapters."""
     shape = (2, 16, 2, 50, 8) if small else (12, 768, 12, 50257, 256)
     batch = 2 if small else 16
     if device.type != "cuda" and not small:
@@ -223,7 +222,7 @@ def text(device: torch.device, small: bool, repeats: int, adapters: bool) -> dic
 
 
 def turns(device: torch.device, repeats: int) -> int:
-    """Return how often to repeat: a processor takes seconds for a step."""
+    """Return the number of repeats: a CPU takes seconds for a step."""
     return repeats if device.type == "cuda" else min(repeats, 3)
 
 

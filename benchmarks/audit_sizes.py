@@ -1,15 +1,15 @@
-"""How long whole audits take and how much memory, beside reading with pandas and fitting.
+"""Time and memory of whole audits, beside reading with pandas and fitting.
 
-Claims, each for a CSV table of 40 columns, everything in processes of their own (their start and
-their imports count, and their memory is the most that they ever held):
+Claims, each for a CSV table of 40 columns, everything in separate processes (start-up and imports
+count, and memory is the peak of the process):
 
 - without remedies and repeated splits (``--quick``), an audit and its report take at most 3 seconds
-  and 3 times what a process takes that reads the table with pandas and fits the same model with
+  plus 3 times the time of a process that reads the table with pandas and fits the same model with
   scikit-learn;
-- with everything, at most 10 seconds and 10 times that;
-- either in no more memory than that process.
+- with everything, at most 10 seconds plus 10 times that;
+- both in no more memory than that process.
 
-``--wide`` audits, besides, two tables with some 5,000 features and one of a million records.
+``--wide`` also audits two tables with some 5,000 features and one of a million records.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ WIDE = {
 
 
 def measured(program: str, *arguments: str) -> tuple[float, float]:
-    """Return the seconds and the bytes that a program takes in a process of its own."""
-    # Bytecode is kept, as it is of every installed package.
+    """Return the seconds and the bytes that a program takes in a separate process."""
+    # Bytecode is kept, as for every installed package.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     done = subprocess.run(  # noqa: S603
@@ -134,7 +134,7 @@ def beside(folder: Path, rows: int) -> bool:
 
 
 def main() -> int:
-    """Write, audit and time each table; return 1 where an audit takes more than is claimed."""
+    """Write, audit and time each table; return 1 if an audit exceeds its limits."""
     show("table", "what", "seconds", "at most", "most memory", "ratio", widths=WIDTHS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

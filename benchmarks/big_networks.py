@@ -92,7 +92,7 @@ class LoRALinear(nn.Module):
         self.down = nn.Linear(frozen.in_features, rank, **kind)
         self.up = nn.Linear(rank, frozen.out_features, **kind)
         nn.init.normal_(self.down.weight, std=0.02)
-        nn.init.normal_(self.up.weight, std=0.02)  # as if some steps had been taken
+        nn.init.normal_(self.up.weight, std=0.02)  # as after a few steps
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of both."""
@@ -131,7 +131,7 @@ def _turned(x: Tensor) -> Tensor:
 
 
 class Llama(nn.Module):
-    """A decoder of Llama's shape; its blocks can be run again on the way back to save memory."""
+    """A decoder of Llama's shape; its blocks can be rerun in the backward pass to save memory."""
 
     def __init__(
         self, layers: int, width: int, heads: int, inner: int, tokens: int, checkpointed: bool
@@ -159,7 +159,7 @@ class Llama(nn.Module):
 
 
 def with_adapters(net: nn.Module, names: tuple[str, ...], rank: int) -> nn.Module:
-    """Freeze a network, and put an adapter beside every linear layer of these names."""
+    """Freeze a network, and add an adapter to every linear layer of these names."""
     net.requires_grad_(False)
     for module in list(net.modules()):
         for name in names:

@@ -2,12 +2,12 @@
 
 Claims, measured in this run: every number agrees with the table in memory to 1e-9; and two workers
 (of one thread each) gain over one at least 0.7 times what two plain processes gain that share the
-files, read them and multiply, and have nothing to tell each other. How much that is depends on the
-machine: two cores that are the two threads of one, or that others use too, gain little. The table
-is written to a temporary folder as Parquet, read by the workers with ``dask.dataframe``, and the
-leakage of every row is written to Parquet by the workers.
+files, read and multiply, and do not communicate. How much that is depends on the machine: two cores
+that are threads of one, or that others use too, gain little. The table is written to a temporary
+folder as Parquet, read by the workers with ``dask.dataframe``, and the leakage of every row is
+written to Parquet by the workers.
 
-``--rows`` takes fewer or more rows; ``--small`` is a toy size, to see that it runs.
+``--rows`` takes fewer or more rows; ``--small`` is a toy size, as a smoke test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def on_workers(folder: Path, count: int) -> tuple[dict[str, float], np.ndarray, pa.Table]:
-    """Return the seconds of every part, the coefficients and what the workers wrote."""
+    """Return the seconds of every part, the coefficients and the workers' results."""
     with (
         LocalCluster(
             n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0"
@@ -89,7 +89,7 @@ def on_workers(folder: Path, count: int) -> tuple[dict[str, float], np.ndarray, 
 
 
 def read_and_multiply(paths: list[Path]) -> float:
-    """Read files and form the Gram matrix of each: work that no one has to coordinate."""
+    """Read files and form the Gram matrix of each: work that needs no coordination."""
     total = 0.0
     for path in paths:
         table = pq.read_table(path, columns=[f"x{j}" for j in range(COLUMNS)], use_threads=False)

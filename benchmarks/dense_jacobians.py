@@ -1,10 +1,10 @@
-"""Jacobians of a network's gradients written out, in the ways that people write them out.
+"""Full Jacobians of a network's gradients, formed in the usual ways.
 
 The gradient of one sample's loss has as many entries as the network has parameters; its Jacobian
-over the soft target has one column per class, over the input one per pixel. Reverse mode goes
-through it row by row (``torch.autograd.functional.jacobian``, ``torch.func.jacrev``), forward mode
-column by column (``torch.func.jacfwd``). What would take hours is timed on a few rows or columns of
-one sample.
+over the soft target has one column per class, over the input one per pixel. Reverse mode computes
+it row by row (``torch.autograd.functional.jacobian``, ``torch.func.jacrev``), forward mode column
+by column (``torch.func.jacfwd``). What would take hours is timed on a few rows or columns of one
+sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, jacfwd, jvp, vmap
 from measuring import seconds
 from seepage.layers.layer_parameters import layer_parameters
 
-ROWS = 4  # of each parameter's part of a Jacobian, one by one
+ROWS = 4  # of each parameter's part of a Jacobian, taken one by one
 TOGETHER = 16  # rows or columns at once
 
 
@@ -37,7 +37,7 @@ def forward_mode(
 ) -> Tensor:
     """Return every layer's sensitivity to the target from whole Jacobians, ``(n, layers)``.
 
-    ``together`` takes eight samples at once with ``vmap``; else they come one after another.
+    ``together`` takes eight samples at once with ``vmap``; otherwise they are taken one by one.
     """
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     layout = layer_parameters(net)
@@ -94,7 +94,7 @@ def _rows(entries: Tensor, soft: Tensor, rows: Tensor, together: bool) -> None:
 
 
 def columns_over_the_input(net: nn.Module, x: Tensor, target: Tensor) -> float:
-    """Return the seconds that one column of one sample's Jacobian over the input takes at best."""
+    """Return the least seconds of one column of one sample's Jacobian over the input."""
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     basis = torch.eye(TOGETHER, x.numel()).reshape(TOGETHER, *x.shape)
 

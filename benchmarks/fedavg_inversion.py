@@ -1,14 +1,13 @@
-"""Images rebuilt from updates of FedAvg: local steps modelled, beside division by lr times steps.
+"""Images reconstructed from FedAvg updates: local steps modelled, or divided by lr times steps.
 
 ``python benchmarks/fedavg_inversion.py`` lets ten clients with one MNIST image each (the first ten
 training images) train a small tanh network from its start (fixed seed) by 1, 5 and 10 local steps
 of SGD, and attacks the updates they send in two ways: as if each were one gradient, divided by lr
-times the number of steps; and with the local steps taken again for every candidate. Then five
-clients with two images each, one image to a step, over 1 and 5 epochs, the labels known. The
-claims:
+times the number of steps; and with the local steps repeated for every candidate. Then five clients
+with two images each, one image per step, over 1 and 5 epochs, with known labels. The claims:
 
-- at one step both ways rebuild all ten images, SSIM above 0.95;
-- at 5 and 10 steps the first rebuilds none, and the second still all.
+- at one step both ways reconstruct all ten images, SSIM above 0.95;
+- at 5 and 10 steps the first reconstructs none, and the second still all.
 
 ``--small`` takes three images and 1 and 3 steps. Without MNIST (see ``SEEPAGE_DATA``), the images
 are scikit-learn's digits, enlarged. Figures are written to ``benchmarks/results/``.
@@ -40,7 +39,7 @@ COSTS = {
 
 
 def images(count: int) -> tuple[Tensor, Tensor, str]:
-    """Return images (n, 1, side, side) between 0 and 1, their labels, and what they are."""
+    """Return images (n, 1, side, side) between 0 and 1, their labels, and their source."""
     try:
         train = sp.data.load_mnist(download=False).train
     except sp.InputError:
@@ -68,7 +67,7 @@ def network(side: int) -> nn.Module:
 
 
 def divided(seen: sp.attacks.GradientReleases) -> sp.attacks.GradientReleases:
-    """Return updates taken for gradients that stayed the same over all local steps."""
+    """Return updates as gradients assumed constant over all local steps."""
     reach = seen.training.reach(seen.batch_size)
     gradients = {name: values / reach for name, values in seen.gradients.items()}
     return sp.attacks.GradientReleases(gradients, seen.batch_size)
@@ -77,12 +76,13 @@ def divided(seen: sp.attacks.GradientReleases) -> sp.attacks.GradientReleases:
 def attack(
     net: nn.Module, seen: sp.attacks.GradientReleases, x: Tensor, y: Tensor, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return how like the originals the rebuilt images are."""
+    """Return the similarity of the reconstructed images to the originals."""
     adversary = sp.attacks.GradientInversion(
         net, shape=tuple(x.shape[1:]), optimiser="lbfgs", total_variation=0.0, **options
     )
     start = time.perf_counter()
-    # Of several images the adversary is given the labels, for it must know whose step is whose.
+    # With several images the adversary is given the labels, since it must know which image each
+    # step takes.
     known = y.reshape(-1, seen.batch_size) if seen.batch_size > 1 else None
     found = adversary.reconstruct(seen, labels=known)
     took = time.perf_counter() - start

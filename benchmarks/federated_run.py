@@ -1,20 +1,20 @@
-"""A ten-client Flower run as people run it, recorded and reported by one command, over ten seeds.
+"""A typical ten-client Flower run, recorded and reported by one command, over ten seeds.
 
 A CNN with BatchNorm and ReLU, FedAvg, and in every client two local epochs of Adam; the clients are
 Flower's own ``ClientApp``, the server its ``FedAvg``, and the messages go from one to the other
 within this process. Three runs of each seed are recorded and given to ``seepage layers``:
 
 - **half**: in the images of five of the ten clients, drawn by the seed, a corner is brighter. That
-  property is to be found, and one that was drawn without regard to the images is not.
-- **one**: so it is with one client alone. Ten clients can exchange such a label in ten ways only,
-  so that no test of a property can find it; its updates are to stand out from the others'.
-- **none**: no client differs from the others. Nobody is to stand out, no property to be found.
+  property should be found, and one drawn independently of the images should not.
+- **one**: the same with one client alone. Ten clients can exchange such a label in only ten ways,
+  so no test of a property can find it; its updates should stand out from the others'.
+- **none**: no client differs from the others. Nobody should stand out, and no property be found.
 
-Where there is nothing, something is still found in 5 of 100 cases: that is what the level says. So
-twenty more properties that mean nothing are asked about in the runs without differences.
+Where there is nothing, something is still found in 5 of 100 cases: that is the level of the test.
+So the runs without differences are also tested for twenty more meaningless properties.
 
 Figures are written to ``benchmarks/results/federated_run.json`` by
-``python benchmarks/federated_run.py``; ``--seeds 1`` is a look that takes seconds.
+``python benchmarks/federated_run.py``; ``--seeds 1`` takes seconds.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class InProcess(Grid):
         self.client, self.nodes = client, nodes
 
     def get_node_ids(self) -> list[int]:
-        """Return the nodes that are there."""
+        """Return the available nodes."""
         return list(self.nodes)
 
     def send_and_receive(
@@ -150,7 +150,7 @@ class InProcess(Grid):
 
 def record(seed: int, bright: set[int], path: Path) -> list[int]:
     """Record a run into a file, and return the nodes."""
-    for name in ("run_id", "task_id", "node_id"):  # what a server's process is told by Flower
+    for name in ("run_id", "task_id", "node_id"):  # set by Flower in a server's process
         setattr(TaskIdentity, f"_{name}", 1)
     nodes = [int(n) for n in np.random.default_rng(seed).integers(1 << 62, 1 << 63, CLIENTS)]
     recorder = UpdateRecorder(network(), path)
@@ -177,7 +177,7 @@ def ask(recording: Path, known: dict[int, str], out: Path) -> tuple[dict[str, An
 
 
 def run_seed(seed: int, folder: Path) -> dict[str, Any]:
-    """Return what was found in the runs of one seed."""
+    """Return the findings in the runs of one seed."""
     draw = np.random.default_rng(500 + seed)
     half = set(draw.permutation(CLIENTS)[: CLIENTS // 2].tolist())
     one = int(draw.integers(CLIENTS))
@@ -218,11 +218,11 @@ def run_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was found over the seeds, and keep it."""
+    """Print the findings over the seeds, and keep them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     seeds = parser.parse_args().seeds
-    logging.disable(logging.CRITICAL)  # Flower tells of every round
+    logging.disable(logging.CRITICAL)  # Flower logs every round
     rows = []
     head = ("seed", "property told since", "null property", "client stands out", "others")
     show(*head, widths=WIDTHS)

@@ -1,16 +1,17 @@
-"""Membership and label guesses of all records, against X·H⁻¹ and against refits of all.
+"""Membership and label guesses of all records, against X·H⁻¹ and against refitting them all.
 
-Claims, all measured in this run after the fit (products and intervals at their best of five and
-three times), for logistic regression on MNIST's digits 0/1 (n =
-12,665, d = 784) and on UCI Adult (n = 30,162, d = 86):
+Claims, all measured in this run after the fit (the best of five runs for products and of three for
+intervals), for logistic regression on MNIST's digits 0/1 (n = 12,665, d = 784) and on UCI Adult (n
+= 30,162, d = 86):
 
 - at λ = 1e-2 intervals for the membership of all records within 20 products and for a guess of
   their labels within 60, no wider than ±5 % of the distance for 99 % of the records;
 - each at least 100 times faster than refitting for every record, in batches, warm-started at the
-  fitted parameters (extrapolated from a sample; refits that start where the expansion puts them
-  are shown beside it);
-- at λ = 1e-4 the 200 records with the largest distances refitted exactly, and all of these refits
-  inside their intervals; the shares of all by how wide their intervals are.
+  fitted parameters (extrapolated from a sample; refits started from the expansion are shown as
+  well);
+- at λ = 1e-4 the 200 records with the largest distances are refitted exactly, and all of these
+  refits lie inside their intervals; the shares of records by the width of their intervals are
+  printed.
 
 With the real data sets in SEEPAGE_DATA; otherwise random tables of the same sizes.
 """
@@ -36,27 +37,27 @@ REFITTED, SAMPLE = 200, 100
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Return an answer and how long it took."""
+    """Return an answer and the seconds it took."""
     start = time.perf_counter()
     answer = work()
     return answer, time.perf_counter() - start
 
 
 def half_widths(moves: Moves) -> np.ndarray:
-    """Return how far each record's largest distance may be off, beside it; 1 where unknown."""
+    """Return the relative uncertainty of each record's largest distance; 1 if unknown."""
     least, most = (ends.max(axis=1) for ends in moves.distances())
     return np.where(np.isfinite(most), (most - least) / np.maximum(most + least, 1e-300), 1.0)
 
 
 def shares(widths: np.ndarray) -> str:
-    """Return how many records are known how well."""
+    """Return how many records are known to what precision."""
     known = [f"{100 * np.mean(widths <= w):.2f} % to ±{100 * w:g} %" for w in (0.01, 0.05, 0.25)]
     ends = f"{100 * np.mean(widths < 1):.2f} % with a lower end above zero"
     return f"{', '.join(known)}, {ends}; largest half width {100 * widths.max():.3g} %"
 
 
 class Question:
-    """What is asked of every record: to leave, or to have each label."""
+    """The question about every record: what if it were left out, or had another label."""
 
     def __init__(self, name: str, changes: Callable[[], ChangedRecords], flips: bool) -> None:
         self.name, self.changes, self.flips = name, changes, flips
@@ -80,7 +81,7 @@ class Question:
         changes.refits.moves(every)
 
     def refitted(self, rows: np.ndarray) -> Moves:
-        """Answer for some records by refits that start where the expansion puts them."""
+        """Answer for some records by refits started from the expansion."""
         changes = self.changes()
         if not self.flips:
             return changes.without_exactly([np.array([i]) for i in rows])
@@ -88,7 +89,7 @@ class Question:
 
 
 def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, float]:
-    """Ask both questions about one table; print and return what was found."""
+    """Ask both questions about one table; print and return the findings."""
     n, d = X.shape
     model = sp.glm.LogisticRegression(l2=l2).fit(X, y)
     leak = sp.leakage(model, X, y, noise=sp.Gaussian(1e-2))
@@ -109,7 +110,7 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, flo
     found: dict[str, float] = {}
     release = leak.release
 
-    def changes() -> ChangedRecords:  # afresh, with nothing kept from before
+    def changes() -> ChangedRecords:  # fresh, with nothing cached
         return ChangedRecords(release.fit, release.template.X, release.noise)
 
     questions = [Question("membership", changes, False), Question("label", changes, True)]

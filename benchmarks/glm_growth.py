@@ -1,7 +1,7 @@
 """How time and memory grow with the rows n (at d = 50) and with the columns d (at n = 20,000).
 
 Claims, measured in this run: the time for η of all rows (everything after the fit) grows with n by
-an exponent of at most 1.1, and the memory over the table and the results does not grow with n.
+an exponent of at most 1.1, and the memory beyond the table and the results does not grow with n.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTHS = (12, 8, 12, 14, 14)
 
 
 def measure(n: int, d: int) -> tuple[float, float]:
-    """Return the seconds for η of all rows, and the megabytes over the table and the results."""
+    """Return the seconds for η of all rows, and the megabytes beyond the table and the results."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d)) / np.sqrt(d)
     y = X @ rng.standard_normal(d) + 0.3 * rng.standard_normal(n)
@@ -54,13 +54,13 @@ def series(sizes: tuple[int, ...], shapes: list[tuple[int, int]]) -> tuple[float
 
 def main() -> int:
     """Measure, print, and compare with the claims."""
-    measure(10_000, 50)  # the first call pays for imports and thread pools
+    measure(10_000, 50)  # the first call includes imports and thread pools
     print("growth with the rows (memory is over the table and the results)")
     in_rows, memory = series(ROWS, [(n, 50) for n in ROWS])
     print("growth with the columns")
     series(COLUMNS, [(20_000, d) for d in COLUMNS])
-    # A handful of vectors (labels, margins, slopes, curvatures) is held for every row, each as
-    # large as the results; nothing else may depend on n.
+    # A few vectors (labels, margins, slopes, curvatures) have an entry per row, each as large as
+    # the results; nothing else may depend on n.
     vectors = [8 * n * 12 / 1e6 for n in ROWS]
     bounded = all(used <= held + 150 for used, held in zip(memory, vectors, strict=True))
     claims = [

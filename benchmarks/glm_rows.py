@@ -1,4 +1,4 @@
-"""Exact leakage of every record, against the matrix product X·H⁻¹ and against the dense way.
+"""Exact leakage of every record, against the matrix product X·H⁻¹ and dense Jacobians.
 
 Claims, all measured in this run after the fit:
 
@@ -48,7 +48,7 @@ def made_up(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def table(load: object, n: int, d: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the real table, or one of the same size where it is not at hand."""
+    """Return the real table, or a random one of the same size if it is not available."""
     try:
         X, y = load()  # type: ignore[operator]
         return np.ascontiguousarray(X), y, "real data"
@@ -89,7 +89,7 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float, sample: int) -> 
     for task, work in tasks.items():
 
         def cold(work: Callable[[], object] = work) -> object:
-            leak.jacobian._forget()  # what the run before has kept would make this one cheap
+            leak.jacobian._forget()  # cached results would make this run cheap
             return work()
 
         taken, memory = seconds(cold), peak_megabytes(cold)

@@ -1,4 +1,4 @@
-"""What gradients give away of chest X-rays: all attacked at once, without and with DP noise.
+"""Chest X-rays reconstructed from gradients: all attacked at once, with and without DP noise.
 
 ``python benchmarks/gradient_inversion.py`` releases the gradients of the first 20 training images
 of PneumoniaMNIST from a small tanh network at its start (fixed seed) and attacks them, undefended
@@ -8,9 +8,10 @@ with Gaussian noise calibrated analytically (sensitivity C: the record is there 
 - undefended, SSIM above 0.95 on at least 18 of the 20, all at once in under a minute on two cores;
 - at ε = 1, SSIM below 0.2 on all.
 
-What an image that ignores the gradient scores is printed beside it: SSIM above that of the mean
-training image, or of plain grey, is no sign of a leak. ``--small`` takes five images and few steps,
-and random images where the data set is not at hand. Figures are written to ``benchmarks/results/``.
+The score of an image that ignores the gradient is printed as well: only an SSIM above that of the
+mean training image, or of plain grey, is a sign of a leak. ``--small`` takes five images and few
+steps, and random images if the data set is not available. Figures are written to
+``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def attack(
     labels: Tensor | None,
     options: dict[str, Any],
 ) -> tuple[sp.attacks.GradientReconstruction, float]:
-    """Return what was found, and the seconds it took."""
+    """Return the reconstruction, and the seconds it took."""
     adversary = sp.attacks.GradientInversion(net, shape=(1, SIDE, SIDE), **options)
     start = time.perf_counter()
     found = adversary.reconstruct(seen, labels=labels)

@@ -1,14 +1,14 @@
-"""How long the ways through the house are: the files and functions that one call runs through.
+"""How long the paths through the code are: the files and functions that one call enters.
 
-Claims, each counted on the second call in one process (so that no module body is running):
+Claims, each counted on the second call in one process (so that no module body runs):
 
 - ``seepage audit`` of a CSV table enters at most 45 of our files, and an audit of a folder of
-  Parquet files at most 50, with at least two thirds of its way in common with the first;
+  Parquet files at most 50, with at least two thirds of its path in common with the first;
 - ``sp.leakage(model, X, y, noise=…).rows()`` enters at most 15, for every family;
 - ``FisherAccountant.observe`` enters at most 18, for a convolutional and a plain network.
 
-``python benchmarks/journeys.py --files`` lists the files of each journey in the order in which
-they are entered: the shortest introduction to the code there is.
+``python benchmarks/journeys.py --files`` lists the files of each journey in the order in which they
+are entered: the shortest introduction to the code.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ WIDTHS = (52, 8, 8, 10, 7)
 
 @dataclass
 class Journey:
-    """What one call ran through.
+    """The path of one call.
 
     Parameters
     ----------
     files
         Our files, in the order in which they were entered.
     functions
-        Our functions, comprehensions and lambdas counted in with the function around them.
+        Our functions; comprehensions and lambdas count as the function around them.
     depth
-        The most of our functions that were open at the same time.
+        The deepest nesting of our functions.
     """
 
     files: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Journey:
     depth: int = 0
 
     def enter(self, code: CodeType, depth: int) -> None:
-        """Note that a function of ours was entered."""
+        """Note a call of one of our functions."""
         name = str(Path(code.co_filename).relative_to(HOME))
         if name not in self.files:
             self.files.append(name)
@@ -113,7 +113,7 @@ def people() -> pa.Table:
 
 
 def audit(table: Path, out: Path) -> Callable[[], None]:
-    """Return the command ``seepage audit`` of a table, with what people usually ask of it."""
+    """Return the command ``seepage audit`` of a table, with the usual options."""
     from seepage.cli import app
 
     words = ["audit", str(table), "--target", "ill", "--sensitive", "dose", "--group", "clinic"]
@@ -171,7 +171,7 @@ def observe(kind: str) -> Callable[[], object]:
 
 
 def journeys(folder: Path) -> dict[str, tuple[Journey, int]]:
-    """Return every journey and how many files it may enter."""
+    """Return every journey and the number of files it may enter."""
     table = people()
     csv, parts = folder / "people.csv", folder / "people"
     pyarrow.csv.write_csv(table, csv)
@@ -190,7 +190,7 @@ def journeys(folder: Path) -> dict[str, tuple[Journey, int]]:
 
 
 def main() -> int:
-    """Print the journeys; return 1 where one is longer than claimed."""
+    """Print the journeys; return 1 if one is longer than claimed."""
     with tempfile.TemporaryDirectory() as folder:
         found = journeys(Path(folder))
     show("journey", "files", "at most", "functions", "depth", widths=WIDTHS)

@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def made_here(device: str = "cpu") -> dict[str, Any]:
-    """Return what makes figures here and now."""
+    """Return the provenance of figures made now."""
     return {**made_by(), "machine": _machine(device)}
 
 
 def made_by() -> dict[str, str]:
-    """Return command and commit; the latter is followed by + where code has changed since."""
+    """Return command and commit; a + after the latter marks uncommitted changes."""
     words = [str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]
     return {
         "command": " ".join(["python", *words]),
@@ -30,7 +30,7 @@ def made_by() -> dict[str, str]:
 
 
 def keep(figures: dict[str, Any], path: Path, device: str = "cpu") -> None:
-    """Write figures, and before them what made them."""
+    """Write figures, preceded by their provenance."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"made": made_here(device), **figures}, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -48,7 +48,7 @@ def _machine(device: str) -> dict[str, Any]:
 
 
 def _git(*words: str) -> str:
-    """Return what git says, or "?" where there is no clone."""
+    """Return git's answer, or "?" outside a clone."""
     command = ["git", "-C", str(ROOT), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603

@@ -1,19 +1,19 @@
-"""What remedies for single layers do to an attack, and what they cost: glasses on LFW (paper 003).
+"""What remedies for single layers do to an attack, and their cost: glasses on LFW (paper 003).
 
 ``python benchmarks/layer_remedies.py`` trains AlexNet of paper 003 to tell the gender of LFW's
-faces (halved to 31×23 pixels), by FedSGD with two clients, once as it is and once under each
-remedy: noise on the full layers as long as their updates, the full layers frozen, sent every 5
-rounds, changed by rank 4 only; and as controls the first convolution frozen, and noise on every
-layer, as long as the updates and ten times that. The property is that somebody wears glasses.
-People are split anew for every repetition: 40 % are the adversary's, 40 % the client's, 20 % for
-testing. Numbers are means over the repetitions with Student's 95 % intervals; below, differences
-from the update as it is, paired by repetition. ``--small`` takes next to nothing.
+faces (halved to 31×23 pixels), by FedSGD with two clients, once without a remedy and once under
+each: noise on the full layers with the norm of their updates, the full layers frozen, sent every 5
+rounds, changed only by rank 4; and as controls the first convolution frozen, and noise on every
+layer, with the norm of the updates and ten times that. The property is wearing glasses. People are
+split afresh for every repetition: 40 % are the adversary's, 40 % the client's, 20 % for testing.
+Numbers are means over the repetitions with Student's 95 % intervals, followed by differences from
+the run without a remedy, paired by repetition. ``--small`` is a smoke test.
 
 Runs are kept in ``benchmarks/results/layer_remedies.json``, each with the command, the commit and
 the machine that made it; the first ones did not record these, and say what is known. The file is
-written after every run and gone on with: a repetition gets a run of the remedies that none of its
-runs has yet, and what it has is kept as it is. On one core a repetition takes about 13 minutes, the
-last remedy alone more than two; 14 at once on an accelerator (``--device cuda --workers 14``) five.
+written after every run and extended later: a repetition runs only the remedies that it still lacks,
+and what it has is kept. On one core a repetition takes about 13 minutes, the last remedy alone more
+than two; 14 at once on an accelerator (``--device cuda --workers 14``) five.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ AMOUNTS = {
     "measured": 100,
 }
 SMALL = {"rounds": 4, "snapshots": 2, "known": 5, "seen": 5, "measured": 10}
-# Noise as long as the median update of these layers in a run without remedies (0.79 and 1.56), over
-# the root of their numbers (99,074 and 122,658).
+# Noise with the norm of these layers' median update in a run without remedies (0.79 and 1.56), over
+# the root of their sizes (99,074 and 122,658).
 NOISE = {FULL: 0.0025, EVERY: 0.0045}
 
 
 def remedies() -> list[sp.layers.UpdateRemedy]:
-    """Return what is tried."""
+    """Return the remedies."""
     made = sp.layers.UpdateRemedy
     return [
         made.noise(FULL, NOISE[FULL]),
@@ -130,7 +130,7 @@ def _work(number: int, tried: list[str], amounts: dict[str, Any]) -> dict[str, A
 
 
 def missing(runs: list[dict[str, Any]], repetitions: int) -> dict[int, list[str]]:
-    """Return by repetition the remedies that no run of it has."""
+    """Return the remedies that each repetition still lacks."""
     numbers = sorted({*range(repetitions), *(run["repetition"] for run in runs)})
     lacking = {
         number: [one.name for one in remedies() if one.name not in known_outcomes(runs, number)]
@@ -140,7 +140,7 @@ def missing(runs: list[dict[str, Any]], repetitions: int) -> dict[int, list[str]
 
 
 def known_outcomes(runs: list[dict[str, Any]], number: int) -> set[str]:
-    """Return of what a repetition has outcomes."""
+    """Return the names of a repetition's outcomes."""
     own = [run for run in runs if run["repetition"] == number]
     return {one["name"] for run in own for one in run["outcomes"]}
 
@@ -177,7 +177,7 @@ def read(run: dict[str, Any]) -> sp.attacks.RemedyComparison:
 
 
 def by_repetition(runs: list[dict[str, Any]]) -> list[sp.attacks.RemedyComparison]:
-    """Return a comparison per repetition, of all its runs together."""
+    """Return one comparison per repetition, with all its runs joined."""
     found: dict[int, sp.attacks.RemedyComparison] = {}
     for run in runs:
         one, before = read(run), found.get(run["repetition"])
@@ -188,7 +188,7 @@ def by_repetition(runs: list[dict[str, Any]]) -> list[sp.attacks.RemedyCompariso
 
 
 def differences(runs: list[sp.attacks.RemedyComparison]) -> None:
-    """Print how far each remedy is from the update as it is, repetition by repetition."""
+    """Print each remedy's difference from the run without one, paired by repetition."""
     print("\nDifferences from the update as it is, paired:")
     names = [remedy.name for remedy in remedies()]
     width = max(map(len, names))

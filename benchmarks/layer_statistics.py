@@ -1,25 +1,25 @@
 """The statistics of the layers' measures, judged by simulation: P-values, power, coverage.
 
-Claims, all simulated in this run with the objective of the logistic family (minimised by Newton's
+Claims, all simulated in this run with the logistic family (its objective minimised by Newton's
 method, which takes a tenth of the time):
 
-- where there is nothing to find, the test of V-information rejects at 1, 5 and 10 % as often as it
-  says, within three standard errors of 1,000 runs, for three shapes, with and without groups (ten
-  clients, whose labels can be exchanged in 252 ways: no more often than it says);
-- where there is something, it finds it at 5 % no less often than the test that learns from one
+- where there is nothing to find, the test of V-information rejects at 1, 5 and 10 % as often as
+  stated, within three standard errors of 1,000 runs, for three shapes, with and without groups (ten
+  clients, whose labels can be exchanged in 252 ways: no more often than stated);
+- where there is something, it finds it at 5 % at least as often as the test that learns from one
   half and exchanges labels in the other, on the same data (less three standard errors of the
   difference);
-- intervals of the attack's AUC and of V-information hold the truth in 93 to 97 of 100 data sets, of
-  which there are 500, where groups of repeats are given as such; at nothing and at perfect
-  separation they hold it in 93 or more.
+- intervals of the attack's AUC and of V-information cover the truth in 93 to 97 % of 500 data sets
+  if groups of repeats are given as such; with no information and with perfect separation they cover
+  it in at least 93 %.
 
 The truth is the exact AUC and Shannon's information of two normal classes, whose posterior is
-logistic. In ``wide`` there is more to learn than the gradients suffice for: what is to be held is
-the mean of the estimates, what predictors that have learnt from so many attain.
+logistic. In ``wide`` there are too few gradients to learn from: there the interval must cover the
+mean of the estimates, which is what predictors trained on that many attain.
 
-``--small`` runs a few of each, to see that it runs; all of it takes some seven minutes on one core.
-Figures are written to ``benchmarks/results/layer_statistics.json`` part by part, each with what
-made it; ``--only`` runs one part and leaves the others there.
+``--small`` runs a few of each as a smoke test; all of it takes some seven minutes on one core.
+Figures are written to ``benchmarks/results/layer_statistics.json`` part by part, each with its
+provenance; ``--only`` runs one part and keeps the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Logistic(ClassifierMixin, BaseEstimator):
     """The family ``logistic`` for two classes: ``‖w‖²/2 + C Σ loss``, C = 0.1, scaled columns."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Logistic:
-        """Minimise, over w or over what is dual to it, whichever is smaller."""
+        """Minimise over w or its dual, whichever is smaller."""
         self.classes_ = np.arange(2)
         spread = x.std(axis=0)
         self.middle_, self.spread_ = x.mean(axis=0), np.where(spread > 0, spread, 1.0)
@@ -97,14 +97,14 @@ class Logistic(ClassifierMixin, BaseEstimator):
 
 
 def alone(count: int, width: int, shift: float, seed: int) -> Drawn:
-    """Draw gradients of independent records; the property moves all numbers alike."""
+    """Draw gradients of independent records; the property shifts all numbers equally."""
     draw = np.random.default_rng(seed)
     p = draw.permutation(count) % 2
     return draw.standard_normal((count, width)) + shift * p[:, None], p, None
 
 
 def clients(number: int, each: int, width: int, shift: float, seed: int) -> Drawn:
-    """Draw gradients of clients with a mark of their own, and a property per client."""
+    """Draw gradients of clients with individual shifts, and a property per client."""
     draw = np.random.default_rng(seed)
     client = np.repeat(np.arange(number), each)
     p = draw.permutation(number)[client] % 2
@@ -114,13 +114,13 @@ def clients(number: int, each: int, width: int, shift: float, seed: int) -> Draw
 
 
 def clients_any(number: int, each: int, width: int, shift: float, seed: int) -> Drawn:
-    """Draw gradients of clients with a mark of their own, and a property per gradient."""
+    """Draw gradients of clients with individual shifts, and a property per gradient."""
     g, _, client = clients(number, each, width, 0.0, seed)
     p = np.random.default_rng((seed, 1)).permutation(len(client)) % 2
     return g + shift * p[:, None], p, None
 
 
-# Name, what is drawn, and the shift that the half-split test finds about every second time.
+# Name, draw, and the shift that the half-split test finds about every second time.
 SHAPES: list[Shape] = [
     ("60 of 500 numbers", lambda s, k: alone(60, 500, s, k), 0.14),
     ("60 of 500 numbers, 30 groups", lambda s, k: clients(30, 2, 500, s, k), 0.16),
@@ -132,7 +132,7 @@ SHAPES: list[Shape] = [
 
 
 def half_split(g: np.ndarray, p: np.ndarray, groups: np.ndarray | None, seed: int) -> float:
-    """Return the P-value of the test that learns from one half and asks about the other."""
+    """Return the P-value of the test that learns from one half and tests the other."""
     splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
     cut = splitter(2, shuffle=True, random_state=seed).split(g, p, groups)
     learn, ask = next(iter(cut))
@@ -148,7 +148,7 @@ def half_split(g: np.ndarray, p: np.ndarray, groups: np.ndarray | None, seed: in
 
 
 def p_value(g: np.ndarray, p: np.ndarray, groups: np.ndarray | None, seed: int) -> float:
-    """Return the P-value of v_information without the rest of it."""
+    """Return only the P-value of v_information."""
     task = PropertyTask.read(p, groups, len(p), 5, seed)
     exchange = Exchange.of(task.labels, task.fold, task.groups)
     draw, block = np.random.default_rng((seed, 2)), g.astype(np.float32)
@@ -162,7 +162,7 @@ def both_tests(drawn: Drawn, seed: int) -> tuple[float, float]:
     """Return the P-values of v_information and of the half-split test on the same data."""
     g, p, groups = drawn
     ours = p_value(g, p, groups, seed)
-    if seed == 0:  # they are the numbers that people get, up to the solver's last digits
+    if seed == 0:  # equal to the public function's, up to the solver's last digits
         options = {"groups": groups, "resamples": 1, "permutations": PERMUTATIONS}
         found = [
             v_information(g, p, family=family, **options).columns["p_value"][0]
@@ -202,7 +202,7 @@ def power(runs: int, shapes: list[Shape]) -> tuple[Rows, bool]:
 
 
 def shannon(shift: float) -> float:
-    """Return the information of a class and a normal variable that it shifts, in nats."""
+    """Return the mutual information of a class and a normal variable that it shifts, in nats."""
 
     def integrand(t: float) -> float:
         dense = np.array([norm.pdf(t), norm.pdf(t - shift)]) / 2
@@ -239,7 +239,7 @@ INFORMATION = [
 
 
 def areas(runs: int, cases: list[tuple[int, int, float]]) -> tuple[Rows, bool]:
-    """Count how often intervals of the AUC hold it."""
+    """Count how often intervals of the AUC cover it."""
     rows = []
     for records, times, shift in cases:
         found = []
@@ -254,7 +254,7 @@ def areas(runs: int, cases: list[tuple[int, int, float]]) -> tuple[Rows, bool]:
 
 
 def information(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Rows, bool]:
-    """Count how often intervals of V-information hold it."""
+    """Count how often intervals of V-information cover it."""
     rows = []
     for records, times, width, shift in cases:
         kept = []

@@ -3,18 +3,18 @@
 Claims, all measured in this run on 64 samples of LFW's size with paper 003's two classes:
 
 - with respect to the target, exact, in each of the norms F, 1 and ∞: at least 10 times faster than
-  dense Jacobians in reverse mode (all that PyTorch 1.4 had, with which the paper was written; and
-  what ``torch.autograd.functional.jacobian`` does), whether row by row or vectorised;
-- the same against forward mode (``torch.func.jacfwd``), the quickest dense way there is: with two
-  classes its Jacobian has two columns, which cost little more than a few training steps, so that no
-  method gains 10 times there; at least 3 times is claimed, and that the whole measure costs no more
-  than twice a plain training step on the same samples;
+  dense Jacobians in reverse mode (all that PyTorch 1.4, which the paper used, offered; and what
+  ``torch.autograd.functional.jacobian`` does), whether row by row or vectorised;
+- the same against forward mode (``torch.func.jacfwd``), the fastest dense method: with two classes
+  its Jacobian has two columns, which cost little more than a few training steps, so no method gains
+  a factor of 10 there; a factor of 3 is claimed, and that the whole measure costs at most twice a
+  plain training step on the same samples;
 - equal to the dense Jacobians to 1e-4 in single precision;
 - with respect to the input, F and 1, estimated with 8 directions: at least 10 times faster than
-  dense Jacobians (for ∞ all columns are needed, so that little is gained; shown, not claimed);
-- in chunks: the memory held does not grow with the number of samples.
+  dense Jacobians (for ∞ all columns are needed, so little is gained; shown, not claimed);
+- in chunks: memory does not grow with the number of samples.
 
-Ten classes are shown beside it. ``--small`` runs everything at toy sizes, to see that it runs.
+Ten classes are shown as well. ``--small`` runs everything at toy sizes as a smoke test.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Bench:
             f"dense, forward mode ({pixels:,} columns, from a few)", column * pixels, times[0]
         )
         more = seconds(lambda: self.ours(wrt="input", directions=16), repeats=1)
-        own = (more - times[0]) / 8 * pixels  # what eight further directions cost, for all pixels
+        own = (more - times[0]) / 8 * pixels  # the cost of eight further directions, for all pixels
         show("to the input, norm inf, all columns (from 8)", f"{own:,.0f}", "1", widths=WIDTHS)
         self._line("dense, the same columns", column * pixels, own)
         claim = "input, F and 1, times faster than dense"
@@ -132,7 +132,7 @@ class Bench:
 
 
 def peak(samples: int) -> float:
-    """Return the megabytes that a process of its own holds at most for so many samples."""
+    """Return the peak megabytes of a separate process for this many samples."""
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", MEMORY, str(samples)], capture_output=True, text=True, check=True
     )

@@ -1,12 +1,13 @@
-"""LiRA against the exact limit: every other record fixed, the membership of one tossed.
+"""LiRA against the exact limit: one record in or out at random, all others fixed.
 
 A logistic model on 80 records of 4 columns is released with Gaussian noise, 4,000 times with each
 of 12 records and 4,000 times without it, after as many releases of either kind for LiRA to learn
-from. ``leak.membership()`` says what no adversary can beat; LiRA sees the released model's log-odds
-for the record. Printed for every record: the area under LiRA's curve with its standard error, the
-limit ``Φ(μ/√2)``, and by how many standard errors LiRA lies above it. Claimed, at a level of 99 %
-for all records together: no area above the limit (normal law), and no point of any curve above the
-limit's (the Dvoretzky–Kiefer–Wolfowitz inequality for both rates, with Massart's constant).
+from. ``leak.membership()`` gives the limit for any adversary; LiRA sees the released model's
+log-odds for the record. Printed for every record: the area under LiRA's curve with its standard
+error, the limit ``Φ(μ/√2)``, and by how many standard errors LiRA lies above it. Claimed, at a
+level of 99 % for all records together: no area above the limit (normal law), and no point of any
+curve above the limit's (the Dvoretzky–Kiefer–Wolfowitz inequality for both rates, with Massart's
+constant).
 
 ``--figure FILE`` draws the curves of three records.
 """

@@ -1,4 +1,4 @@
-"""A probe of a LoRA fine-tuning of 7 and of 13 billion parameters, against a plain training step.
+"""One probe of LoRA fine-tuning at 7 and 13 billion parameters, against a plain training step.
 
 A decoder of Llama's shape with random weights in bf16, adapters of rank 16 in float32 on the query
 and value projections, under autocast; leakage about the token embeddings. Claims, at a batch of
@@ -7,8 +7,8 @@ and value projections, under autocast; leakage about the token embeddings. Claim
 - one probe of every record within 2.2 plain training steps, both eager;
 - with the blocks checkpointed, within 20 GiB in all.
 
-What a card of 24 GB holds is found by larger and larger batches with checkpointing. ``--small``
-runs everything at toy sizes, on any device, to see that it runs.
+Growing batches with checkpointing show what fits on a card of 24 GB. ``--small`` runs everything at
+toy sizes, on any device, as a smoke test.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def steps(net: nn.Module, x: Tensor, y: Tensor, clip: snn.HardClip, how: str) ->
 
 
 def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
-    """Measure one size, as it is and checkpointed."""
+    """Measure one size, without and with checkpointing."""
     torch.manual_seed(0)
     batch, length = (2, 8) if small else (4, 512)
     how = "thin" if small else "auto"

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: the best of several runs, peak memory, and the dense way."""
+"""How the benchmarks measure: the best of several runs, peak memory, and dense Jacobians."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def peak_megabytes(work: Callable[[], object]) -> float:
-    """Return how many megabytes of arrays one (untimed) run holds at most over those before it."""
+    """Return the peak megabytes of arrays that one (untimed) run adds."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1]

@@ -19,7 +19,7 @@ import seepage.nn as snn
 from keeping import made_by
 from measuring import show
 
-ON_PROCESSORS = ("mnist",)  # what is not too large for them
+ON_PROCESSORS = ("mnist",)  # networks that are small enough for a CPU
 WIDTHS = (58, 10, 9, 10)
 Measure = Callable[[torch.device, bool, int], dict[str, Any]]
 
@@ -46,7 +46,7 @@ def table(found: dict[str, dict[str, float]], base: str) -> None:
 
 
 def machine(device: torch.device, precision: str, autocast: str | None = None) -> dict[str, Any]:
-    """Return what the figures were measured on."""
+    """Return a description of the machine."""
     name = platform.processor() or platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -57,11 +57,11 @@ def machine(device: torch.device, precision: str, autocast: str | None = None) -
 
 
 def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool = False) -> int:
-    """Measure the networks asked for, judge their claims and write the figures down.
+    """Measure the requested networks, judge their claims and write the figures.
 
-    Without ``--only``, a processor takes the small network alone and an accelerator the others,
-    unless all of them are to be measured ``everywhere``;
-    ``--small`` takes toy sizes of all of them, on any device, to see that they run.
+    Without ``--only``, a CPU takes only the small network and an accelerator the others, unless all
+    of them are to be measured ``everywhere``; ``--small`` takes toy sizes of all of them, on any
+    device, as a smoke test.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool 
     about
         What it measures, for ``--help``.
     parts
-        For each network what measures it, given the device, whether to take the toy size, and how
-        often to repeat; it returns the figures, with ``claims`` of the form ``name: [value, limit,
-        holds]`` among them.
+        For each network a function of the device, whether to take the toy size, and the number of
+        repeats; it returns the figures, among them ``claims`` of the form
+        ``name: [value, limit, holds]``.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--device", default="cpu")
@@ -87,7 +87,9 @@ def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool 
     options = parser.parse_args()
     device = torch.device(options.device)
     torch.set_float32_matmul_precision(options.precision)
-    torch.backends.cudnn.allow_tf32 = options.precision == "high"  # convolutions like products
+    torch.backends.cudnn.allow_tf32 = (
+        options.precision == "high"
+    )  # convolutions like matrix products
     there = [
         name for name in parts if everywhere or (name in ON_PROCESSORS) == (device.type == "cpu")
     ]

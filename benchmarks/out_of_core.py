@@ -8,15 +8,15 @@ Claims, each measured in this run:
 - peak memory of the whole process (imports, the fit, rows, groups, the results written to Parquet)
   under 1.5 GB;
 - the time of η grows with the rows, from a twentieth of them to all, by an exponent of at most 1.1;
-- the same answers as in memory to 1e-9, on the first 100,000 rows (of the exact bounds, those up
-  to a million times their median: beyond, a residual that cancels to nothing leaves few digits).
+- the same answers as in memory to 1e-9, on the first 100,000 rows (for the exact bounds, those up
+  to a million times their median: beyond that, a residual that cancels leaves few digits).
 
-The columns have unit variance, as those of an audit have. Where they are far smaller, the
-information of a record has no direction that stands out, and η takes more steps and time.
+The columns have unit variance, as in an audit. If they were far smaller, a record's information
+would have no dominant direction, and η would take more steps and time.
 
 The data are written to a temporary folder (8 GB of disk for all rows), in files of a twentieth of
 the rows and row groups of 100,000, and removed afterwards. ``--rows`` takes fewer; ``--small`` runs
-at a toy size, where the ratios mean little, to see that it runs.
+at a toy size as a smoke test, where the ratios mean little.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def opened(paths: list[str], columns: int) -> ParquetRows:
 
 
 def exhaust(items: Iterable[object]) -> None:
-    """Go through all of them and keep none."""
+    """Consume all chunks and keep none."""
     for _ in items:
         pass
 
 
 def timed(work: Callable[[], object], repeats: int = 1) -> tuple[float, float]:
-    """Return the least seconds of several runs, and how many cores were busy in that run."""
+    """Return the least seconds of several runs, and the number of busy cores in that run."""
     best = (float("inf"), 0.0)
     for _ in range(repeats):
         start, cpu = time.perf_counter(), time.process_time()
@@ -93,12 +93,12 @@ def timed(work: Callable[[], object], repeats: int = 1) -> tuple[float, float]:
 
 
 def read_and_multiply(data: ParquetRows, matrix: np.ndarray) -> None:
-    """Read every chunk and multiply it: what each pass is compared with."""
+    """Read every chunk and multiply it: the baseline of each pass."""
     exhaust(data.each(lambda chunk: (chunk.X @ matrix).shape, "product"))
 
 
 def peak_gigabytes() -> float:
-    """Return the most memory that this process has held so far."""
+    """Return the peak memory of this process so far."""
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
@@ -145,7 +145,7 @@ def measure(folder: Path, rows: int, columns: int, repeats: int) -> dict[str, fl
     show("", "seconds", "ratio", "cores busy", widths=WIDTHS)
     figures: dict[str, float] = {"rows": rows, "columns": columns}
     matrix = np.random.default_rng(1).standard_normal((columns, columns))
-    os.sync()  # what is still being written would slow down what is compared with, and only that
+    os.sync()  # pending writes would slow down the baseline, and only that
     read_and_multiply(data, matrix)
     product, busy = timed(lambda: read_and_multiply(data, matrix), repeats)
     figures["product"] = product

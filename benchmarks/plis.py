@@ -8,8 +8,8 @@ clipped, cost at most 4 times a plain training step,
   124 million (batch 16) and 1.3 billion parameters (batch 8), about the token embeddings.
 
 A breakdown shows where the time goes: the passes to the gradients at all outputs, the norms of the
-per-example gradients, and the way back to the records. ``--small`` runs everything at toy sizes, on
-any device, to see that it runs. Figures are written to ``benchmarks/results/``.
+per-record gradients, and the double-backward pass to the records. ``--small`` runs everything at
+toy sizes, on any device, as a smoke test. Figures are written to ``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ THRESHOLD, NOISE = 1.0, 1.0
 
 
 class Parts:
-    """The parts of one radial pull, timed one after the other."""
+    """The parts of one radial pullback, timed one by one."""
 
     def __init__(self, engine: snn.Engine, x: Tensor, y: Tensor, device: torch.device) -> None:
         self.engine, self.x, self.y, self.device = engine, x, y, device
         self.spent: dict[str, float] = {}
 
     def run(self, size: int) -> None:
-        """Go through the batch once, ``size`` examples at a time."""
+        """Process the batch once, ``size`` records at a time."""
         self.spent = dict.fromkeys(("to all outputs", "norms", "back to the records"), 0.0)
         for start in range(0, len(self.y), size):
             self._chunk(slice(start, start + size))
@@ -153,7 +153,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 
 def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
-    """Measure a transformer of GPT-2's shape about its token embeddings."""
+    """Measure a transformer of GPT-2's shape with respect to its token embeddings."""
     torch.manual_seed(0)
     layers, width, heads, batch = {"124M": (12, 768, 12, 16), "1.3B": (24, 2048, 16, 8)}[size]
     tokens, length = 50257, 256

@@ -1,8 +1,8 @@
-"""Trains a private network on MNIST, kills it with SIGKILL in mid-run, and lets it go on.
+"""Trains a private network on MNIST, kills it with SIGKILL in mid-run, and resumes it.
 
-Two runs with the same seed, one left alone and one killed: they must end at the same numbers to the
-last bit, with at least 95 % accuracy, and with a leakage for each of the 60,000 records.
-Run: ``python benchmarks/private_sgd_mnist.py`` (some minutes on two cores).
+Two runs with the same seed, one undisturbed and one killed, must end with the same numbers to the
+last bit, with at least 95 % accuracy, and with a leakage for each of the 60,000 records. Run:
+``python benchmarks/private_sgd_mnist.py`` (some minutes on two cores).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def trainer(checkpoint: Path) -> PrivateSGD:
 
 
 def train(checkpoint: Path) -> PrivateSGD:
-    """Train, or go on from the checkpoint."""
+    """Train, or resume from the checkpoint."""
     images = data.load_mnist()
     parts = []
     for split in (images.train, images.test):
@@ -56,17 +56,17 @@ def train(checkpoint: Path) -> PrivateSGD:
 
 
 def child(checkpoint: Path) -> subprocess.Popen[bytes]:
-    """Start the training in a process of its own."""
+    """Start the training in a separate process."""
     return subprocess.Popen([sys.executable, __file__, str(checkpoint)])  # noqa: S603
 
 
 def steps_in(checkpoint: Path) -> int:
-    """Return how far a checkpoint is; zero if there is none."""
+    """Return the progress of a checkpoint in steps; zero if there is none."""
     return int(read_checkpoint(checkpoint)[1]["step"]) if checkpoint.exists() else 0
 
 
 def main() -> int:
-    """Run both, compare, and tell."""
+    """Run both, compare, and report."""
     with tempfile.TemporaryDirectory() as folder:
         alone, killed = Path(folder, "alone.safetensors"), Path(folder, "killed.safetensors")
         start = time.perf_counter()
@@ -82,7 +82,7 @@ def main() -> int:
         if child(killed).wait():
             return 1
         same = equal(alone, killed)
-        done = train(alone)  # nothing is left to do: it only reads the checkpoint
+        done = train(alone)  # it only reads the finished checkpoint
     accuracy = done.history_[-1].accuracy or 0.0
     rows = np.asarray(done.accountant_.records("dfil"))
     print(f"{STEPS} steps of 600 records in {seconds:.0f} s; accuracy {100 * accuracy:.2f} %")

@@ -1,4 +1,4 @@
-"""The steps that the accountant's benchmark compares, and the clock that compares them."""
+"""The steps that the accountant's benchmark compares, and their clock."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GIB = 2**30
 
 
 class Stopwatch:
-    """Times work in turns, so that all of it meets the same disturbances, and its peak memory."""
+    """Times tasks in turns, so that all meet the same disturbances, and measures peak memory."""
 
     def __init__(self, device: torch.device, repeats: int) -> None:
         self.device, self.repeats = device, repeats
 
     def compare(self, tasks: dict[str, Callable[[], object]]) -> dict[str, dict[str, float]]:
-        """Return the best seconds and, on a graphics card, the peak GiB of every task.
+        """Return the best seconds and, on a GPU, the peak GiB of every task.
 
-        The first run of a task, which may look a network over, has a peak of its own.
+        The first run of a task, which may inspect a network, has its own peak.
         """
         best = {}
         for name, work in tasks.items():
@@ -35,7 +35,7 @@ class Stopwatch:
             best[name] = {"seconds": float("inf"), "gib": later, "gib at first": first}
         order, chance = list(tasks.items()), random.Random(0)  # noqa: S311 - of the turns
         for _ in range(self.repeats):
-            chance.shuffle(order)  # what comes after heavy work is slowed down by it
+            chance.shuffle(order)  # heavy work slows down whatever comes after it
             for name, work in order:
                 torch.clear_autocast_cache()  # as at the end of a step
                 self._wait()
@@ -57,7 +57,7 @@ class Stopwatch:
         return torch.cuda.max_memory_allocated(self.device) / GIB
 
     def now(self) -> float:
-        """Return the time; for one thread the processor's own, which nothing else disturbs."""
+        """Return the time; for one thread its CPU time, which nothing else disturbs."""
         alone = self.device.type == "cpu" and torch.get_num_threads() == 1
         return time.process_time() if alone else time.perf_counter()
 
@@ -67,7 +67,7 @@ class Stopwatch:
 
 
 def most_gib(taken: dict[str, float]) -> float:
-    """Return the peak memory of a task, its first run and those to come."""
+    """Return the peak memory of a task over its first and later runs."""
     return max(taken["gib"], taken["gib at first"])
 
 
@@ -76,7 +76,7 @@ def training_step(
 ) -> Callable[[], None]:
     """Return a plain training step: losses, their gradient, and a change of the parameters.
 
-    With ``compiled``, ``torch.compile`` makes the losses and the way back from them.
+    With ``compiled``, ``torch.compile`` compiles the losses and their backward pass.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
 
@@ -94,7 +94,7 @@ def training_step(
 
 
 def clipped_alone(net: nn.Module, clip: Any) -> Callable[..., dict[str, Tensor]]:
-    """Return the function that gives the clipped gradient of one example, to be vmapped."""
+    """Return a function, to be vmapped, that computes the clipped gradient of one record."""
 
     def loss(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(functional_call(net, parameters, (one[None],)), label[None])[0]
@@ -108,7 +108,7 @@ def clipped_alone(net: nn.Module, clip: Any) -> Callable[..., dict[str, Tensor]]
 
 
 def vmap_step(net: nn.Module, clip: Any, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Return a DP-SGD step in which ``vmap`` gives every example its gradient."""
+    """Return a DP-SGD step in which ``vmap`` computes every record's gradient."""
     one = clipped_alone(net, clip)
 
     def step() -> None:
@@ -120,7 +120,7 @@ def vmap_step(net: nn.Module, clip: Any, x: Tensor, y: Tensor) -> Callable[[], N
 
 
 def coordinate_products(net: nn.Module, clip: Any, x: Tensor, y: Tensor, count: int) -> Any:
-    """Return what paper 004 does: products with ``count`` unit vectors, by JVPs of ``vmap``."""
+    """Return paper 004's method: products with ``count`` unit vectors, by JVPs of ``vmap``."""
     one = clipped_alone(net, clip)
 
     def products() -> Tensor:
@@ -148,7 +148,7 @@ def update(net: nn.Module, gradient: dict[str, Tensor], batch: int) -> None:
 def accounted_step(
     engine: snn.Engine, x: Tensor, y: Tensor, probes: int, train: bool = True
 ) -> Callable[[], Tensor]:
-    """Return a step of private training whose leakage is measured on the way."""
+    """Return a step of private training that also measures its leakage."""
 
     def step() -> Tensor:
         found = engine.step(x, y, probes=probes, update=train)

@@ -1,14 +1,15 @@
-"""What the folder of a release leaves open to somebody who knows everything but one dose.
+"""What a release folder reveals to an attacker who knows everything but one dose.
 
-Of 200 patients one had an extreme dose. The attacker knows every other number of the table, and
-works out for every dose from 0 to 150 what would have been published: the noisy numbers, and how
-probable the figures beside them are. He even knows which block every record fell into. Claim: his
+One of 200 patients had an extreme dose. The attacker knows every other number of the table, and
+works out for every dose from 0 to 150 what would have been published: the noisy numbers, and the
+probability of the figures beside them. He even knows which block every record fell into. Claim: his
 95 % credible interval is at least 0.9 times as wide as from the noisy numbers alone, in every
-draw, for every target (also where what the table needs lies next to a point of the grid) and every
+draw, for every target (even where the σ that the table needs lies next to a grid point) and every
 prior here, for the folder as ``seepage release`` writes it and for declared figures; and it
-contains the central interval of the numbers alone that ``interval_kept`` promises. For comparison:
-with the least σ of the grid, which follows the extreme dose. Run with ``python
-benchmarks/release_attack.py``; what it finds is kept in ``benchmarks/results/release_attack.json``.
+contains the central interval of the numbers alone that ``interval_kept`` promises. The least σ of
+the grid, which follows the extreme dose, is tried for comparison. Run with
+``python benchmarks/release_attack.py``; results are kept in
+``benchmarks/results/release_attack.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KEPT = Path(__file__).parent / "results" / "release_attack.json"
 DOSE = 98.5
 DOSES = np.linspace(0, 150, 151)
 BLOCKS, EPSILON = 50, 0.4  # of the vote, for 200 records
-# As it is by default, but for σ: that is drawn here, and a vote takes as long as many fits.
+# The defaults, except for σ, which is drawn here, since a vote takes as long as many fits.
 DEFAULT = Procedure(target="response", sigma=1.0)
 PRIORS = {
     "all alike": np.ones(len(DOSES)),
@@ -56,7 +57,7 @@ def patients(dose: float = DOSE) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """What the attacker works out: the procedure's result for every dose that there might be."""
+    """The attacker's computation: the procedure's result for every possible dose."""
 
     true: Prepared
     others: list[Prepared]
@@ -68,7 +69,7 @@ class Tables:
 
     @property
     def agree(self) -> np.ndarray:
-        """Whether all figures but σ would be those that are published, for every dose."""
+        """For every dose, whether all figures but σ would be the published ones."""
         ours = {**self.true.figures, "σ": None}
         return np.array([{**q.figures, "σ": None} == ours for q in self.others], dtype=float)
 
@@ -79,13 +80,13 @@ class Tables:
 
 
 def numbers(prepared: Prepared) -> np.ndarray:
-    """Return what is released with noise, without it."""
+    """Return the released numbers before noise."""
     model = prepared.trained.model
     return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
 
 
 def chances(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return how probable every point of the grid is, one row for each row of opinions."""
+    """Return the probability of every grid point, one row for each row of opinions."""
     below = (opinions[:, :, None] <= grid).sum(axis=1)
     before = np.concatenate([[-np.inf], grid[:-1]])
     beyond = (opinions[:, :, None] > before).sum(axis=1)
@@ -103,7 +104,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 
 def opinions_by_dose(tables: Tables, seed: int) -> np.ndarray:
-    """Return what every block says for η = 1, one row for each dose.
+    """Return every block's opinion for η = 1, one row for each dose.
 
     Only the block of the patient with the extreme dose depends on it.
     """
@@ -118,7 +119,7 @@ def opinions_by_dose(tables: Tables, seed: int) -> np.ndarray:
 def draws(
     tables: Tables, opinions: Sequence[np.ndarray], eta: float, seed: int = 0
 ) -> Iterator[Any]:
-    """Yield σ as it is drawn, and how probable it would be with every dose; endlessly."""
+    """Yield drawn values of σ, and their probabilities under every dose, endlessly."""
     unit, records = (tables.true.figures[f] for f in ("unit of the target", "number of records"))
     grid = noise_grid(unit / eta, records)
     enough = grid >= tables.needed[:, None] / eta * (1 - 1e-9)
@@ -157,7 +158,7 @@ def attack(
 
 
 def ratios(tables: Tables, sigmas: Iterator[Any], prior: np.ndarray, times: int) -> dict[str, Any]:
-    """Return what many draws give."""
+    """Return the results of many draws."""
     rng = np.random.default_rng(1)
     drawn = list(islice(sigmas, times))
     found = [attack(tables, sigma, told, prior, rng) for sigma, told in drawn]
@@ -188,7 +189,7 @@ def least_of_grid(tables: Tables, eta: float) -> Iterator[Any]:
 
 
 def every_way(partitions: int, times: int) -> dict[str, Any]:
-    """Return what every way of choosing σ gives, for all targets and priors."""
+    """Return the results of every way of choosing σ, for all targets and priors."""
     tables = Tables.of(DEFAULT)
     domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0)}
     public = Tables.of(replace(DEFAULT, sigma=0.3, target_eta=2.0, domain=domain))
@@ -208,7 +209,7 @@ def every_way(partitions: int, times: int) -> dict[str, Any]:
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the worst of all targets and priors, for every way."""
+    """Return the worst over all targets and priors, for every way."""
     return {
         way: {
             **{f"least {what}": min(r[what] for r in results.values()) for what in _LEAST},

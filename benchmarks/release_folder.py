@@ -1,11 +1,11 @@
-"""What the folder of a release tells about the records of the demo and of IWPC.
+"""What a release folder tells about the records of the demo and of IWPC.
 
 Claims: a small change of records moves no published figure, so that the Fisher information of
 the folder is that of its unrounded numbers; by finite differences (refits with every number of
-every record moved a little, its label and levels included) it stays within the target; and of the
-50 most exposed records, left out or replaced within their domain, every figure that would be
-another is listed as disclosed. σ is drawn anew in every run. Run with ``python
-benchmarks/release_folder.py [demo] [iwpc]``; what it finds is kept in
+every record moved a little, its label and levels included) it stays within the target; and if one
+of the 50 most exposed records is left out or replaced within its domain, every figure that changes
+is listed as disclosed. σ is redrawn in every run. Run with
+``python benchmarks/release_folder.py [demo] [iwpc]``; results are kept in
 ``benchmarks/results/release_folder.json``.
 """
 
@@ -31,7 +31,7 @@ from seepage.glm.jacobian.changed_records import ChangedRecords
 from seepage.glm.leakage import describe_on
 
 STEP = 1e-4  # of a column's unit
-RECORDS = 100  # whose refits are made at a time
+RECORDS = 100  # refitted at a time
 KEPT = Path(__file__).parent / "results" / "release_folder.json"
 
 
@@ -44,7 +44,7 @@ def demo() -> tuple[pa.Table, Procedure]:
 
 
 def iwpc() -> tuple[pa.Table, Procedure]:
-    """Return the warfarin patients; rare genotypes are put together."""
+    """Return the warfarin patients, with rare genotypes merged."""
     found = load_iwpc()
     columns = {name: found.columns[name] for name in found.columns}
     procedure = Procedure(target="dose", categorical=["cyp2c9"], rare="merge")
@@ -76,7 +76,7 @@ def leakage_by_differences(prepared: Prepared) -> np.ndarray:
 
 
 def nudged(raw: pa.Table, rows: Any, units: dict[str, float]) -> pa.Table:
-    """Return the table with all numbers of some records moved by a little."""
+    """Return the table with all numbers of some records moved slightly."""
     for name, unit in units.items():
         values = np.asarray(raw.column(name)).astype(float)
         values[rows] += 1e-7 * unit
@@ -85,7 +85,7 @@ def nudged(raw: pa.Table, rows: Any, units: dict[str, float]) -> pa.Table:
 
 
 def report(name: str, raw: pa.Table, procedure: Procedure) -> dict[str, Any]:
-    """Print and return what the folder tells."""
+    """Print and return what the folder reveals."""
     prepared = procedure.prepare(raw)
     trained = prepared.trained
     units = {a.name: a.scale for a in trained.table.attributes if a.kind == "numeric"}

@@ -1,7 +1,7 @@
-"""What noise that cannot be guessed costs: private steps with ChaCha20 and with torch's noise.
+"""The cost of unpredictable noise: private steps with ChaCha20 and with torch's noise.
 
-Claim: at most 1.3 times the step with torch's generator (one a step, for all parameters), for paper
-004's network of MNIST on a processor (batch 200) and for the update of a transformer with 124 M
+Claim: at most 1.3 times the step with torch's generator (one per step, for all parameters), for
+paper 004's MNIST network on a CPU (batch 200) and for the update of a transformer with 124 M
 parameters on an accelerator.
 The step is that of :class:`PrivateSGD` with one probe: clipped gradients, their leakage, noise on
 the sum, and a change of the parameters.

@@ -1,15 +1,15 @@
-"""The cost model behind docs/scaling.md: fitted at three sizes, held against a fourth, then asked.
+"""The cost model behind docs/scaling.md: fitted at three sizes, checked at a fourth, then used.
 
 GLM: every pass over rows costs, per row and on one core, ``read·d + linear·d + square·d²`` seconds
-for ``d`` columns. Reading is measured by itself, and the other two constants of each pass are
-fitted to three sizes. What travels in a cluster is counted in the bytes of the sums themselves.
-Neural networks: a step of the accountant costs ``fixed + slope·(parameters × batch)`` seconds,
-fitted in the same way. For an accelerator, the figures that ``accountant.py --device cuda`` left in
-``results/`` are interpolated.
+for ``d`` columns. Reading is measured separately, and the other two constants of each pass are
+fitted to three sizes. Traffic in a cluster is counted in the bytes of the sums themselves. Neural
+networks: a step of the accountant costs ``fixed + slope·(parameters × batch)`` seconds, fitted in
+the same way. For an accelerator, the figures of ``accountant.py --device cuda`` in ``results/`` are
+interpolated.
 
-Claim: each prediction for the held-out size is within a factor of 1.5 of what is then measured.
-``--small`` takes toy sizes, to see that it runs. All work is pinned to one core, and its processor
-time is what counts; files come from the page cache.
+Claim: each prediction for the held-out size is within a factor of 1.5 of its measurement.
+``--small`` takes toy sizes as a smoke test. All work is pinned to one core, and its CPU time
+counts; files come from the page cache.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def measure_step(width: int, batch: int, repeats: int) -> tuple[int, float, floa
     def plain() -> None:
         nn.functional.cross_entropy(net(x), y).backward()
 
-    accountant.observe(range(batch), x, y, update=True)  # the first batch is looked over
+    accountant.observe(range(batch), x, y, update=True)  # the first batch is inspected
     taken = seconds(lambda: accountant.observe(range(batch), x, y, update=True), repeats)
     count = sum(p.numel() for p in net.parameters())
     return count, taken, seconds(plain, repeats)
 
 
 def told(name: str, size: str, predicted: float, measured: float, good: list[bool]) -> None:
-    """Print a prediction beside what was measured."""
+    """Print a prediction beside its measurement."""
     ratio = predicted / measured
     good.append(1 / CLOSE <= ratio <= CLOSE)
     show(name, size, f"{predicted:.4g} s", f"{measured:.4g} s", f"{ratio:.2f}", widths=WIDTHS)
@@ -96,7 +96,7 @@ def glm(small: bool, repeats: int, good: list[bool]) -> tuple[PassModel, Passes]
 
 
 def ask_cluster(model: PassModel) -> None:
-    """Print what a billion rows of a thousand columns take on sixty-four workers."""
+    """Print the cost of a billion rows of a thousand columns on sixty-four workers."""
     rows, columns, workers, block, newton = 10**9, 1000, 64, 100_000, 8
     sums = 8 * columns * (columns + 1)
     parts = rows // block
@@ -172,7 +172,7 @@ def networks(small: bool, repeats: int, good: list[bool]) -> None:
 
 
 def ask_accelerator() -> None:
-    """Print what the figures of an accelerator say of a network of a billion parameters."""
+    """Print what the figures of an accelerator imply for a network of a billion parameters."""
     path = RESULTS / "accountant-cuda.json"
     figures = json.loads(path.read_text(encoding="utf-8"))
     wanted, length = 1e9, 256
@@ -221,7 +221,7 @@ def ask_accelerator() -> None:
 
 
 def main() -> int:
-    """Measure, fit, hold against the fourth size, and predict."""
+    """Measure, fit, check at the fourth size, and predict."""
     parser = argparse.ArgumentParser(description="The cost model of docs/scaling.md.")
     parser.add_argument("--small", action="store_true", help="toy sizes")
     parser.add_argument("--repeats", type=int, default=5)

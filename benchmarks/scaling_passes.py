@@ -34,7 +34,7 @@ class Passes:
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Return the least processor time of several runs: what else the machine does is not in it."""
+    """Return the least CPU time of several runs, which excludes other work of the machine."""
     best = float("inf")
     for _ in range(repeats):
         start = time.process_time()
@@ -84,7 +84,7 @@ class PassModel:
 
 
 def fit_passes(measured: list[Passes]) -> PassModel:
-    """Fit the constants so that the relative errors are least; none of them is negative."""
+    """Fit non-negative constants with the least relative errors."""
     d = np.asarray([m.columns for m in measured], dtype=float)
     n = np.asarray([m.rows for m in measured])
 

@@ -1,4 +1,4 @@
-"""What noise costs when its shape comes from public records, beside plain noise of the same η.
+"""The cost of noise shaped by public records, beside plain noise of the same η.
 
 Claim: on the demo's data, with a hundred public patients and the others private, every private
 record held to η ≤ 1 by exact calibration: shaped noise leaves a smaller held-out error than plain
@@ -19,7 +19,7 @@ def held_out_errors(l2: float, seed: int) -> dict[str, float]:
     patients = sp.data.load_bundled("breast_cancer")
     order = np.random.default_rng(seed).permutation(len(patients.y))
     tried, public, private = np.split(order, [HELD_OUT, HELD_OUT + PUBLIC])
-    # The scaling, too, is that of the public patients.
+    # The scaling, too, comes from the public patients.
     centre, unit = patients.X[public].mean(axis=0), patients.X[public].std(axis=0)
     X, y = (patients.X - centre) / unit, np.asarray(patients.y)
 

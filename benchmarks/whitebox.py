@@ -2,9 +2,9 @@
 
 Claims, all measured in this run:
 
-- on UCI Adult (30,162 rows, 86 columns, two levels) the candidate models, the fit itself included,
-  come at least 500 times faster than by refitting each (timed on a sample of the rows), and on
-  IWPC (3,855 rows, 14 columns, three levels) at least 50 times; for linear and logistic regression;
+- on UCI Adult (30,162 rows, 86 columns, two levels) the candidate models, including the fit itself,
+  are at least 500 times faster than refitting each (timed on a sample of the rows), and on IWPC
+  (3,855 rows, 14 columns, three levels) at least 50 times; for linear and logistic regression;
 - the guesses about the sampled rows are the same in every one of 100 trials;
 - 100 trials at one noise scale take less than 5 seconds.
 
@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
     @property
     def classes(self) -> np.ndarray:
-        """Two classes: those of the data set, or which side of the mean the target lies on."""
+        """Two classes: those of the data set, or the target's side of its mean."""
         return (self.y > self.y.mean()).astype(float)
 
 
@@ -77,7 +77,7 @@ def made_up(name: str, n: int, d: int, levels: int) -> Table:
 
 
 def candidate_models(table: Table, model: Any, y: np.ndarray) -> WhiteBox:
-    """Fit the adversary and go through all of its candidate models."""
+    """Fit the adversary and compute all of its candidate models."""
     white = WhiteBox(table.attribute, model).fit(table.X, y)
     for rows in row_slices(len(y), 4 * len(table.attribute) * table.X.shape[1]):
         white.candidates_.differences(rows)
@@ -85,7 +85,7 @@ def candidate_models(table: Table, model: Any, y: np.ndarray) -> WhiteBox:
 
 
 def refits(table: Table, model: Any, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the parameters for every level of some rows, each by a fit of its own, (b, K, d)."""
+    """Return the parameters for every level of some rows, each by a separate fit, (b, K, d)."""
     X = table.X.copy()
     columns = list(table.attribute.columns)
     found = np.empty((len(rows), len(table.attribute), X.shape[1]))

@@ -191,8 +191,8 @@ def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
         "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 tokens "
-        "(`python benchmarks/lora.py --device cuda`), all eager; the larger one was measured in "
-        "another run, in which memory is that of the first step:\n"
+        "(`python benchmarks/lora.py --device cuda`), all eager; the larger one with "
+        "`--only 13B`:\n"
     )
     rows = []
     for key in ("7B", "13B"):

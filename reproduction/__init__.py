@@ -38,11 +38,11 @@ class Experiment:
     paper
         The number of the paper, as in the documentation's list of papers.
     place
-        Where in the paper it stands.
+        Its place in the paper.
     title
         What it shows.
     topic
-        What its page is about, where a paper has too much for one.
+        The topic of its page, if a paper has more than one.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Experiment:
 
     @property
     def room(self) -> str:
-        """What the names of all experiments of the paper begin with: their folder."""
+        """The prefix of all experiments of the paper, which is their folder."""
         return self.name.partition("-")[0]
 
     @property
@@ -62,7 +62,7 @@ class Experiment:
         return "-".join([self.room, *self.topic.split()])
 
     def reproduce(self, *, quick: bool = False) -> Outcome:
-        """Make it again; ``quick`` takes less data or fewer trials and only shows that it runs."""
+        """Reproduce it; ``quick`` takes less data or fewer trials, as a smoke test."""
         place = self.name.partition("-")[2].replace("-", "_")
         module = import_module(f"reproduction.{self.room}.{place}")
         outcome: Outcome = module.reproduce(quick)
@@ -110,12 +110,16 @@ _LIST = (
         topic="reweighting",
     ),
     Experiment(
-        "fil-objective-perturbation", "001", "section 7", "Leakage when the objective has the noise"
+        "fil-objective-perturbation", "001", "section 7", "Leakage of objective perturbation"
     ),
-    Experiment("bounds-section4", "004", "sections 2 to 4", "What ε says about a member, a number"),
+    Experiment(
+        "bounds-section4", "004", "sections 2 to 4", "What ε says about membership and numbers"
+    ),
     Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
     Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
-    Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
+    Experiment(
+        "bounds-figure4", "004", "Figure 4", "Images that leak most and least, reconstructed"
+    ),
     Experiment(
         "bounds-figure5",
         "004",
@@ -134,7 +138,7 @@ _LIST = (
         "bounds-weighted-sgd",
         "004",
         "section 6",
-        "Private SGD that evens out who pays",
+        "Private SGD that evens out the leakage",
         topic="private training",
     ),
     Experiment(
@@ -157,7 +161,7 @@ EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment of that name, or say which name is near.
+    """Return the experiment of that name, or suggest the nearest name.
 
     Examples
     --------
@@ -174,7 +178,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_lines() -> Iterator[str]:
-    """Yield a line for every experiment: its name, where it stands in which paper, its title."""
+    """Yield a line for every experiment: its name, its place and paper, its title."""
     rows = [("NAME", "PAPER", "WHAT IT SHOWS")]
     rows += [(e.name, f"{e.paper}, {e.place}", e.title) for e in EXPERIMENTS.values()]
     first, second = (max(len(row[j]) for row in rows) for j in (0, 1))

@@ -16,13 +16,13 @@ _COLOURS = 256  # of a PNG: lines and text need no more, and the file is a third
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-# Dark to light for an ordered quantity such as λ; also told apart in grey.
+# Dark to light for an ordered quantity such as λ; distinguishable in grey too.
 RAMP = ("#12355b", "#1f78b4", "#45a9a3", "#b5a33a")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing in both formats, and in words for those who do not see it."""
+    """A drawing in both formats, and a description in words."""
 
     alternative: str
     svg: str
@@ -55,7 +55,7 @@ def draw_figure(
 
 
 def power_ticks(axis: Any, every: int = 1) -> None:
-    """Write the ticks of a logarithmic axis that spans many decades as powers of ten."""
+    """Label the ticks of a logarithmic axis over many decades with powers of ten."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = (math.log10(end) for end in sorted(axis.get_view_interval()))

@@ -1,4 +1,4 @@
-"""What making a table or figure again gives: numbers beside the printed ones, words, a drawing."""
+"""The outcome of a reproduction: numbers beside the printed ones, words, a drawing."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from seepage.errors import InputError
 
 @dataclass(frozen=True)
 class Quantity:
-    """One measured number, what the paper prints for it, and why they differ.
+    """One measured number, the printed one, and why they differ.
 
     Parameters
     ----------
     name
         What was measured.
     measured
-        What came out; ``None`` where the paper's number could not be reproduced.
+        The result; ``None`` if the paper's number could not be reproduced.
     printed
-        The paper's number as it is printed, so that its precision is known; ``None`` where the
-        paper prints none. ``> 88`` is a bound, ``9/10`` leaves two open.
+        The paper's number as printed, so that its precision is known; ``None`` if the paper prints
+        none. ``> 88`` is a bound, ``9/10`` allows either.
     why
         Why the measured number is not the printed one: a sentence that names its evidence. It is
-        shown where they differ, and the page takes no such number without it.
+        shown where they differ, and the page refuses such a number without it.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Quantity:
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published: of two printed numbers the nearer one."""
+        """Measured minus printed; the nearer of two printed numbers."""
         if self.printed is None or self.measured is None:
             return None
         measured = self.measured
@@ -68,7 +68,7 @@ class Quantity:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the measured number, rounded as the printed one is, is the printed one.
+        """Whether the measured number, rounded like the printed one, equals it.
 
         ``None`` where either is missing.
         """
@@ -81,7 +81,7 @@ class Quantity:
 
     @property
     def reason(self) -> str | None:
-        """Why the printed number is not there; ``None`` where it is, or where none is printed."""
+        """Why the printed number was not reached; ``None`` if it was, or if none is printed."""
         return None if self.printed is None or self.agrees else self.why
 
     @property
@@ -90,12 +90,12 @@ class Quantity:
         return self.printed is None or bool(self.agrees) or bool(self.why)
 
     def cells(self) -> tuple[str, ...]:
-        """Return what a table shows of it: name, printed, measured, difference, and agreement."""
+        """Return its row of a table: name, printed, measured, difference, and agreement."""
         if self.measured is None:
             return self.name, str(self.printed), "–", "–", "not made"
         if self.decimals is None or self.difference is None:
             return self.name, "–", number(self.measured), "–", "–"
-        # Two digits more than the paper has: enough to see which way it was rounded.
+        # Two digits more than the paper: enough to see which way it was rounded.
         digits = self.decimals + 2 if self.measured % 1 else self.decimals
         difference = f"{self.difference:+z.{digits}f}".replace("-", "−")
         agrees = "yes" if self.agrees else "no"
@@ -133,7 +133,7 @@ class Outcome:
     quantities
         The numbers.
     seen
-        One line on what one sees.
+        The finding, in a line or two.
     figure
         The drawing.
     """
@@ -147,8 +147,8 @@ class Outcome:
 def quantity_rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:
     """Return the quantities as the rows of a table, the first being its head.
 
-    Where the paper prints none of them, only what was measured is shown. A number behind *no* is
-    that of its :func:`reasons`.
+    If the paper prints none of them, only the measured numbers are shown. A number after *no*
+    refers to :func:`reasons`.
     """
     head = ("quantity", "published", "measured", "difference", "agrees")
     if all(quantity.printed is None for quantity in quantities):

@@ -1,4 +1,4 @@
-"""Writes the documentation's pages of reproductions from results, so that nobody types a number.
+"""Writes the documentation's reproduction pages from results, so that nobody types a number.
 
 ``python -m reproduction.page RESULTS DOCS`` reads ``RESULTS/NAME/result.json`` of every
 experiment and writes ``DOCS/reproduction/index.md``, beside it the pages of every paper with their
@@ -19,12 +19,12 @@ from reproduction.outcome import Quantity, quantity_rows, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
-_LONG = 12  # rows of a table that a reader takes in at a glance
+_LONG = 12  # rows of a table that a reader can take in at a glance
 _HEAD = """\
 # Reproductions: tables and figures of the papers
 
 A program wrote these pages from the results of `seepage reproduce all`, which are kept beside them;
-`make reproduce` makes results and pages anew. `seepage reproduce --list` shows the names, and
+`make reproduce` makes results and pages again. `seepage reproduce --list` shows the names, and
 `seepage reproduce NAME` reproduces one of them: from the data, or from kept results where the
 *Setting* says that they were trained on an accelerator. Numbers that a paper prints stand beside
 what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
@@ -55,7 +55,7 @@ def write_pages(results: Path, docs: Path) -> Path:
     written[home / "index.md"] = _bytes(_index(found))
     for path, content in written.items():
         write_whole(path, content)
-    for left in home.glob("*.*"):  # of an experiment that is gone
+    for left in home.glob("*.*"):  # of a removed experiment
         if left.suffix in (".png", ".json", ".md") and left not in written:
             left.unlink()
     return home / "index.md"
@@ -111,14 +111,14 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
         yield "\n## Not made yet\n"
-        yield "What these need was not at hand when the pages were written:\n"
+        yield "The data for these were not available when the pages were written:\n"
         for experiment in missing:
             where = f"paper {experiment.paper}, {experiment.place}"
             yield f"- `{experiment.name}`: {experiment.title} ({where})"
 
 
 def _tally(entries: Any) -> tuple[int, int, int, int]:
-    """Return how many numbers are printed, and of these agree, differ and were not made."""
+    """Return how many numbers are printed, and how many of them agree, differ or are missing."""
     judged = [q for entry in entries for q in _quantities(entry) if q.printed is not None]
     agree = sum(bool(q.agrees) for q in judged)
     differ = sum(q.agrees is False for q in judged)
@@ -154,7 +154,7 @@ def _section(experiment: Experiment, entry: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
-    """Yield what is printed beside what was measured, the reasons, and all else.
+    """Yield printed beside measured numbers, the reasons, and everything else.
 
     A long table that has nothing to compare is folded up.
     """
@@ -191,7 +191,7 @@ def _cells(tag: str, row: tuple[str, ...]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Keep words from being read as Markdown, but for code, which is marked as such."""
+    """Escape words for Markdown, except code, which is marked as such."""
     parts = text.replace("|", "\\|").split("`")
     for k in range(0, len(parts), 2):
         parts[k] = parts[k].replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")

@@ -14,10 +14,10 @@ UNKNOWN = "not recorded"
 def made_by(
     module: str, arguments: Sequence[str], out: Path, device: str, commit: str | None = None
 ) -> dict[str, str]:
-    """Return what a file of results says about its making.
+    """Return the provenance of a file of results.
 
-    The command is the one to repeat it with: no folder of this machine, and no commit, which the
-    repository is asked for unless it is given.
+    The command is the one that repeats it, without folders of this machine; the commit is read from
+    the repository unless given.
     """
     words = [out.name if word == str(out) else word for word in arguments]
     words = [word for word in words if word not in ("--commit", commit)]
@@ -29,7 +29,7 @@ def made_by(
 
 
 def kept_by(name: str, found: Mapping[str, Any]) -> str:
-    """Say of kept results what made them, in a line."""
+    """State the provenance of kept results, in a line."""
     command, commit, machine = (found.get(k, UNKNOWN) for k in ("command", "commit", "machine"))
     return f"{name}: `{command}`; commit {commit}; {machine}."
 

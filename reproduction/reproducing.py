@@ -16,19 +16,19 @@ from seepage.errors import InputError
 from seepage.support.files import write_private
 
 RESULT, SVG, PNG = "result.json", "figure.svg", "figure.png"
-_MATTER = ("numpy", "scipy", "scikit-learn", "matplotlib")  # versions that may move a digit
+_MATTER = ("numpy", "scipy", "scikit-learn", "matplotlib")  # their versions may change a digit
 
 Say = Callable[[str], object]
 
 
 def reproduce(name: str, out: Path, *, quick: bool, say: Say) -> None:
-    """Make one experiment again, or all of them, and tell each as soon as it is there.
+    """Reproduce one experiment, or all, and report each as soon as it is done.
 
-    Of all of them, those whose data are not at hand are left out, and said to be.
+    With all of them, experiments whose data are not available are left out with a note.
     """
     wanted = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out.name!r} is a file: name a folder for the results with --out.")
+        raise InputError(f"{out.name!r} is a file; name a folder for the results with --out.")
     start = time.perf_counter()
     left_out = 0
     for experiment in wanted:
@@ -77,7 +77,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _tell(experiment: Experiment, out: Path, quick: bool) -> Iterator[str]:
-    """Run, write, and yield what people want to read of it."""
+    """Run, write, and yield the lines of the report."""
     start = time.perf_counter()
     outcome = experiment.reproduce(quick=quick)
     seconds = time.perf_counter() - start
@@ -98,7 +98,7 @@ def _tell(experiment: Experiment, out: Path, quick: bool) -> Iterator[str]:
 
 
 def _versions() -> dict[str, Any]:
-    """Return the versions that made the numbers."""
+    """Return the versions that the numbers were made with."""
     from seepage import __version__
 
     own = {"seepage": __version__, "python": platform.python_version()}

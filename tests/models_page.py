@@ -22,10 +22,10 @@ def models_table() -> str:
     """Return the part of the page that is made from the registry."""
     lines = [
         START,
-        "Each number is the derivative of what is released by one cell or label. It is compared "
+        "Each number is the derivative of the release by one cell or label. It is compared "
         "with refits by the model's own library, one column at a time, to a relative 1e-6 "
         "(`tests/glm/adapters/test_doors.py`).\n",
-        "### Models that are taken\n",
+        "### Supported models\n",
         "| library | model | what it minimises | | what is left out |",
         "|-|-|-|-|-|",
     ]
@@ -61,9 +61,9 @@ def models_table() -> str:
     lines += [
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
         _row(
-            "other transformers that take every row by itself",
+            "other transformers that treat every row by itself",
             "by differences",
-            "refused: how what they learnt moves is not known; freeze them",
+            "refused: how the numbers they learnt move is not known; freeze them",
         ),
         _row(
             "`TargetEncoder`, `SelectKBest` and others that read the target",
@@ -72,9 +72,9 @@ def models_table() -> str:
             "refused",
         ),
         "",
-        "A number moves by its derivative. A category, and a yes or no, moves by whole levels: "
-        "from the first to each of the others, all else as it is.\n",
-        "### Models that are refused\n",
+        "A number moves by its derivative. A category or a yes/no column moves by whole levels: "
+        "from the first to each of the others, all else unchanged.\n",
+        "### Refused models\n",
         "| library | model | why | instead |",
         "|-|-|-|-|",
     ]

@@ -17,7 +17,7 @@ from coarse import point_below
 from seepage.cli import app
 from seepage.data.registry import DATA_SETS
 
-pytestmark = pytest.mark.usefixtures("few_neighbours")
+pytestmark = pytest.mark.usefixtures("few_neighbours", "blank_figures")
 
 
 @pytest.fixture

@@ -79,32 +79,45 @@ def apart(monkeypatch, tmp_path):
     monkeypatch.setattr(losses, "_registry", dict(losses._registry))
 
 
-# Pages that train networks, or attack them
+# Pages that train networks, attack them, or start processes
 SLOW = {
+    "docs/how-to/dask.md",
     "docs/how-to/federated.md",
+    "docs/how-to/flower.md",
     "docs/how-to/gradient-inversion.md",
     "docs/how-to/huggingface.md",
     "docs/how-to/layers.md",
     "docs/how-to/neural-networks.md",
+    "docs/how-to/plis.md",
     "docs/how-to/private-sgd.md",
     "docs/how-to/reweighting.md",
     "docs/how-to/risks.md",
+    "docs/how-to/torchrun.md",
     "docs/how-to/updates.md",
+}
+# And docstrings that do
+SLOW_NAMES = {
+    "seepage.attacks.property_inference.attack_layers",
+    "seepage.attacks.remedies_compared.compare_remedies",
+    "seepage.layers.layer_audit.audit",
+    "seepage.layers.layer_audit.audit_updates",
+    "seepage.layers.measures.update_leakage.update_leakage",
+    "seepage.nn.training.private_sgd.PrivateSGD",
 }
 # A page that trains a language model takes a minute or more.
 LONG = {"docs/tutorial-text.md"}
 
 
-def marks(page: Path) -> list[pytest.MarkDecorator]:
-    """Say whether a page is left to `make test-slow`."""
-    if named(page) in LONG:
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Say whether a page or a docstring is left to `make test-slow`."""
+    if name in LONG:
         return [pytest.mark.minutes]
-    return [pytest.mark.slow] if named(page) in SLOW else []
+    return [pytest.mark.slow] if name in SLOW | SLOW_NAMES else []
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=marks(p), id=named(p)) for p in PAGES if any(examples(p))],
+    [pytest.param(p, marks=marks(named(p)), id=named(p)) for p in PAGES if any(examples(p))],
 )
 def test_examples_of_a_page(page):
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -120,7 +133,9 @@ def test_examples_of_a_page(page):
         )
 
 
-@pytest.mark.parametrize("test", list(docstrings()), ids=lambda test: test.name)
+@pytest.mark.parametrize(
+    "test", [pytest.param(test, marks=marks(test.name), id=test.name) for test in docstrings()]
+)
 def test_examples_of_a_docstring(test):
     complaints = io.StringIO()
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)

@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,8 +18,13 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def said_in(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return ast.get_docstring(parsed(path)) or ""
 
 
 def test_a_folder_can_be_held_in_mind():
@@ -38,7 +44,7 @@ def test_every_folder_says_what_it_is_for_and_what_may_be_in_it():
 def test_no_two_classes_have_one_name():
     homes = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(short(path))
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}

@@ -16,7 +16,7 @@ from seepage.auditing.report.words import number
 from seepage.core.noise import Gaussian
 
 SHOWN = 8
-_TRIALS = 100  # releases that the numbers are medians over; the images are of the first
+_TRIALS = 100  # releases over which medians are taken; the images are from the first
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
     "penalised like the pixels; the adversary of 004's code, who divides by what that column gives "
@@ -50,9 +50,9 @@ def reproduce(quick: bool) -> Outcome:
         ]
     most, least = quantities[3].measured, quantities[7].measured
     seen = (
-        f"The eight most exposed images come back whole (structural similarity {most:.2f} to the "
-        f"originals); what the attack returns for the eight least exposed is noise ({least:.2f}), "
-        "the same for all of them."
+        f"The eight most exposed images are fully reconstructed (structural similarity {most:.2f} "
+        "to the originals); what the attack returns for the eight least exposed is noise "
+        f"({least:.2f}), the same for all of them."
     )
     return Outcome(_SETTING, tuple(quantities), seen, _draw(truth, images[0], predicted[rows]))
 

@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
 
 @cache
 def problem() -> Problem:
-    """Return the images as rows of pixels; kept, since three figures start from it."""
+    """Return the images as rows of pixels; cached, since three figures use them."""
     return two_class_pixels(load_mnist())
 
 
@@ -46,7 +46,7 @@ def with_ones(X: Vector) -> Vector:
 
 
 def bounds(fitted: glm.LogisticRegression, X: Vector, y: Vector, sigma: float) -> Bounds:
-    """Return the bounds on every record's pixels; a column of ones is known, and none of them."""
+    """Return the bounds on every record's pixels; a column of ones is known and not among them."""
     leak = leakage(fitted, X, y, noise=Gaussian(sigma))
     pixels = list(range(SIDE * SIDE))
     dfil = leak.rows(columns=pixels, label=False, measure="dfil").mse_bound()

@@ -1,9 +1,9 @@
-"""Beyond paper 004: private SGD that weighs records by what they have leaked, as IRFIL does.
+"""Beyond paper 004: private SGD that weights records by their leakage so far, as IRFIL does.
 
 IRFIL (001) reweights the records of a linear model until all leak the same. Here the clipped
-gradient of a record is multiplied by ``w = min(1, leakage so far, on average/its own)``: who has
-given away more than others contributes less from then on. No clipped gradient becomes longer, so
-the noise protects as before. A step's leakage falls with ``w²``; the weights are counted as
+gradient of a record is multiplied by ``w = min(1, leakage so far, on average/its own)``: records
+that have leaked more than others contribute less from then on. No clipped gradient becomes longer,
+so the noise protects as before. A step's leakage falls with ``w²``; the weights are counted as
 constants, as IRFIL counts them.
 """
 
@@ -31,26 +31,26 @@ RECORDS, BATCH, STEPS, RUNS = 3_000, 100, 300, 2
 NOISES = (0.5, 1.0)
 RATE, THRESHOLD = 0.1, 4.0
 KINDS = ("plain", "weighted")
-_TOP = 100  # of a hundred records one is among those that leak most
+_TOP = 100  # one record in a hundred counts as most exposed
 _SETTING = (
     f"The network of 004's code for MNIST on {RECORDS:,} of its images, Poisson batches of "
-    f"{BATCH}, {STEPS} steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs, in each of "
-    "which all networks start alike. Weighted: a record's clipped gradient is multiplied by the "
-    "records' mean dFIL² so far over its own, and by one at most. dFIL counts the weights as "
+    f"{BATCH}, {STEPS} steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs, in each "
+    "of which all networks start alike. Weighted: a record's clipped gradient is multiplied by "
+    "the records' mean dFIL² so far over its own, and by one at most. dFIL counts the weights as "
     "constants and takes κ = 1; one random probe a step steers the weights and another measures, "
-    "so that what is measured is not what was steered by. The paper has no such weights."
+    "so that the measurement is independent of the steering. The paper has no such weights."
 )
 
 
 class EvenRun(Run):
-    """A run of networks that start alike, some of which weigh records by what they leaked.
+    """A run of networks with the same start, some of which weight records by their leakage.
 
     Parameters
     ----------
     grid, images, seed
-        As for :class:`~reproduction.private_sgd.run.Run`; all networks go together.
+        As for :class:`~reproduction.private_sgd.run.Run`; all networks run together.
     weighted
-        Of every network, whether it weighs records.
+        Whether each network weights records.
     """
 
     accounts = (*Run.accounts, "steering")
@@ -64,7 +64,7 @@ class EvenRun(Run):
         self._weighted = torch.tensor(weighted, device=self.device)[:, None]
 
     def weighed(self, index: Tensor, counted: Tensor) -> Tensor:
-        """Return the weights of a batch: less for those who have leaked more than others."""
+        """Return the weights of a batch: smaller for records that have leaked more than others."""
         paid = self.sums["steering"]
         fair = paid.mean(1, keepdim=True) / paid[:, index]
         weights = fair.nan_to_num(1.0).clamp(max=1.0).to(counted.dtype)
@@ -72,7 +72,7 @@ class EvenRun(Run):
         return counted * self._weights
 
     def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
-        """Add the step to the sums, one probe to those that steer and one to those told."""
+        """Add the step to the sums, one probe to those that steer and one to those reported."""
         lengths, traces = found.lengths * self._weights, found.traces * self._weights**2
         self.sums["steering"].index_add_(1, index, self.shares(traces[:1], standing))
         super().account(index, replace(found, lengths=lengths, traces=traces[1:]), standing)
@@ -80,7 +80,7 @@ class EvenRun(Run):
 
 @dataclass(frozen=True, eq=False)
 class TrainingCost:
-    """What came of one kind of training at one noise.
+    """The outcome of one kind of training at one noise level.
 
     Parameters
     ----------
@@ -99,12 +99,12 @@ class TrainingCost:
 
     @property
     def name(self) -> str:
-        """What its numbers are called."""
+        """The prefix of its numbers' names."""
         return f"{self.noise_in_words}, {self.kind}"
 
     @property
     def noise_in_words(self) -> str:
-        """The noise multiplier, named."""
+        """The noise multiplier in words."""
         return f"σ = {self.noise:g}"
 
     @property
@@ -166,7 +166,7 @@ def train(
 def _seen(found: list[TrainingCost]) -> str:
     plain, even, louder, _ = found
     evened = even.unequal < plain.unequal
-    verdict = "even out who pays" if evened else "do not even out who pays"
+    verdict = "even out the leakage" if evened else "do not even out the leakage"
     return (
         f"Weights {verdict}: at {plain.noise_in_words} the largest dFIL is {plain.unequal:.1f} "
         f"times the median without and {even.unequal:.1f} times with them. They lower it from "
@@ -178,7 +178,7 @@ def _seen(found: list[TrainingCost]) -> str:
 
 
 def _against(even: TrainingCost, louder: TrainingCost) -> str:
-    """Judge weights beside more noise, where one of them is better at both."""
+    """Compare weights with more noise, if one of them is better at both."""
     if louder.largest <= even.largest and louder.accuracy >= even.accuracy:
         return ": for the most exposed record noise is the better remedy"
     if even.largest <= louder.largest and even.accuracy >= louder.accuracy:

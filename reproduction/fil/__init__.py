@@ -1,5 +1,5 @@
 """Paper 001, Fisher information loss: its table and figures, one file each.
 
-Beside them lie the models and problems that several of them share (``image_models``,
+Beside them are the models and problems that several of them share (``image_models``,
 ``attribute_problems``).
 """

@@ -21,7 +21,7 @@ class AttributeProblem:
 
     @property
     def columns(self) -> list[int]:
-        """The columns that encode the attribute: what η is about."""
+        """The columns that encode the attribute, and that η is about."""
         return list(self.attribute.columns)
 
 
@@ -35,7 +35,7 @@ def warfarin() -> AttributeProblem:
 def census() -> AttributeProblem:
     """Return Adult with marital status, married or not (section 6.4); targets are −1 and 1."""
     found = adult_one_hot(load_adult())
-    # Without an intercept the two numbers that stand for the classes matter.
+    # Without an intercept the two numbers that encode the classes matter.
     problem = replace(found, y=2 * found.y - 1, y_test=2 * found.y_test - 1)
     attribute = NominalAttribute.from_problem(problem, "marital-status", dropped="married")
     return AttributeProblem("Adult", "marital status", problem, attribute, 1e-3)

@@ -1,10 +1,10 @@
 """What no adversary can beat: the exact optimum beside the white-box attack of paper 001.
 
-Somebody who knows all but the attribute of one record, and beforehand no more of it than the
-frequencies of its levels, sees one of K normal distributions; Bayes' rule is right with a
-probability that has a closed form for two and three levels (:mod:`seepage.risks`). An attack is
-compared with it on its own ground: the level of the record under attack is drawn from the
-frequencies, and the release made of the table that has it.
+An adversary who knows everything but the attribute of one record, and of it only the frequencies of
+its levels, sees one of K normal distributions; Bayes' rule is right with a probability that has a
+closed form for two and three levels (:mod:`seepage.risks`). For a fair comparison, the level of the
+record under attack is drawn from the frequencies, and the release is made from the table with that
+level.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HELD = 1 << 22  # scores held at a time
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """The optimum for every record, and how often two rules are right over drawn releases, (T, n).
+    """The optimum for every record, and whether two rules are right in drawn releases, (T, n).
 
     ``plain`` is the paper's rule, the nearest refit; ``weighed`` adds the prior's logarithm.
     """
@@ -41,7 +41,7 @@ class Beside:
         return float(gaps.mean() / error) if error > 0 else 0.0
 
     def share(self, baseline: float) -> float:
-        """Return how far the paper's rule goes from the best guess without a release."""
+        """Return how far the paper's rule gets from the prior's best guess to the optimum."""
         return float((self.plain.mean() - baseline) / (self.optimum.mean() - baseline))
 
 
@@ -61,7 +61,7 @@ def beside_the_optimum(
         gram = refits @ np.swapaxes(refits, 1, 2)
         optimum[rows] = best_guess(gram, prior).right
         squares = np.einsum("bkk->bk", gram)
-        # All that a rule sees of the noise is its products with the refits.
+        # A rule sees the noise only through its products with the refits.
         values, vectors = np.linalg.eigh(gram)
         root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         noise = np.einsum("bkl,tbl->tbk", root, rng.standard_normal((trials, len(gram), K)))

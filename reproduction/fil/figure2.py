@@ -44,7 +44,7 @@ def _by_class(setting: ImageModel) -> tuple[Vector, Vector]:
 
 
 def _compare(data: str, linear: float, logistic: float) -> str:
-    """Say which class leaks more; ratios are those of the first class to the second."""
+    """State which class leaks more; ratios are of the first class to the second."""
     first, second = CLASSES[data]
     if linear < 1:
         first, second, linear, logistic = second, first, 1 / linear, 1 / logistic

@@ -16,7 +16,7 @@ _TENTH = 0.1
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Compare η with the two heuristics on MNIST with linear regression (quick either way)."""
+    """Compare η with the two heuristics on MNIST with linear regression (fast in either mode)."""
     from scipy.stats import spearmanr
 
     setting = image_model("MNIST", "linear")
@@ -36,9 +36,9 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("largest loss in the tenth with the smallest η, of the largest loss", calm),
     )
     seen = (
-        f"η goes with both (rank correlations {ranks[0]:.2f} and {ranks[1]:.2f}) and a small η "
-        f"means a small loss, but a tenth chosen by loss finds only {100 * found[0]:.0f} % of the "
-        f"tenth that leaks most, by gradient norm {100 * found[1]:.0f} %."
+        f"η is correlated with both (rank correlations {ranks[0]:.2f} and {ranks[1]:.2f}) and a "
+        f"small η means a small loss, but a tenth chosen by loss finds only {100 * found[0]:.0f} "
+        f"% of the tenth that leaks most, by gradient norm {100 * found[1]:.0f} %."
     )
     words = f"MNIST digits 0 and 1, linear regression, as for Table 1; {SHOWN:,} records are drawn."
     chosen = np.random.default_rng(0).choice(len(eta), SHOWN, replace=False)
@@ -47,7 +47,7 @@ def reproduce(quick: bool) -> Outcome:
 
 
 def _recall(eta: Vector, other: Vector) -> float:
-    """Return how much of the tenth with the largest η the tenth with the largest ``other`` has."""
+    """Return the share of the tenth with the largest η that the largest ``other`` finds."""
     top = eta > np.quantile(eta, 1 - _TENTH)
     picked = other > np.quantile(other, 1 - _TENTH)
     return float(np.mean(picked[top]))

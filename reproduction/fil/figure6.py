@@ -1,10 +1,10 @@
 """Paper 001, Figure 6: attribute inversion on IWPC against leakage, for four penalties.
 
-The attribute is the allele of VKORC1, the leakage that about its two columns. Beside the paper's
-white-box and black-box adversaries stand the white-box one with the prior's logarithm added, the
-prior alone, one who learns the allele from the other columns and the dose, and the exact optimum,
-which no adversary beats who sees the release and knows all else, but of the allele beforehand its
-frequencies alone (the black-box adversary knows how doses go with alleles, too).
+The attribute is the allele of VKORC1, and the leakage is about its two columns. Beside the paper's
+white-box and black-box adversaries are the white-box one with the prior's logarithm added, the
+prior alone, one who learns the allele from the other columns and the dose, and the exact optimum.
+No adversary who sees the release and knows everything but the allele, and of that only its
+frequencies, beats the optimum (the black-box adversary also knows how doses depend on alleles).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Vector = NDArray[np.float64]
 PENALTIES = (1e-5, 1e-3, 1e-1, 1.0)
 SCALES = (*(m * 10.0**e for e in range(-5, 0) for m in (1, 2, 5)), 1.0)
 TRIALS = 100
-_SHOWN = (1, 10)  # mean η at which the exact optimum is told
+_SHOWN = (1, 10)  # mean η at which the exact optimum is reported
 _MARKS = ("o", "s", "D", "^")
 ADVERSARIES = ("white-box", "white-box with prior", "black-box")
 _WHO = {"prior": "the prior alone", "ideal": "the ideal adversary", "chance": "pure chance"}
@@ -41,7 +41,7 @@ _WHO = {"prior": "the prior alone", "ideal": "the ideal adversary", "chance": "p
 
 @dataclass(frozen=True, eq=False)
 class PenaltyCurve:
-    """What one penalty gives; arrays run over the noise scales, accuracies also over the trials."""
+    """The results of one penalty; arrays run over noise scales, accuracies also over trials."""
 
     l2: float
     rows: Vector  # η of every record at σ = 1
@@ -124,29 +124,29 @@ def reproduce(quick: bool) -> Outcome:
         f"{_mean(curves, prior, -1):.2f}; across penalties it tracks η more closely (rank "
         f"correlation {ranks[white]:.2f}) than the black-box accuracy does ({ranks[black]:.2f}). "
         f"No rule lies above the exact optimum by more than {max(excesses):.1f} standard errors "
-        f"(of {len(excesses)} comparisons chance allows {ndtri(1 - 0.01 / len(excesses)):.1f} at "
-        "99 %); the paper's goes "
-        f"{min(reached[0]):.0f} to {max(reached[0]):.0f} % of the way from the prior to it at a "
-        f"mean η near {_SHOWN[0]}, {min(reached[1]):.0f} to {max(reached[1]):.0f} % near "
-        f"{_SHOWN[1]}, and with the prior's logarithm added it is the optimum. "
-        "At a mean η near 10⁻³, where the paper finds both thwarted at little cost, the test MSE "
-        f"is {safe[-1]:.2f} for λ = 1 and {min(safe[:-1]):.1f} or more for the smaller penalties."
+        f"(over {len(excesses)} comparisons chance allows {ndtri(1 - 0.01 / len(excesses)):.1f} "
+        f"at 99 %); the paper's goes {min(reached[0]):.0f} to {max(reached[0]):.0f} % of the way "
+        f"from the prior to it at a mean η near {_SHOWN[0]}, {min(reached[1]):.0f} to "
+        f"{max(reached[1]):.0f} % near {_SHOWN[1]}, and with the prior's logarithm added it is "
+        "the optimum. At a mean η near 10⁻³, where the paper finds both thwarted at little cost, "
+        f"the test MSE is {safe[-1]:.2f} for λ = 1 and {min(safe[:-1]):.1f} or more for the "
+        "smaller penalties."
     )
     setting = (
         f"IWPC, {len(target.problem.y):,} patients for training and {len(target.problem.y_test)} "
-        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and 1; "
-        f"{len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The adversary infers "
-        "the allele of VKORC1 (three values) of every training patient; η is about its two "
-        "columns. The exact optimum is Bayes' rule for somebody who knows all but the allele of "
-        "one patient, and beforehand its frequencies; rules are held against it with that "
-        "patient's allele drawn from them. The black-box adversary also weighs how the dose goes "
-        "with the allele, which is another prior, and is not held against it. The ideal adversary "
-        "learns from one half of the patients and is tested on the other. Where it differs: 001 "
-        "says that the last level of a nominal feature is dropped; its code drops the first (CC "
-        "of VKORC1), and so is it here. It recommends a mean η near 10⁻³ against both adversaries "
-        "without saying for which penalty, or what it takes for protection: at λ = 1, the only "
-        "penalty that pays little for it, the black-box adversary has then lost half of his gain, "
-        "which is the reading taken here."
+        "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and "
+        f"1; {len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The adversary "
+        "infers the allele of VKORC1 (three values) of every training patient; η is about its "
+        "two columns. The exact optimum is Bayes' rule for an adversary who knows everything but "
+        "the allele of one patient, and of that only its frequencies; rules are compared with it "
+        "with that patient's allele drawn from them. The black-box adversary also uses how the "
+        "dose depends on the allele, which is another prior, and is not compared with it. The "
+        "ideal adversary learns from one half of the patients and is tested on the other. Where "
+        "it differs: 001 says that the last level of a nominal feature is dropped; its code "
+        "drops the first (CC of VKORC1), as here. It recommends a mean η near 10⁻³ against both "
+        "adversaries without saying for which penalty, or what counts as protection: at λ = 1, "
+        "the only penalty at which it costs little, the black-box adversary has then lost half "
+        "of his gain, which is the reading taken here."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 
@@ -161,7 +161,7 @@ def rank_correlation(curves: list[PenaltyCurve], adversary: str) -> float:
 
 
 def gap_across_penalties(curves: list[PenaltyCurve], adversary: str) -> float:
-    """Return how far the penalties' accuracies lie apart at equal η, as a share of their range.
+    """Return how far the penalties' accuracies differ at equal η, as a share of their range.
 
     The accuracies are interpolated over log η where all penalties have been measured; at each η
     the gap is the largest less the smallest, and the mean of the gaps is divided by the range of
@@ -206,10 +206,10 @@ def _curve(
 
 
 def half_gain(curve: PenaltyCurve, prior: float) -> float:
-    """Return the largest mean η at which the black-box adversary gains half as much at most.
+    """Return the largest mean η at which the black-box adversary's gain is at most half.
 
-    The gain is over the prior's accuracy, its largest that at the least noise; between the noise
-    scales it is interpolated over log η.
+    The gain is over the prior's accuracy, and largest at the least noise; between noise scales it
+    is interpolated over log η.
     """
     gain = curve.accuracy["black-box"].mean(axis=1) - prior
     below = int(np.argmax(gain <= gain[0] / 2))
@@ -235,7 +235,7 @@ def _near(curve: PenaltyCurve, eta: float) -> int:
 
 
 def _numbers(curve: PenaltyCurve) -> tuple[Quantity, ...]:
-    """Return a penalty's numbers: its leakage, and what becomes of accuracies and error."""
+    """Return a penalty's numbers: its leakage, accuracies and error."""
     white, _, black = ADVERSARIES
     name = curve.name
     return (
@@ -261,7 +261,7 @@ def _prior(target: AttributeProblem) -> float:
 
 
 def _ideal(target: AttributeProblem) -> float:
-    """Return the accuracy on one half of the patients of a classifier taught on the other."""
+    """Return the accuracy on one half of the patients of a classifier trained on the other."""
     X, y = target.problem.X, target.problem.y
     taught = attacks.Ideal(target.attribute).fit(X[::2], y[::2])
     return taught.attack(X[1::2], y[1::2]).accuracy
@@ -270,7 +270,7 @@ def _ideal(target: AttributeProblem) -> float:
 def _draw(
     curves: Sequence[PenaltyCurve], levels: dict[str, float], ranks: dict[str, float]
 ) -> Figure:
-    """Draw how η is distributed, and how error and accuracies go with its mean."""
+    """Draw the distribution of η, and error and accuracies against its mean."""
 
     def fill(canvas: Any) -> None:
         grid = canvas.subplots(2, 3)
@@ -327,7 +327,7 @@ def _accuracy(
 ) -> None:
     for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
         _line(axes, curve.eta, curve.accuracy[adversary], colour, mark)
-        if curve.beside and adversary != "black-box":  # who knows more than the frequencies
+        if curve.beside and adversary != "black-box":  # which knows more than the frequencies
             optimum = [found.optimum.mean() for found in curve.beside]
             axes.plot(curve.eta, optimum, color=colour, lw=1.2, ls=(0, (1, 1)))
     axes.set(xscale="log", title=f"Accuracy, {adversary}")
@@ -355,13 +355,14 @@ def _line(axes: Any, eta: Any, trials: Any, colour: str, mark: str) -> None:
     axes.fill_between(
         eta, np.maximum(mean - spread, 1e-3), mean + spread, color=colour, alpha=0.15, lw=0
     )
-    # The two smallest penalties all but coincide: the first is larger and shows behind the second.
+    # The two smallest penalties nearly coincide: the first is drawn larger, to show behind the
+    # second.
     large = colour == RAMP[0]
     axes.plot(eta, mean, f"{mark}-", color=colour, lw=3 if large else 1.6, ms=8 if large else 4.5)
 
 
 def _legend(axes: Any, curves: Sequence[PenaltyCurve], ranks: dict[str, float]) -> None:
-    """Use a cell of its own for the legend, so that it covers no curve."""
+    """Use a separate cell for the legend, so that it covers no curve."""
     axes.axis("off")
     for curve, colour, mark in zip(curves, RAMP, _MARKS, strict=True):
         axes.plot([], [], f"{mark}-", color=colour, lw=2.2, ms=7, label=curve.name)

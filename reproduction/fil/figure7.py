@@ -1,8 +1,8 @@
 """Paper 001, Figure 7: leakage and white-box accuracy by decile of leakage, over rounds of IRFIL.
 
-Deciles are those of the first η, before any reweighting, in rising order. The adversary knows the
-weights and keeps them in every refit. Beside it stands the exact optimum, which nobody beats who
-sees the release and knows all else, but of the attribute beforehand its frequencies alone.
+Deciles are those of η before any reweighting, in ascending order. The adversary knows the weights
+and keeps them in every refit. The exact optimum beside it cannot be beaten by anybody who sees the
+release and knows everything but the attribute, and of that only its frequencies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STAGES = {0: (VERMILLION, "o"), 2: (ORANGE, "s"), 10: (BLUE, "D")}
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """How one data set fared; ``eta`` is at σ = 10⁻³, by round and record."""
+    """The results for one data set; ``eta`` is at σ = 10⁻³, by round and record."""
 
     target: AttributeProblem
     eta: Vector
@@ -56,7 +56,7 @@ class Course:
         return gap, (high - low) / 2
 
     def gap_by_level(self, stage: int) -> tuple[float, float]:
-        """Return the same with records of the same level compared with each other.
+        """Return the same, comparing only records of the same level.
 
         Levels are not equally hard to tell (the middle one of three lies between the others), and
         the deciles hold them in different shares.
@@ -88,23 +88,22 @@ def reproduce(quick: bool) -> Outcome:
     quantities += [q for course in courses for stage in ATTACKED for q in _numbers(course, stage)]
     seen = " ".join(_compare(course) for course in courses)
     setting = (
-        "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult "
-        "(λ = 10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, "
-        f"each round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
-        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
-        "optimum is Bayes' rule for somebody who knows all but the attribute of one record, and "
-        "beforehand its frequencies; rules are held against it with that attribute drawn from "
-        "them. η is about "
-        "small changes and the adversary compares whole levels, so that equal η need not mean "
-        "equal accuracy."
+        "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
+        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
+        f"round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
+        "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "optimum is Bayes' rule for an adversary who knows everything but the attribute of one "
+        "record, and of that only its frequencies; rules are compared with it with that "
+        "attribute drawn from them. η is about small changes and the adversary compares whole "
+        "levels, so that equal η need not mean equal accuracy."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(courses))
 
 
 def _sizes(target: AttributeProblem) -> list[Quantity]:
-    """Return how many records and features there are, beside what section 6.1 prints of Adult.
+    """Return the numbers of records and features, beside those that section 6.1 prints for Adult.
 
-    Those of IWPC stand at Figure 6.
+    Those of IWPC are under Figure 6.
     """
     if target.name != "Adult":
         return []
@@ -122,7 +121,7 @@ def _follow(target: AttributeProblem) -> Course:
     weights = np.ones(len(y))
     eta, results, beside = [], {}, {}
     for stage in progress(range(ROUNDS + 1), target.name):
-        # Going on from the weights so far is the next round of the same algorithm.
+        # Continuing from the current weights is the next round of the same algorithm.
         step = glm.reweight(
             model,
             X,
@@ -145,7 +144,7 @@ def _follow(target: AttributeProblem) -> Course:
 
 
 def deciles_of(values: Vector) -> Positions:
-    """Return the decile of each value, 0 to 9, in rising order; all as large as can be."""
+    """Return the decile of each value, 0 to 9, in ascending order, in nearly equal numbers."""
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return DECILES * ranks // len(values)
 
@@ -199,7 +198,7 @@ def _numbers(course: Course, stage: int) -> list[Quantity]:
 
 
 def _compare(course: Course) -> str:
-    """Say how the first and the last decile differ, before and after."""
+    """State how the first and the last decile differ, before and after."""
     words = []
     for stage in (0, ROUNDS):
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
@@ -216,8 +215,8 @@ def _compare(course: Course) -> str:
     shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
     return (
         f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
-        f"records the white-box rule reaches {shares[0]} that are possible at best before, and "
-        f"{shares[1]} after."
+        f"records the white-box rule reaches {shares[0]} (the optimum) before, and {shares[1]} "
+        "after."
     )
 
 
@@ -315,5 +314,5 @@ def _accuracy(axes: Any, course: Course) -> None:
 
 
 def _when(stage: int) -> str:
-    """Say which round a stage is."""
+    """State the round of a stage."""
     return f"after {stage} rounds" if stage else "before"

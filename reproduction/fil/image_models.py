@@ -36,7 +36,7 @@ _PENALTY = {"MNIST": 8e-4, "CIFAR-10": 8e-5}
 
 @dataclass(frozen=True, eq=False)
 class ImageModel:
-    """One data set and the model to fit on it; ``target`` is what the model is told."""
+    """One data set and the model to fit on it; ``target`` holds the model's labels."""
 
     data: str
     kind: str
@@ -57,13 +57,13 @@ class ImageModel:
         return np.asarray(leak.rows())
 
     def accuracy(self, model: Any) -> float:
-        """Return the accuracy on the test data in percent, also of a linear regression."""
+        """Return the accuracy on the test data in percent, even for a linear regression."""
         margin = self.problem.X_test @ np.ravel(model.coef_)
         return 100 * float(np.mean((margin > 0) == (self.problem.y_test == 1)))
 
 
 def data_names(quick: bool) -> tuple[str, ...]:
-    """Return the data sets of an experiment: the smaller one alone where it must be quick."""
+    """Return the data sets of an experiment: only the smaller one if it must be quick."""
     return ("MNIST",) if quick else tuple(LOADERS)
 
 
@@ -88,6 +88,6 @@ def load_images(data: str) -> ImageSet:
     return LOADERS[data]()
 
 
-@cache  # the projection of CIFAR-10 takes seconds, and most experiments begin with it
+@cache  # the projection of CIFAR-10 takes seconds, and most experiments need it
 def _problem(data: str) -> Problem:
     return two_class_pca(load_images(data))

@@ -1,15 +1,15 @@
-"""Beyond paper 001: objective perturbation, which its section 7 leaves for later, and its leakage.
+"""Beyond paper 001: the leakage of objective perturbation, which its section 7 leaves for later.
 
-Instead of the minimiser, the objective gets the noise: what is released minimises ``L(w) + bᵀw``
-with ``b ~ N(0, β²I)``. For linear regression with ``H = XᵀX + nλI`` that is the minimiser less
-``H⁻¹b``: normal around it, with the covariance ``β²H⁻²``, which depends on the data too. With
+Noise is added to the objective instead of the minimiser: the release minimises ``L(w) + bᵀw`` with
+``b ~ N(0, β²I)``. For linear regression with ``H = XᵀX + nλI`` that is the minimiser less ``H⁻¹b``:
+normal around it, with the covariance ``β²H⁻²``, which also depends on the data. With
 ``G = ∂∇ℓ/∂(x, y)`` of a record, ``P = H⁻¹``, ``u = Px``, ``v = P²x`` and ``q = xᵀPx``, the
 information about its features and label is ::
 
     GᵀG/β² + [2(uuᵀ + qP) + vxᵀ + xvᵀ + ‖x‖²P² + ‖u‖²I]
 
-where the second part, about the features alone, is what the covariance gives away; no noise makes
-it smaller.
+where the second part, about the features alone, is the leakage of the covariance; no noise makes it
+smaller.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from seepage.support.chunks import progress
 
 Array = NDArray[np.float64]
 
-TARGETS = (1.0, 10.0)  # of the largest η, at which the mechanisms are compared
+TARGETS = (1.0, 10.0)  # values of the largest η at which the mechanisms are compared
 _CURVE = np.geomspace(0.04, 30, 120)
 _ROWS = 4_000  # records whose information is held at a time
 _SETTING = (
     "Linear regression: IWPC with λ = 0.01 and MNIST digits 0 and 1 in 20 principal components "
     "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser, "
     "objective perturbation N(0, β²I) to the gradient of the objective, so that N(0, β²H⁻²) is "
-    "added to the minimiser. η is about all features and the label of a record, with what the "
-    "data-dependent covariance gives away; test errors are expected ones, in closed form, and the "
-    "scales are such that the most exposed record has the η stated. The paper names this as future "
-    "work."
+    "added to the minimiser. η is about all features and the label of a record, including the "
+    "leakage of the data-dependent covariance; test errors are expectations in closed form, and "
+    "the scales are such that the most exposed record has the stated η. The paper names this as "
+    "future work."
 )
 
 
@@ -56,14 +56,14 @@ class Mechanisms:
     name
         Of the data.
     output
-        η of every record when the output has noise with σ = 1; it falls as 1/σ.
+        η of every record under output noise with σ = 1; it falls as 1/σ.
     gradient, covariance
         Under objective perturbation: information matrices of every record, (n, d + 1, d + 1), from
         the minimiser at β = 1, which fall as 1/β², and from the covariance, which do not.
     error
         Test mean squared error without noise.
     per_output, per_objective
-        What noise of variance 1 of either kind adds to it.
+        The increase by noise of variance 1 of either kind.
     """
 
     name: str
@@ -81,18 +81,18 @@ class Mechanisms:
 
     @cached_property
     def floor(self) -> float:
-        """The largest η that is left however large the noise."""
+        """The largest η that remains however large the noise."""
         return float(np.sqrt(np.linalg.eigvalsh(self.covariance)[:, -1].max()))
 
     @cached_property
     def steepest(self) -> float:
-        """The β at which the most exposed record's η is 1, but for the covariance."""
+        """The β at which the most exposed record's η is 1, apart from the covariance."""
         return float(np.sqrt(np.linalg.eigvalsh(self.gradient)[:, -1].max()))
 
     def errors(self, eta: float) -> tuple[float, float]:
-        """Return the test errors of both mechanisms when the largest η is that.
+        """Return the test errors of both mechanisms at this largest η.
 
-        The scale of objective perturbation is one that is surely enough: its two parts added.
+        The scale of objective perturbation is a safe choice: its two parts are added.
         """
         sigma = self.output.max() / eta
         left = eta**2 - self.floor**2
@@ -104,7 +104,7 @@ class Mechanisms:
 
 
 def mechanisms(name: str, X: Array, y: Array, test: tuple[Array, Array], l2: float) -> Mechanisms:
-    """Fit the regression, and return what both mechanisms give away about its records."""
+    """Fit the regression, and return the leakage of both mechanisms about its records."""
     n, d = X.shape
     w = np.ravel(glm.LinearRegression(l2=l2).fit(X, y).coef_)
     P = np.linalg.inv(X.T @ X + n * l2 * np.eye(d))
@@ -136,7 +136,7 @@ def changes_of_gradient(X: Array, y: Array, w: Array) -> Array:
 
 
 def information_of_covariance(X: Array, P: Array) -> Array:
-    """Return what the covariance ``β²P²`` gives away about every record, (n, d + 1, d + 1)."""
+    """Return the information in the covariance ``β²P²`` about every record, (n, d + 1, d + 1)."""
     n, d = X.shape
     u, v = X @ P, X @ P @ P
     q = np.sum(X * u, axis=1)

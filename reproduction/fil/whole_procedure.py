@@ -1,4 +1,4 @@
-"""Paper 001, section 5, and beyond it: what IRFIL leaks when its weights count as data too.
+"""Paper 001, section 5, and beyond: the leakage of IRFIL when the choice of its weights counts.
 
 The paper's η takes the weights as constants. They are chosen by looking at the data, and the
 leakage of the whole procedure counts that choice (:meth:`seepage.glm.Reweighting.whole_procedure`).
@@ -36,7 +36,7 @@ class WeightingComparison:
 
     @property
     def ratio(self) -> Vector:
-        """How many times as much the whole procedure leaks as the paper's number says."""
+        """The leakage of the whole procedure over the paper's number."""
         return self.whole / self.constant
 
     def quantities(self) -> Iterator[Quantity]:
@@ -57,11 +57,11 @@ class WeightingComparison:
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Reweight until the weights have settled, and measure both ways."""
+    """Reweight until the weights have converged, and measure both ways."""
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "With the choice of the weights counted, records do not leak the same: "
+        "If the choice of the weights is counted, records do not leak equally: "
         + "; ".join(map(_tell, found))
         + "."
     )

@@ -1,10 +1,9 @@
-"""Checks of what the experiment on LFW does otherwise than paper 003: who is tested, on how much.
+"""Checks of where the LFW experiment departs from paper 003: who is tested, on how many numbers.
 
-``python -m reproduction.layers.checks --out FILE`` trains FCNet on the processor, in minutes, and
-writes
+``python -m reproduction.layers.checks --out FILE`` trains FCNet on the CPU, in minutes, and writes
 
-- its accuracy when people are kept apart, and when images are drawn at random, so that other
-  pictures of most people who are tested were trained on;
+- its accuracy when people are kept apart, and when images are drawn at random, so that the training
+  set has other pictures of most people in the test set;
 - the AUC of the attack on its first two layers when the adversary sees 2,048 random combinations
   of a layer's numbers, as for the figures, and when he sees all of them.
 """
@@ -45,7 +44,7 @@ WHOLE = 10**6  # numbers, more than any layer has
 
 
 class SplitByImages(LayerRepetition):
-    """A repetition in which images are drawn at random, whoever is on them."""
+    """A repetition in which images are drawn at random, whoever they show."""
 
     def __init__(
         self, data: FaceData, setting: LayerSetting, amounts: Amounts, number: int
@@ -76,7 +75,7 @@ def trained(repetition: LayerRepetition) -> tuple[FederatedRun, float]:
 
 
 def attacked(repetition: LayerRepetition, run: FederatedRun, width: int) -> dict[str, float]:
-    """Return the AUC of the attack on the first layers, of which so many numbers are seen."""
+    """Return the AUC of the attack on the first layers, given how many numbers are seen."""
     seeing = type(repetition)(
         repetition.data, SETTING, replace(repetition.amounts, width=width), repetition.number
     )

@@ -1,8 +1,8 @@
-"""Runs paper 003's experiment on LFW, many repetitions at a time, and writes what came out.
+"""Runs paper 003's experiment on LFW, many repetitions at a time, and writes the results.
 
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
-settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. A file
-that is there already is gone on with.
+settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An
+existing file is continued.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if not finished:
             for process in list((pool._processes or {}).values()):
-                process.terminate()  # what is not done by now is not waited for
+                process.terminate()  # unfinished work is not waited for
         pool.shutdown(wait=finished, cancel_futures=True)
     return 0
 
@@ -96,7 +96,7 @@ def _collect(
     record: dict[str, Any],
     out: Path,
 ) -> bool:
-    """Hand out the jobs, write the file after each that comes back; tell whether all did."""
+    """Hand out the jobs, write the file after each result; return whether all finished."""
     waiting: set[Future[dict[str, Any]]] = {
         pool.submit(_work, setting, amounts, number) for setting, number in jobs
     }
@@ -141,7 +141,7 @@ def _work(setting: LayerSetting, amounts: Amounts, number: int) -> dict[str, Any
 
 
 def _begin(out: Path, amounts: Amounts, made: dict[str, str]) -> dict[str, Any]:
-    """Return the record so far: what the file holds, or nothing."""
+    """Return the results so far: the file's content, or nothing."""
     import sklearn
     import torch
 

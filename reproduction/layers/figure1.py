@@ -23,15 +23,15 @@ from reproduction.outcome import Outcome, Quantity
 from seepage.auditing.report.figures import BLUE, MUTED, ORANGE
 
 TASK, PROPERTY = "Gender", "Glasses"
-# What the paper prints of LFW: accuracy in percent, and the layer with the highest risk.
+# The paper's numbers for LFW: accuracy in percent, and the layer with the highest risk.
 PRINTED = {"AlexNet": ("99", "4"), "VGG11Net": ("99", "9/10"), "FCNet": ("94", "1")}
-# Accuracies on the data sets that are not at hand.
+# Accuracies on the data sets that are not available.
 ELSEWHERE = {"CelebA": ("87", "82", "84"), "PubFig": ("97", "98", "92")}
 _WORDS = {"auc": "AUC", "v_information": "V-information", "sensitivity": "sensitivity"}
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Draw the kept results; there is nothing to hurry."""
+    """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
     quantities: list[Quantity] = []
     verdicts, orders = [], []
@@ -50,7 +50,7 @@ def reproduce(quick: bool) -> Outcome:
         ranked = rankings({words: curves[key] for key, words in _WORDS.items()})
         orders.append(f"{network}, {ranked}")
     seen = (
-        "The paper claims that the first full layer leaks most, and that both metrics go with the "
+        "The paper claims that the first full layer leaks most, and that both metrics track the "
         f"attack. Here, with the label mix held equal: {'; '.join(verdicts)}. The layers from the "
         f"highest down: {'. '.join(orders)}. From all layers together the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
@@ -63,8 +63,8 @@ def reproduce(quick: bool) -> Outcome:
             f"{data}, {network}: test accuracy in percent",
             None,
             printed,
-            "The publishers of CelebA and PubFig hand their images out on request, and they were "
-            "not at hand, so that two thirds of the paper's Figure 1 are missing; `seepage data "
+            "The publishers of CelebA and PubFig give out their images on request; they were not "
+            "available here, so two thirds of the paper's Figure 1 are missing; `seepage data "
             "fetch celeba` and `seepage data fetch pubfig` say which files go where.",
         )
         for data, accuracies in ELSEWHERE.items()

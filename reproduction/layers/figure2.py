@@ -1,4 +1,4 @@
-"""Paper 003, Figure 2: the attack on several properties, and how the two metrics go with it."""
+"""Paper 003, Figure 2: the attack on several properties, and its correlation with two metrics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from seepage.auditing.report.figures import BLUE, MUTED
 
 NETWORK, TASK = "VGG11Net", "Glasses"
 PROPERTIES = ("Age", "Gender", "Hair")
-_OTHER_TASK, _OTHER = "Gender", "Glasses"  # of Figure 1, whose AUC the paper's ΔR is about
+_OTHER_TASK, _OTHER = "Gender", "Glasses"  # of Figure 1, whose AUC the paper's ΔR refers to
 _HIGHEST = "9"  # printed: the first full layer, for every property
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Draw the kept results; there is nothing to hurry."""
+    """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
     sensitive = runs.sensitivity(NETWORK, TASK)
     quantities = [Quantity("test accuracy in percent", runs.accuracy(NETWORK, TASK))]

@@ -22,7 +22,7 @@ NETWORKS = {"AlexNet": "4", "VGG11Net": "9"}  # with the printed highest layer
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Draw the kept results; there is nothing to hurry."""
+    """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
     quantities, told = [], []
     for network, printed in NETWORKS.items():
@@ -62,7 +62,7 @@ def reproduce(quick: bool) -> Outcome:
 
 
 def _order(curves: dict[str, LayerCurve], place: int) -> str:
-    """Say how the tasks lie at a layer, counted from 1, with their intervals."""
+    """Compare the tasks at a layer, counted from 1, with their intervals."""
     found, ends = [], {}
     for task, curve in curves.items():
         ends[task] = tuple(float(end[place - 1]) for end in curve.ends)

@@ -1,8 +1,8 @@
 """One repetition of paper 003's experiment on LFW: train in rounds, then measure every layer.
 
-Half of the people who are not kept for testing belong to the adversary, the other half to the
-client under attack, so that no face is on both sides. Snapshots are taken over the second half of
-the training; V-information and sensitivity are measured on the last model.
+Half of the people outside the test set belong to the adversary, the other half to the client under
+attack, so that no face is on both sides. Snapshots are taken over the second half of the training;
+V-information and sensitivity are measured on the last model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LayerSetting:
     network, task
         Names in :data:`NETWORKS` and :data:`COLUMNS`.
     properties
-        Names in :data:`COLUMNS`; none where only the sensitivity is wanted.
+        Names in :data:`COLUMNS`; none if only the sensitivity is wanted.
     confounded
         Whether batches with each property's own mix of labels are attacked too.
     """
@@ -63,7 +63,7 @@ class LayerSetting:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name."""
         return f"{self.network}, {self.task}"
 
 
@@ -130,7 +130,7 @@ class LayerRepetition:
     data
         The faces.
     setting, amounts
-        What is done, and how much of it.
+        The setting, and its sizes.
     number
         Of the repetition: the seed of the split, of the start and of all draws.
     """
@@ -178,7 +178,8 @@ class LayerRepetition:
             "majority": float(max(yt.double().mean(), 1 - yt.double().mean())),
             "layers": list(found.layers),
             "sizes": list(found.sizes),
-            # The median: of a mean, the few samples that the network is surest of are the whole.
+            # The median: a mean would be dominated by the few samples that the network is surest
+            # of.
             "sensitivity": rounded(found.columns["median"]),
             "properties": {},
         }
@@ -263,13 +264,13 @@ class LayerRepetition:
 
 
 def list_but_last(run: FederatedRun) -> Any:
-    """Yield the snapshots without that after the last round."""
+    """Yield all snapshots but the last."""
     number = max(run.snapshots)
     return ((k, net) for k, net in run.models() if k != number)
 
 
 def started(net: nn.Module) -> nn.Module:
-    """Return the network with He's start (2015), from which plain SGD gets going at once."""
+    """Return the network with He's initialisation (2015), from which plain SGD learns at once."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

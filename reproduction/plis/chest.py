@@ -1,4 +1,4 @@
-"""The study behind paper 002's Figure 3 and Table 1: chest X-rays, rebuilt from their gradients.
+"""The study behind paper 002's Figure 3 and Table 1: chest X-rays reconstructed from gradients.
 
 Two networks are trained on PneumoniaMNIST, one of them privately. For each, the gradients of the
 same records are attacked, and their PLIS measured. Figure and table share one computation.
@@ -30,16 +30,16 @@ _RESAMPLES = 5_000  # of the bootstrap intervals
 SETTING = (
     f"PneumoniaMNIST; {RECORDS} of the 4,708 training images, drawn at random (seed 0). A tanh "
     "network of six convolutions and two full layers, trained for four epochs with Adam, or for "
-    f"ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
+    "ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
     f"Geiping et al. 2020 (cosine, total variation {VARIATION:g}) with {STEPS} evaluations of "
-    "L-BFGS, which gets further in so few than their signed Adam; labels are known. Without DP it "
-    "sees each record's gradient; with DP, each record's clipped gradient with the noise of one "
-    "step, as if all other records of the batch were known (ε counts on Poisson batches whose "
-    "members are hidden; PLIS does not). PLIS without DP is that of the gradient signal; of a "
-    "record, the norm over its pixels. The attack's options were picked among six tried on 32 "
-    "records, for speed and for a quality that varies; the intervals are about the draw of the "
-    "records, not about that choice, nor about another seed or network. Where it differs: the "
-    "paper names neither its network nor its attack's options, and shows two records."
+    "L-BFGS, which gets further in so few steps than their signed Adam; labels are known. "
+    "Without DP it sees each record's gradient; with DP, each record's clipped gradient with the "
+    "noise of one step, as if all other records of the batch were known (ε counts on Poisson "
+    "batches whose members are hidden; PLIS does not). PLIS without DP is that of the gradient "
+    "signal; a record's PLIS is the norm over its pixels. The attack's options were chosen from "
+    "six tried on 32 records, for speed and for varied quality; the intervals are about the draw "
+    "of the records, not about that choice, nor about another seed or network. Where it differs: "
+    "the paper names neither its network nor its attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]
@@ -47,7 +47,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """What was measured and rebuilt of the records with one network.
+    """The measurements and reconstructions of the records with one network.
 
     Parameters
     ----------
@@ -55,16 +55,16 @@ class Attacked:
         Of the network on the test images.
     heat
         The gradient signal's PLIS, (n, 28, 28). Clipping and noise multiply it by one number for
-        each record, and so leave the picture as it is.
+        each record, and so do not change the picture.
     subjects
-        The norm of each record's PLIS, clipped and noised as its gradient is, (n,). It vanishes
-        where the gradient is so long that its clipped length no longer reacts to anything.
+        The norm of each record's PLIS, clipped and noised like its gradient, (n,). It vanishes if
+        the gradient is so long that its clipped norm is constant.
     norms
         The norm of every record's gradient before clipping.
     images
         The reconstructions, (n, 28, 28).
     quality
-        How like the originals they are.
+        Their similarity to the originals.
     """
 
     accuracy: float
@@ -77,12 +77,12 @@ class Attacked:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The records, and what came of them without and with DP.
+    """The records, and their results without and with DP.
 
     Parameters
     ----------
     rows
-        Where the records stand in the training data.
+        The records' positions in the training data.
     originals, labels
         (n, 28, 28), from 0 to 1, and (n,).
     plain, private
@@ -111,7 +111,7 @@ class Study:
 
 @cache
 def chest_study(quick: bool) -> Study:
-    """Train, measure and attack; kept, since the figure and the table start from it."""
+    """Train, measure and attack; cached, since the figure and the table both use it."""
     data = load_pneumoniamnist()
     x, y = (values[: 1024 if quick else None] for values in _tensors(data.train))
     test = _tensors(data.test)
@@ -159,7 +159,7 @@ def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int, batch_size: int = 1
 def train_privately(
     net: nn.Module, x: Tensor, y: Tensor, epochs: int, batch_size: int = 256
 ) -> float:
-    """Train with private SGD to (ε, δ), and return the noise multiplier that this takes."""
+    """Train with private SGD to (ε, δ), and return the required noise multiplier."""
     sampler = PoissonSampler(len(x), batch_size, seed=0)
     steps = epochs * len(x) // batch_size
     engine = Engine(net, "cross_entropy", clip=SmoothClip(1.0))
@@ -188,7 +188,7 @@ def noise_for(rate: float, steps: int) -> float:
         return dp_accounting.SelfComposedDpEvent(step, steps)
 
     def accountant() -> RdpAccountant:
-        return RdpAccountant(list(range(2, 129)))  # whole orders have a closed form
+        return RdpAccountant(list(range(2, 129)))  # integer orders have a closed form
 
     bracket = dp_accounting.LowerEndpointAndGuess(0.7, 3.0)
     return float(dp_accounting.calibrate_dp_mechanism(accountant, event, EPSILON, DELTA, bracket))
@@ -236,7 +236,7 @@ class Correlation:
     high: float
 
     def quantities(self, name: str) -> list[Quantity]:
-        """Return it under that name, with its ends."""
+        """Return it under that name, with the ends of its interval."""
         return [
             Quantity(name, self.value),
             Quantity(f"{name}, 95 % interval from", self.low),
@@ -245,7 +245,7 @@ class Correlation:
 
     @property
     def verdict(self) -> str:
-        """Which way it falls, in words."""
+        """Its direction, in words."""
         if self.low <= 0 <= self.high:
             return "no clear way"
         return "up" if self.value > 0 else "down"
@@ -255,7 +255,7 @@ class Correlation:
 
 
 def rank_correlation(a: Array, b: Array) -> Correlation:
-    """Return Spearman's correlation, its interval from records drawn anew (percentiles)."""
+    """Return Spearman's correlation, with a bootstrap interval over records (percentiles)."""
     from scipy.stats import rankdata
 
     rows = np.random.default_rng(0).integers(len(a), size=(_RESAMPLES, len(a)))
@@ -263,7 +263,7 @@ def rank_correlation(a: Array, b: Array) -> Correlation:
     ranks = [rankdata(values[rows], axis=1) for values in (a, b)]
     centred = [r - r.mean(axis=1, keepdims=True) for r in ranks]
     scale = np.sqrt(np.sum(centred[0] ** 2, axis=1) * np.sum(centred[1] ** 2, axis=1))
-    # A draw without spread, of ties alone, has no correlation and is left out.
+    # A resample of ties alone has no correlation and is left out.
     scale[scale == 0] = np.nan
     found = np.sum(centred[0] * centred[1], axis=1) / scale
     low, high = np.nanquantile(found[1:], (0.025, 0.975))
@@ -271,7 +271,7 @@ def rank_correlation(a: Array, b: Array) -> Correlation:
 
 
 def mean_of(values: Array) -> Correlation:
-    """Return the mean of one correlation per record, its interval from records drawn anew."""
+    """Return the mean of one correlation per record, with a bootstrap interval over records."""
     rows = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
     low, high = np.quantile(values[rows].mean(axis=1), (0.025, 0.975))
     return Correlation(float(values.mean()), float(low), float(high))

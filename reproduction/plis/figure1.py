@@ -34,7 +34,7 @@ _SETTING = (
 
 @dataclass(frozen=True, eq=False)
 class FeatureLeakage:
-    """Averages over the records for every feature, and what each whole record has."""
+    """Averages over the records for every feature, and the numbers of each whole record."""
 
     fil: Numbers
     plis: Numbers
@@ -127,7 +127,7 @@ def make_data(records: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def noise_multiplier(steps: int, sensitivity: float) -> float:
-    """Return σ with which so many full-batch steps are (ε, δ)-private together, exactly.
+    """Return the σ with which this many full-batch steps are jointly (ε, δ)-private, exactly.
 
     Gaussian differential privacy of the steps composes to ``μ = √T·sensitivity/σ``; it is about
     adding or removing one record.

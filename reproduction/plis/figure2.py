@@ -1,8 +1,8 @@
-"""Paper 002, Figure 2: which pixels cost the privacy of MNIST images, with DP and without.
+"""Paper 002, Figure 2: which pixels of MNIST images cost privacy, with DP and without.
 
-Two networks are trained, one of them privately. Batches are disjoint and everybody may know who is
-in which, so that nothing is claimed from their being hidden: a record takes part in one step of
-every epoch, and over the run the Gaussian noise of those steps alone makes up its (ε, δ).
+Two networks are trained, one of them privately. Batches are disjoint and may be known to everybody,
+so no amplification is claimed: a record takes part in one step of every epoch, and its (ε, δ) over
+the run comes from the Gaussian noise of those steps alone.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ EPSILON, DELTA = 1.0, 1e-5
 THRESHOLD, EPOCHS, BATCH, RATE, MOMENTUM = 1.0, 3, 1_500, 1.0, 0.8
 PLAIN_EPOCHS, PLAIN_BATCH, PLAIN_RATE = 2, 100, 0.1
 MEASURED = 5_000  # of the training images
-NEAREST = 10  # neighbours, to the last of which an image's distance is taken
+NEAREST = 10  # the neighbour to which an image's distance is taken
 SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
     "The network of 004's Table 1 (its smooth activations give PLIS something to differentiate; "
-    "002 does not name its own) trained on all of MNIST. With DP: "
-    f"{EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, and the "
-    f"noise that makes the run ({EPSILON:g}, {DELTA:g})-private without any claim from sampling, "
-    f"which 002 excludes. Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS of one further step, "
-    f"of the first {MEASURED:,} training images and of the 624 test images of PneumoniaMNIST with "
-    "their own labels 0 and 1, which the network takes for digits. A record far beyond the "
-    "threshold releases a gradient of fixed length, which reacts to nothing: its PLIS is zero, so "
-    "the private network is also looked at before the clip (its gradient signal over the variance "
-    "of the noise). The digits shown have the smallest and the largest of that; the X-ray is the "
-    "one in the middle. How odd a digit is, is its distance in pixels to the tenth nearest of its "
-    f"class among the {MEASURED:,}."
+    f"002 does not name its own) trained on all of MNIST. With DP: {EPOCHS} epochs of disjoint "
+    f"batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, and the noise that makes the run "
+    f"({EPSILON:g}, {DELTA:g})-private without any claim from sampling, which 002 excludes. "
+    f"Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS of one further step, of the first "
+    f"{MEASURED:,} training images and of the 624 test images of PneumoniaMNIST with their own "
+    "labels 0 and 1, which the network takes for digits. A record far beyond the threshold "
+    "releases a gradient of fixed length, which depends on nothing in the record: its PLIS is "
+    "zero, so the private network is also examined before the clip (its gradient signal over the "
+    "variance of the noise). The digits shown have the smallest and the largest PLIS of these; "
+    "the X-ray has the median. A digit's oddness is its distance in pixels to the tenth nearest "
+    f"of its class among the {MEASURED:,}."
 )
 
 
@@ -169,7 +169,7 @@ def _quantities(seen: Seen) -> list[Quantity]:
 
 
 def _half(seen: Seen) -> float:
-    """Return how many of the pixels make up half of the squared norm, for the median digit."""
+    """Return the number of pixels that make up half of the squared norm, for the median digit."""
     squares = np.sort(seen.digits.reshape(len(seen.digits), -1) ** 2, axis=1)[:, ::-1]
     kept = squares[squares.sum(1) > 0]
     return float(np.median((np.cumsum(kept, 1) < kept.sum(1, keepdims=True) / 2).sum(1) + 1))
@@ -193,7 +193,7 @@ def _spearman(a: Numbers, b: Numbers) -> float:
 
 
 def distance_to_class(images: Numbers, labels: NDArray[np.int64]) -> Numbers:
-    """Return how far every image is from the tenth nearest of its class: how odd it is, (n,)."""
+    """Return every image's distance to the tenth nearest of its class: how odd it is, (n,)."""
     flat = images.reshape(len(images), -1)
     found = np.zeros(len(flat))
     for label in np.unique(labels):
@@ -206,13 +206,13 @@ def distance_to_class(images: Numbers, labels: NDArray[np.int64]) -> Numbers:
 
 
 def _atypical(ranks: dict[str, float]) -> str:
-    """Judge that samples with high PLIS are often atypical."""
+    """Judge the claim that samples with high PLIS are often atypical."""
     listed = ", ".join(f"{rank:.2f} {title}" for title, rank in ranks.items()).replace("-", "−")
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
     claim = f"rises ({'; '.join(rising)})" if rising else "does not rise"
     return (
-        f"That high PLIS is atypical: a digit's PLIS {claim} with its distance to its own class "
-        f"(rank correlations {listed})."
+        f"Is high PLIS atypical? A digit's PLIS {claim} with its distance to its own class (rank "
+        f"correlations {listed})."
     )
 
 
@@ -220,10 +220,9 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        "the clip holds back just those records, so that of what is released they have less PLIS "
-        "than digits"
+        "the clip restrains exactly those records, so that after it they have less PLIS than digits"
         if found[0].area < 0.5
-        else "and also of what is released"
+        else "and also after the clip"
     )
     return (
         "X-rays among digits by their subject-level PLIS: area under the curve "
@@ -241,7 +240,7 @@ def train_privately(x: Tensor, y: Tensor, epochs: int = EPOCHS, seed: int = 0) -
     torch.manual_seed(seed)
     net, clip = mnist_cnn(), SmoothClip(THRESHOLD)
     engine = Engine(net, "cross_entropy", clip=clip)
-    # A record's shift of one step of every epoch: μ = √epochs · sensitivity/(σC).
+    # A record shifts one step of every epoch: μ = √epochs · sensitivity/(σC).
     sigma = math.sqrt(epochs) * clip.sensitivity / THRESHOLD / gaussian_mu(EPSILON, DELTA)
     generator = torch.Generator().manual_seed(seed)
     speed = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
@@ -256,7 +255,7 @@ def train_privately(x: Tensor, y: Tensor, epochs: int = EPOCHS, seed: int = 0) -
 
 
 def train_plainly(x: Tensor, y: Tensor, epochs: int = PLAIN_EPOCHS, seed: int = 0) -> Trained:
-    """Train the same network as usual, by stochastic gradients with momentum."""
+    """Train the same network without privacy, by stochastic gradients with momentum."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -274,7 +273,7 @@ def train_plainly(x: Tensor, y: Tensor, epochs: int = PLAIN_EPOCHS, seed: int = 
 
 
 def accuracy(net: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the share of images told right, in percent."""
+    """Return the share of correctly classified images, in percent."""
     import torch
 
     with torch.no_grad():
@@ -287,7 +286,7 @@ def _pairs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _batches(count: int, size: int, epochs: int, generator: Any) -> list[Tensor]:
-    """Return the rows of every step, shuffled anew in every epoch."""
+    """Return the rows of every step, reshuffled every epoch."""
     import torch
 
     return [

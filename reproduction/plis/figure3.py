@@ -1,4 +1,4 @@
-"""Paper 002, Figure 3: chest X-rays with low and high PLIS, rebuilt from their gradients."""
+"""Paper 002, Figure 3: chest X-rays with low and high PLIS, reconstructed from their gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 
 
 def reproduce(quick: bool) -> Outcome:
-    """Show two records, what the attack made of them, and where their PLIS lies."""
+    """Show two records, their reconstructions, and their PLIS by pixel."""
     study = chest_study(quick)
     quantities = [
         Quantity("test accuracy without DP in percent", 100 * study.plain.accuracy),
@@ -71,7 +71,7 @@ def _spread(kind: str, heat: Array) -> list[Quantity]:
 
 
 def concentration(heat: Array) -> tuple[float, float]:
-    """Return how concentrated heat maps are, and how alike neighbouring pixels, by medians."""
+    """Return medians of the heat maps' concentration and neighbouring pixels' similarity."""
     size = np.abs(heat)
     flat = np.sort((size**2).reshape(len(size), -1), axis=1)
     top = flat[:, -round(_BRIGHT * flat.shape[1]) :].sum(axis=1) / flat.sum(axis=1)
@@ -80,15 +80,15 @@ def concentration(heat: Array) -> tuple[float, float]:
 
 
 def _finding3(study: Study) -> str:
-    """Judge that PLIS with DP is "essentially randomly distributed over the image space"."""
+    """Judge whether PLIS with DP is "essentially randomly distributed over the image space"."""
     (top, beside), (top_plain, beside_plain) = (
         concentration(found.heat) for found in (study.private, study.plain)
     )
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
-        f"That PLIS with DP is randomly distributed over the image {verdict}: neighbouring pixels' "
-        f"sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white noise 0), and a tenth "
-        f"of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
+        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: "
+        f"neighbouring pixels' sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white "
+        f"noise 0), and a tenth of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
     )
 
 
@@ -117,7 +117,7 @@ def _draw(study: Study) -> Figure:
         ("rebuilt without DP", study.plain.images, False),
         ("PLIS without DP", study.plain.heat, True),
         ("rebuilt with DP", study.private.images, False),
-        # Of what is released: nothing where the clip holds the whole gradient's length.
+        # Of the released gradient: zero if the clip fixes its norm.
         ("PLIS with DP", study.private.heat * (study.private.subjects > 0)[:, None, None], True),
     )
     shown = ((study.low, "A: lowest PLIS"), (study.high, "B: highest PLIS"))
@@ -130,7 +130,7 @@ def _draw(study: Study) -> Figure:
             for axes, (title, images, signed) in zip(line, columns, strict=True):
                 image = images[record]
                 if signed:
-                    reach = float(np.abs(image).max())  # each map on a scale of its own
+                    reach = float(np.abs(image).max())  # each map has its own scale
                     if not reach:
                         title = f"{title}: zero, clipped"
                     axes.imshow(image, cmap="RdBu_r", vmin=-(reach or 1.0), vmax=reach or 1.0)

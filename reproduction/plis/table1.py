@@ -1,4 +1,4 @@
-"""Paper 002, Table 1: how like the records their reconstructions are, at low and at high PLIS.
+"""Paper 002, Table 1: the similarity of reconstructions to records, at low and at high PLIS.
 
 The paper compares two records; here the same is asked of 128.
 """
@@ -21,7 +21,7 @@ PRINTED = {
     ("HaarPSI", "low"): "0.7323",
     ("HaarPSI", "high"): "0.7779",
 }
-_EDGE = 1e-8  # of the largest PLIS: what is smaller, or vanishes, is drawn here
+_EDGE = 1e-8  # of the largest PLIS: smaller and vanishing values are drawn here
 MEASURES = {"SSIM": "ssim", "HaarPSI": "haarpsi", "PSNR": "psnr"}
 
 
@@ -53,8 +53,8 @@ def _why(study: Study, found: dict[str, Correlation]) -> str:
     return (
         "The paper names neither its network nor its attack's options nor its two records; over "
         f"{len(study.rows)} records here SSIM runs from {ssim.min():.2f} to {ssim.max():.2f} and "
-        f"goes with PLIS by a rank correlation of {rank} only, so that two records can show "
-        "either order (rows below)."
+        f"has a rank correlation with PLIS of only {rank}, so two records can show either order "
+        "(rows below)."
     )
 
 
@@ -71,7 +71,7 @@ def correlations(study: Study) -> dict[str, Correlation]:
     )
     for label, words in ((0, "normal"), (1, "pneumonia")):
         own = study.labels == label
-        if own.sum() >= 10:  # with fewer, an interval says nothing
+        if own.sum() >= 10:  # with fewer, an interval is meaningless
             found[f"without DP, {words} only: rank correlation of PLIS and SSIM"] = (
                 rank_correlation(plain.subjects[own], plain.quality.ssim[own])
             )
@@ -100,7 +100,7 @@ def _seen(study: Study, found: dict[str, Correlation]) -> str:
     two = "as" if high > low else "unlike"
     within = [value for name, value in found.items() if "only" in name]
     lost = ways != {"no clear way"} and {value.verdict for value in within} == {"no clear way"}
-    classes = " Within the classes nothing clear is left of it, by SSIM." if lost else ""
+    classes = " Within the classes nothing clear remains of this, by SSIM." if lost else ""
     listed = ", ".join(f"{value} for {measure}" for measure, value in pairs)
     return (
         f"{judged}: rank correlation {listed} ({len(study.rows)} records, 95 % intervals)."

@@ -1,7 +1,7 @@
-"""Work that is captured once for each shape of its inputs and then replayed on a graphics card.
+"""Functions captured once for each shape of their inputs and then replayed on a GPU.
 
-A step of a small network is some hundred kernels, each done sooner than Python starts the next.
-Captured as a graph they follow one another without Python.
+A step of a small network consists of some hundred kernels, each of which finishes before Python
+launches the next. Captured as a graph they run without Python.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _WARM_UP = 3  # calls before a capture, in which libraries choose their algorith
 
 
 class Captured(Generic[Found]):
-    """A function of tensors, replayed for shapes that it has seen; as it is on a processor.
+    """A function of tensors, replayed for shapes it has seen; on a CPU it is called directly.
 
-    What it returns is overwritten by the next call with the same shapes.
+    Its result is overwritten by the next call with the same shapes.
 
     Parameters
     ----------
     function
-        Takes tensors; all else that it reads must stay where it is in memory.
+        Takes tensors; everything else that it reads must stay at the same place in memory.
     """
 
     def __init__(self, function: Callable[..., Found]) -> None:
@@ -33,7 +33,7 @@ class Captured(Generic[Found]):
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Found]] = {}
 
     def __call__(self, *given: Tensor) -> Found:
-        """Return what the function returns."""
+        """Return the function's result."""
         if not given[0].is_cuda:
             return self._function(*given)
         shapes = tuple(tensor.shape for tensor in given)

@@ -1,4 +1,4 @@
-"""The command line of a small comparison: train for some steps, and write what was found."""
+"""The command line of a small comparison: train for some steps, and write the results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write_comparison(
 ) -> int:
     """Run ``compare(device, steps)`` as the command line asks, and return the exit status.
 
-    ``steps`` are those that are trained where none are asked for. What is written names the
-    command, the commit and the machine beside what was found.
+    ``steps`` is the default number of steps. The file names the command, the commit and the machine
+    beside the results.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")

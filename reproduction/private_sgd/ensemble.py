@@ -1,8 +1,8 @@
 """Many small networks trained privately at once, each with its own hyperparameters.
 
-A network of paper 004 is far too small to keep a graphics card busy. All settings of a grid go
-through the same layers together, on the same batch: one pass serves a hundred runs. What a step
-gives is what :class:`seepage.nn.Engine` gives for each network alone; the tests compare them.
+A network of paper 004 is far too small to keep a GPU busy. All settings of a grid run through the
+same layers together, on the same batch: one pass serves a hundred runs. The results of a step are
+those of :class:`seepage.nn.Engine` for each network alone; the tests compare them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seepage.nn.problem.clipping import SmoothClip
 
 @dataclass(frozen=True)
 class EnsembleStep:
-    """What one batch gives, for every network.
+    """The results of one batch, for every network.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class EnsembleStep:
 class Ensemble:
     """Networks of one shape: convolutions, full layers, tanh and average pooling.
 
-    They compute in the type of the inputs; their parameters stay in the type they were made in.
+    They compute in the type of the inputs; their parameters keep their own type.
 
     Parameters
     ----------
     make
-        Returns a network, a new one at each call.
+        Returns a new network at each call.
     seeds
         The seed of each network's first parameters.
     shape
@@ -95,7 +95,7 @@ class Ensemble:
             layer.weight, layer.bias = next(views), next(views)
 
     def parts(self, flat: Tensor) -> list[Tensor]:
-        """Return views of such a tensor: of each layer weight ``(G, O, K)`` and bias ``(G, O)``."""
+        """Return views of such a tensor: each layer's weight ``(G, O, K)`` and bias ``(G, O)``."""
         shapes = [part.shape[1:] for layer in self.affine for part in (layer.weight, layer.bias)]
         found = flat.split([shape.numel() for shape in shapes], 1)
         return [part.unflatten(1, shape) for part, shape in zip(found, shapes, strict=True)]
@@ -127,8 +127,7 @@ class Ensemble:
         thresholds
             The clipping threshold of each network, ``(G,)``.
         counted
-            For each example one, or zero for one that only fills the batch up: the sums leave it
-            out.
+            One for each example, or zero for one that only pads the batch: the sums leave it out.
         """
         logits = self.logits(x)
         change = _with_channels_last(directions)[:, None]
@@ -146,7 +145,7 @@ class Ensemble:
             dgradient = layer.backward_tangent(dgradient)
         parts = [layer.products() for layer in self.affine]
         gg, gd, dd = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        # The clip is one of lengths relative to the threshold: C = 1 and everything divided by C.
+        # The clip works on norms relative to the threshold: C = 1 and everything divided by C.
         clip, scale = SmoothClip(1.0), thresholds[:, None]
         norms = gg.sqrt()
         relative, known = norms / scale, slice(gd.shape[-1])
@@ -161,7 +160,7 @@ class Ensemble:
 
 
 def _with_channels_last(x: Tensor) -> Tensor:
-    """Return images in the order of the layers; rows of numbers stay as they are."""
+    """Return images in the layers' layout; rows of numbers are unchanged."""
     return x.movedim(-3, -1).contiguous() if x.dim() > 3 else x
 
 

@@ -1,9 +1,9 @@
-"""Layers of many small networks at once, differentiated by hand as far as dFIL needs it.
+"""Layers of many small networks at once, differentiated by hand as far as dFIL needs.
 
-All networks of an ensemble have the same shape and see the same batch, each with parameters of its
-own. Values are ``(G, B, …)`` for G networks and B examples; tangents, one for each of P directions
-of the input, are ``(P, G, M, …)`` for the first M examples; images have their channels last, so
-that patches are cut out in long runs. A layer has four passes, called in this order: values
+All networks of an ensemble have the same shape and see the same batch, each with its own
+parameters. Values are ``(G, B, …)`` for G networks and B examples; tangents, one for each of P
+directions of the input, are ``(P, G, M, …)`` for the first M examples; images have their channels
+last, so that patches are copied in long runs. A layer has four passes, called in this order: values
 forward, tangents forward, gradients backward, tangents of the gradients backward. All of them
 compute in the type of the values; sums over an example are in single precision at least.
 """
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_input
 
-_ALIGNED = 8  # numbers: rows that start at multiples of so many are multiplied faster
-_BYTES = 16  # copied at once
+_ALIGNED = 8  # numbers: rows that start at multiples of this are multiplied faster
+_BYTES = 16  # copied at a time
 
 
 class Layer(ABC):
@@ -72,7 +72,7 @@ def _slope_times(change: Tensor, a: Tensor) -> Tensor:
 
 
 def _first(kept: Tensor, change: Tensor) -> Tensor:
-    """Return what was kept of the examples that a tangent is about."""
+    """Return the kept values of the examples that have tangents."""
     return kept[:, : change.shape[2]]
 
 
@@ -110,7 +110,7 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
         return _channels_last(pooled, values.shape[:-3])
 
     def back(gradient: Tensor) -> Tensor:
-        """Add every mean's part to what it is the mean of."""
+        """Add every mean's share to the entries it averages."""
         flat = _channels_first(gradient)
         like = torch.empty(
             (len(flat), *shape),
@@ -124,7 +124,7 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
         return _channels_last(spread, gradient.shape[:-3])
 
     def tiles(gradient: Tensor) -> Tensor:
-        """Copy every mean's part to its tile, which no other mean looks at."""
+        """Copy every mean's share to its tile, which no other mean covers."""
         part = _wide((gradient / (tall * broad)).contiguous())[..., :, None, :, None, :]
         spread = part.expand(*part.shape[:-4], tall, -1, broad, -1)
         return spread.reshape(*gradient.shape[:-3], height, width, -1).view(gradient.dtype)
@@ -133,7 +133,7 @@ def average_pool(module: nn.AvgPool2d, shape: tuple[int, ...]) -> LinearMap:
 
 
 def flatten(shape: tuple[int, ...]) -> LinearMap:
-    """Return the map of images of that shape to rows of numbers, in torch's order."""
+    """Return the map from images of that shape to rows of numbers, in torch's order."""
     return LinearMap(
         lambda a: a.movedim(-1, -3).flatten(-3),
         lambda g: g.reshape(*g.shape[:-1], *shape).movedim(-3, -1),
@@ -141,18 +141,18 @@ def flatten(shape: tuple[int, ...]) -> LinearMap:
 
 
 class Affine(Layer):
-    """Layers with parameters: ``s = W t + b`` at every place, ``t`` being the inputs seen there.
+    """Layers with parameters: ``s = W t + b`` at every place, with ``t`` the inputs there.
 
-    A convolution sees a patch at each of its places; a full layer has one place, and sees all. The
-    gradient of an example is the sum of ``δ tᵀ`` over the places for the weight, of ``δ`` for the
-    bias.
+    A convolution sees a patch at each of its places; a full layer has one place, and sees
+    everything. The gradient of an example is the sum of ``δ tᵀ`` over the places for the weight, of
+    ``δ`` for the bias.
 
     Parameters
     ----------
     modules
         The layer of each network.
     first
-        Whether nothing comes before, so that no gradient is passed on.
+        Whether it is the first layer, so that no gradient is passed on.
     """
 
     def __init__(self, modules: Sequence[nn.Linear | nn.Conv2d], first: bool) -> None:
@@ -198,7 +198,7 @@ class FullLayers(Affine):
         return change if self.first else change @ self.w
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Use that the gradient is one outer product, without forming it."""
+        """Use that the gradient is a single outer product, without forming it."""
         ss, tt = _squared(self.delta, 1), 1 + _squared(self.t, 1)  # 1: the column of the bias
         delta, t = (_first(kept, self.ddelta) for kept in (self.delta, self.t))
         few = slice(delta.shape[1])
@@ -234,7 +234,9 @@ class Convolutions(Affine):
         _, *size = model(torch.zeros(1, *shape)).shape[1:]
         self.places = tuple(size)
         self.seen = self.weight.shape[-1]  # numbers under the kernel
-        self.columns = _ALIGNED * (self.seen // _ALIGNED + 1)  # with one for the bias, and zeros
+        self.columns = _ALIGNED * (
+            self.seen // _ALIGNED + 1
+        )  # with one for the bias, padded with zeros
 
     def forward(self, values: Tensor) -> Tensor:
         """Return ``W ∗ a + b``."""
@@ -255,12 +257,12 @@ class Convolutions(Affine):
         return self._back(gradient)
 
     def backward_tangent(self, change: Tensor) -> Tensor:
-        """Return the change of that, and keep the one at the outputs."""
+        """Return the change of that gradient, and keep the one at the outputs."""
         self.ddelta = change
         return self._back(change)
 
     def products(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Form the gradients of the batch, and what the directions change in them."""
+        """Form the gradients of the batch, and their changes along the directions."""
         self.g = _outer(self.delta, self.t)
         delta, t, g = (_first(kept, self.ddelta) for kept in (self.delta, self.t, self.g))
         gd, dd = [], []
@@ -271,7 +273,7 @@ class Convolutions(Affine):
         return _squared(self.g, 2), _stacked(gd), _stacked(dd)
 
     def summed(self, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums of the gradients that were formed."""
+        """Return the sums of the gradients formed before."""
         both = torch.einsum("gb,gbok->gok", factors.to(self.g.dtype), self.g)
         channels, *window = self.kernel
         last = both[..., : self.seen].unflatten(-1, (*window, channels))
@@ -297,10 +299,10 @@ class Convolutions(Affine):
         return _stacked(out, -5)
 
     def _patches(self, images: Tensor, bias: float) -> Tensor:
-        """Return the patches under the kernel as rows ``(…, L, K)``, a number for the bias behind.
+        """Return the patches under the kernel as rows ``(…, L, K)``, followed by one for the bias.
 
-        Torch's own ``unfold`` starts a kernel for every image on a graphics card; a view does not,
-        and it is copied many bytes at a time.
+        On a GPU torch's own ``unfold`` launches a kernel for every image; a view does not, and it
+        is copied in wide words.
         """
         (down, right), (up, side) = self.stride, self.padding
         _, tall, broad = self.kernel
@@ -319,7 +321,7 @@ class Convolutions(Affine):
 
 
 def _wide(images: Tensor) -> Tensor:
-    """Return images as numbers of many bytes, for copies; as they are, if that does not go."""
+    """Return images as wide words, for faster copies; unchanged if that is not possible."""
     if images.shape[-1] * images.element_size() % _BYTES:
         return images
     return images.contiguous().view(torch.complex128)
@@ -336,23 +338,23 @@ def _outer(delta: Tensor, t: Tensor) -> Tensor:
 
 
 def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Return what ``torch.stack`` does, without a copy of a single part."""
+    """Return the same as ``torch.stack``, without a copy if there is only one tensor."""
     return torch.stack(parts, dim) if len(parts) > 1 else parts[0].unsqueeze(dim)
 
 
 def _channels_first(images: Tensor) -> Tensor:
-    """Return images ``(…, H, W, C)`` in the shape that torch's functions take, without a copy."""
+    """Return images ``(…, H, W, C)`` in the shape that torch's functions expect, without a copy."""
     return images.reshape(-1, *images.shape[-3:]).permute(0, 3, 1, 2)
 
 
 def _channels_last(images: Tensor, leading: Sequence[int]) -> Tensor:
-    """Return what such a function gave as ``(…, H, W, C)`` again."""
+    """Return the result of such a function as ``(…, H, W, C)`` again."""
     last = images.permute(0, 2, 3, 1)
     return last.reshape(*leading, *last.shape[1:])
 
 
 def _squared(a: Tensor, axes: int) -> Tensor:
-    """Return the squared norms over the last axes, without a product of this size in memory."""
+    """Return the squared norms over the last axes, without forming the squares in memory."""
     dims = tuple(range(-axes, 0))
     return torch.linalg.vector_norm(a, dim=dims, dtype=_precise(a)).square()
 

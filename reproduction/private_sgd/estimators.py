@@ -1,8 +1,9 @@
-"""What the noise of an estimator of dFIL does to the largest of all records, measured in one run.
+"""The effect of an estimator's noise on the largest dFIL of all records, measured in one run.
 
-Paper 004 estimates a trace from 50 coordinates a step, drawn anew; its public code draws one, as it
-uses one random key for all 50. ``python -m reproduction.private_sgd.estimators --device cuda
---out FILE`` trains one network and lets all estimators watch the same steps.
+Paper 004 estimates a trace from 50 fresh coordinates per step; its public code draws only one,
+because it uses one random key for all 50.
+``python -m reproduction.private_sgd.estimators --device cuda --out FILE`` trains one network and
+lets all estimators watch the same steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reproduction.private_sgd.settings import Grid, Hyperparameters, find_grid
 _MODULE = "reproduction.private_sgd.estimators"
 SETTING = Hyperparameters(1, 0.1, 8)
 STEPS = 1000
-# The reference, what the accountant does, what the paper says, and what its code does.
+# The reference, the accountant's method, the paper's, and its code's.
 ESTIMATORS = {
     "reference": ("signs", 24),
     "2 random signs": ("signs", 2),
@@ -34,7 +35,7 @@ ESTIMATORS = {
 
 
 class ComparedRun(Run):
-    """A run of one setting in which several estimators keep sums of their own."""
+    """A run of one setting in which several estimators keep their own sums."""
 
     accounts = tuple(ESTIMATORS)
 
@@ -58,7 +59,7 @@ class ComparedRun(Run):
 def compare(
     grid: Grid, images: ImageTensors, steps: int, say: Callable[[str], object] = print
 ) -> dict[str, Any]:
-    """Train one network and return what each estimator makes of every record's leakage."""
+    """Train one network and return every estimator's leakage of each record."""
     run = ComparedRun(grid, images, seed=0)
     while run.step < steps:
         run.advance()
@@ -90,7 +91,7 @@ def compare(
 
 
 def compare_on(device: str, steps: int) -> dict[str, Any]:
-    """Train the network for MNIST under the eyes of all estimators."""
+    """Train the network for MNIST, observed by all estimators."""
     grid = replace(find_grid("mnist"), settings=(SETTING,))
     return compare(grid, load_images(grid).to(device), steps)
 

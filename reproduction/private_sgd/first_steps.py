@@ -1,6 +1,6 @@
-"""How fast Table 1's network and that of the authors' code learn MNIST, and what that costs.
+"""How fast Table 1's network and that of the authors' code learn MNIST, and at what leakage.
 
-``python -m reproduction.private_sgd.first_steps --out FILE`` trains both on the processor for some
+``python -m reproduction.private_sgd.first_steps --out FILE`` trains both on the CPU for some
 hundred private steps, from a few starts, in minutes.
 """
 
@@ -23,7 +23,7 @@ STARTS = 2
 
 
 def follow(grid: Grid, images: ImageTensors, steps: int) -> dict[str, Any]:
-    """Train the networks of a grid, which differ in their start alone; return a row of results."""
+    """Train the networks of a grid, which differ only in their start; return a row of results."""
     run = Run(grid, images, seed=0, probes=1)
     while run.step < steps:
         run.advance()

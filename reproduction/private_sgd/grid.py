@@ -1,12 +1,12 @@
-"""Trains the private networks of paper 004's Figure 5 and writes what they leak, as data.
+"""Trains the private networks of paper 004's Figure 5 and writes their leakage as data.
 
 ``python -m reproduction.private_sgd.grid mnist --device cuda --minutes 8 --out FILE`` runs all
 settings at once and writes accuracies and leakages after every number of steps that the grid names.
-It needs torch, numpy and tqdm only; what follows from the data (ε, bounds, the figure) is computed
-when the figure is drawn. When the time is over it stops, and the file holds the steps reached;
-the same command goes on from there, by ``FILE.state.npz``. On a graphics card the networks compute
-in bfloat16 (``--precision single`` has them in single precision), their parameters and all sums are
-in single precision or better.
+It needs only torch, numpy and tqdm; everything derived from the data (ε, bounds, the figure) is
+computed when the figure is drawn. When the time is up it stops, and the file holds the steps
+reached; the same command resumes from there, by ``FILE.state.npz``. On a GPU the networks compute
+in bfloat16 (or, with ``--precision single``, in single precision); their parameters and all sums
+are in single precision or better.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Average:
         self.runs = 0
         self.sums: dict[str, np.ndarray] = {}
         self.accuracies: list[list[float]] = []
-        self.single: dict[str, list[np.ndarray]] = {}  # the largest of each run alone
+        self.single: dict[str, list[np.ndarray]] = {}  # the largest of each single run
 
     def add(self, run: Run) -> None:
-        """Take a run in, as it now stands."""
+        """Add a run in its present state."""
         for name, sums in run.sums.items():
             now = sums.cpu().numpy().copy()
             self.sums[name] = self.sums[name] + now if name in self.sums else now
@@ -62,14 +62,14 @@ class Average:
         self.runs += 1
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that was averaged, for :meth:`restore`."""
+        """Return all averages, for :meth:`restore`."""
         if not self.runs:
             return {}
         singles = {f"single {name}": np.stack(values) for name, values in self.single.items()}
         return {"accuracies": np.array(self.accuracies)} | self.sums | singles
 
     def restore(self, found: Mapping[str, np.ndarray]) -> None:
-        """Take in what was averaged before."""
+        """Restore earlier averages."""
         self.accuracies = found["accuracies"].tolist()
         self.runs = len(self.accuracies)
         self.single = {
@@ -128,9 +128,9 @@ def run_grid(
     say: Callable[[str], object] = print,
     state: Path | None = None,
 ) -> dict[str, Any]:
-    """Train every setting ``runs`` times, as far as the time allows; write after each measure.
+    """Train every setting ``runs`` times, as far as time allows; write after each measurement.
 
-    Where there is a file ``state``, go on from it; what is not done in time is left there.
+    An existing file ``state`` is resumed; unfinished work is left in it.
     """
     deadline = time.monotonic() + 60 * minutes
     averages = {steps: Average() for steps in grid.steps}
@@ -172,7 +172,7 @@ def run_grid(
 
 
 def _keep(state: Path | None, number: int, run: Run, averages: dict[int, Average]) -> None:
-    """Write how far it is, whole or not at all."""
+    """Write the progress atomically."""
     if state is None:
         return
     found = {"run": np.array(number)} | run.state()
@@ -185,7 +185,7 @@ def _keep(state: Path | None, number: int, run: Run, averages: dict[int, Average
 
 
 def _held(state: Path | None, averages: dict[int, Average]) -> dict[str, np.ndarray]:
-    """Return the state of the run that was broken off, its averages restored; or nothing."""
+    """Return the state of an interrupted run, with its averages restored, or ``None``."""
     if state is None or not state.exists():
         return {}
     with np.load(state, allow_pickle=False) as file:
@@ -217,7 +217,7 @@ def _header(grid: Grid, images: ImageTensors) -> dict[str, Any]:
 
 
 def added(held: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
-    """Return results with those of another run added, which say where they were made."""
+    """Return results with those of another run added, with their provenance."""
     if held is None:
         return found
     made = {key: found[key] for key in ("machine", "torch")}
@@ -232,7 +232,7 @@ def _key(row: dict[str, Any]) -> tuple[Hyperparameters, int]:
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    """Write results whole or not at all, a line for each row so that changes can be read."""
+    """Write results atomically, one line per row so that changes are readable."""
     rows = ",\n  ".join(json.dumps(row) for row in found["rows"])
     head = json.dumps({key: value for key, value in found.items() if key != "rows"}, indent=1)
     text = f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n'
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str]) -> int:
             "probes": chosen.probes,
             "first seed": chosen.first_seed,
         }
-        # Ten bits of a product are enough for leakages that are known to per cents.
+        # Ten bits per product are enough for leakages that are known to a few per cent.
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
         images = load_images(grid).to(chosen.device)
@@ -302,12 +302,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _setting(words: str) -> Hyperparameters:
-    """Read σ, ρ and C with commas between them."""
+    """Read σ, ρ and C separated by commas."""
     return Hyperparameters(*(float(word) for word in words.split(",")))
 
 
 def _chosen_grid(chosen: argparse.Namespace) -> Grid:
-    """Return the grid that the command line asks for."""
+    """Return the grid requested on the command line."""
     grid = find_grid(chosen.data)
     settings = grid.frontier if chosen.frontier else grid.settings[: chosen.settings]
     grid = replace(grid, settings=tuple(chosen.only or settings))

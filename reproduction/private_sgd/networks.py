@@ -1,9 +1,9 @@
 """The convolutional networks of paper 004, appendix C, smooth in their inputs throughout.
 
-Tables 1 and 2 there list a tanh after the last layer too; outputs that go into a softmax are left
-free here, as in the networks of Papernot et al. (2020) that the paper adapts. The authors' public
-code starts from Glorot's weights, and for MNIST it has larger filters than Table 1: those networks
-stand here too.
+Tables 1 and 2 there list a tanh after the last layer too; outputs that enter a softmax have none
+here, as in the networks of Papernot et al. (2020) that the paper adapts. The authors' public code
+starts from Glorot's weights, and for MNIST it has larger filters than Table 1: those networks are
+here too.
 """
 
 from __future__ import annotations

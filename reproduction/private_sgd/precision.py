@@ -1,7 +1,7 @@
-"""What it changes that networks compute in bfloat16 while their leakage is measured.
+"""The effect of computing in bfloat16 on the measured leakage of networks.
 
 ``python -m reproduction.private_sgd.precision --out FILE`` trains the authors' network for MNIST in
-both precisions, with the same start, batches, noise and probes, on the processor in a minute.
+both precisions, with the same start, batches, noise and probes, on the CPU in a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 60
 
 
 def follow(grid: Grid, images: ImageTensors, precision: str, steps: int) -> dict[str, Any]:
-    """Train in one precision; return accuracies, and sums and largest of the leakages."""
+    """Train in one precision; return accuracies, and the sums and maxima of the leakages."""
     run = Run(grid, images, seed=0, dtype=PRECISIONS[precision])
     while run.step < steps:
         run.advance()

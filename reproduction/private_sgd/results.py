@@ -1,4 +1,4 @@
-"""Reads what ``private_sgd_grid`` wrote, and turns leakages and noise into bounds on the error.
+"""Reads the results of ``private_sgd_grid``, and turns leakages and noise into error bounds.
 
 The results are kept beside this file, so that the figures can be drawn without training anything.
 """
@@ -17,8 +17,8 @@ from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 HOME = Path(__file__).parents[1] / "results"
-LONGEST = 1.115  # times C: how long the smooth clip lets gradients be, as the paper prints it
-FAILURE = 1e-5  # of theorem 4's factor over a run, as in the paper
+LONGEST = 1.115  # times C: the largest norm after the smooth clip, as the paper prints it
+FAILURE = 1e-5  # probability that theorem 4's factor fails over a run, as in the paper
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Point:
     rdp
         The bound of theorem 1, from the run's Rényi privacy of order 2 as the paper takes it.
     replaced
-        The same for replacing a record, which moves a sum twice as far as leaving one out.
+        The same for replacing a record, which moves a sum up to twice as far as leaving one out.
     largest, median
         The bounds of theorem 2 from the largest and the median dFIL, with theorem 4's κ.
     mixture
@@ -50,21 +50,52 @@ class Point:
     row: dict[str, Any]
 
 
-def load_results(name: str) -> dict[str, Any]:
-    """Return the results of that name."""
+def load_results(name: str, asked: str | None = None) -> dict[str, Any]:
+    """Return the results of that name; ``asked`` of the grid's command, its data by default."""
     path = HOME / f"{name}.json"
     if not path.is_file():
+        asked = asked or name.removeprefix("private_sgd_").replace("_", "-")
         raise InputError(
-            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid "
-            f"{name.removeprefix('private_sgd_').replace('_', '-')} --out {path}` first, on a "
-            "graphics card."
+            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid {asked} "
+            f"--out {path}` first, on a graphics card."
         )
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
+def pooled(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of some runs with those of further runs of some settings taken in.
+
+    Where a setting ran in both, what is largest in a run alone is averaged over all runs, as files
+    do not hold the records.
+    """
+    further = {_key(row): row for row in again["rows"]}
+    rows = [_joined(row, further.get(_key(row))) for row in first["rows"]]
+    return first | {"rows": rows}
+
+
+def _key(row: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(row[k] for k in ("noise_multiplier", "learning_rate", "max_grad_norm", "steps"))
+
+
+def _joined(row: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:
+    if other is None or row["diverged"] or other["diverged"]:
+        return row
+    out = row | {"accuracy": row["accuracy"] + other["accuracy"]}
+    weights = len(row["accuracy"]), len(other["accuracy"])
+    for name, singles in {"plain": "", "mixture": ", mixture"}.items():
+        singles = f"largest of single runs{singles}"
+        out[singles] = row[singles] + other[singles]
+        medians = row[name]["median"], other[name]["median"]
+        out[name] = {
+            "largest": sum(out[singles]) / len(out[singles]),
+            "median": sum(w * m for w, m in zip(weights, medians, strict=True)) / sum(weights),
+        }
+    return out
+
+
 def runs_in_words(row: dict[str, Any]) -> str:
-    """Say how many runs a row averages over."""
+    """State how many runs a row averages over."""
     runs = len(row["accuracy"])
     return "one run" if runs == 1 else f"an average over {runs} runs"
 
@@ -72,7 +103,7 @@ def runs_in_words(row: dict[str, Any]) -> str:
 def points(found: dict[str, Any], account: str = "plain") -> list[Point]:
     """Return a point for every setting and number of steps that did not diverge.
 
-    Of the accounts of leakage, ``"one coordinate"`` is that of the authors' estimator.
+    The account ``"one coordinate"`` is that of the authors' estimator.
     """
     rate = found["batch_size"] / found["records"]
     return [_point(row, rate, account) for row in found["rows"] if not row["diverged"]]
@@ -97,7 +128,7 @@ def renyi_two(rate: float, sigma: float, steps: int) -> float:
     """Return the run's Rényi privacy of order 2: ``T log(1 + q²(e^{1/σ²} − 1))``, σ over 1.115.
 
     The subsampled Gaussian mechanism of Mironov, Talwar and Zhang (2019), as the paper uses it. It
-    is about adding or removing a record, where theorem 1 asks for replacing one.
+    is about adding or removing a record, whereas theorem 1 requires replacing one.
     """
     exponent = (LONGEST / sigma) ** 2
     return steps * math.log1p(rate**2 * math.expm1(exponent))
@@ -108,7 +139,7 @@ def _error(leakage: float) -> float:
 
 
 def front(found: list[Point], bound: str) -> list[Point]:
-    """Return the points that no other beats in both accuracy and bound, by falling accuracy."""
+    """Return the points that no other beats in both accuracy and bound, by descending accuracy."""
     best = -math.inf
     kept = []
     for point in sorted(found, key=lambda p: (-p.accuracy, -getattr(p, bound))):
@@ -124,5 +155,5 @@ def crossing(found: list[Point], bound: str, level: float = 1.0) -> float:
 
 
 def best_bound(found: list[Point], bound: str, accuracy: float) -> float:
-    """Return the largest bound of any setting that is at least so accurate; 0 if none is."""
+    """Return the largest bound of any setting with at least this accuracy; 0 if there is none."""
     return max((getattr(p, bound) for p in found if p.accuracy >= accuracy), default=0.0)

@@ -1,6 +1,6 @@
 """One private training run of all settings of paper 004's grid at once, with its account.
 
-It takes torch and numpy only, so that it runs on a machine where little else is installed.
+It needs only torch and numpy, so that it runs on a machine with little else installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seepage.nn.sampling.amplification import MixtureFactor
 from seepage.nn.sampling.samplers import PoissonSampler
 
 _TEST_ROWS = 500
-_FILLED_TO = 32  # examples: batches are filled up to multiples of it, so that few sizes occur
+_FILLED_TO = 32  # examples: batches are padded to multiples of it, so that few sizes occur
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def load_images(grid: Grid) -> ImageTensors:
 
 
 class QuickPoissonSampler(PoissonSampler):
-    """The same coins from NumPy's generator: no secret, which an experiment has no need of."""
+    """The same draws from NumPy's generator, which is not secret: an experiment need not be."""
 
     def __init__(self, records: int, batch_size: int, seed: int) -> None:
         super().__init__(records, batch_size, seed)
@@ -77,7 +77,7 @@ class Run:
     probes
         Random directions per step.
     dtype
-        What the networks compute in; parameters and sums are kept in at least single precision.
+        The networks' type; parameters and sums are kept in at least single precision.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Run:
         self.step += 1
 
     def weighed(self, index: Tensor, counted: Tensor) -> Tensor:
-        """Return what clipped gradients of a batch are multiplied by, ``(B,)`` or ``(G, B)``."""
+        """Return the factors of a batch's clipped gradients, ``(B,)`` or ``(G, B)``."""
         return counted
 
     def _one_step(self, x: Tensor, y: Tensor, directions: Tensor, counted: Tensor) -> EnsembleStep:
@@ -167,11 +167,11 @@ class Run:
     def _drawn(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a batch, those to be probed first.
 
-        Returns its records, filled up; whether each counts; and how many records each of the
-        probed ones stands for. Of a share of the batch, one half is those that have leaked most
-        so far, in whichever setting, and the other is drawn from the rest: no estimate is biased,
-        since who is probed depends on earlier steps alone, and those that may become the largest
-        are known best.
+        Returns its records, padded; whether each counts; and how many records each probed one
+        stands for. If only a share of the batch is probed, half of that share are the records that
+        have leaked most so far, in any setting, and the other half is drawn from the rest: no
+        estimate is biased, since the choice depends only on earlier steps, and the candidates for
+        the largest are measured best.
         """
         drawn = self.sampler.batch(self.step)
         if self.device.type == "cuda":
@@ -194,7 +194,7 @@ class Run:
         return filled, counted, standing
 
     def _exposures(self, index: Tensor) -> Tensor:
-        """Return how near each record is to the largest leakage, where it is nearest."""
+        """Return how near each record is to the largest leakage, in its nearest setting."""
         plain = self.sums["plain"]
         return (plain[:, index] / plain.amax(1, keepdim=True)).nan_to_num(0.0).amax(0)
 
@@ -215,7 +215,7 @@ class Run:
         return flat.scatter_(2, picked, size**0.5).reshape(count, *x.shape)
 
     def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:
-        """Add what the step gives away to the sums of its records."""
+        """Add the step's leakage to the sums of its records."""
         share = self.shares(found.traces, standing)
         lengths = found.lengths[:, : len(index)].double()
         kappa = self.mixture(lengths / self.noises[:, None])
@@ -228,12 +228,12 @@ class Run:
         return traces.double().mean(0) * standing / noise**2
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return all that the next steps depend on, for :meth:`restore`."""
+        """Return everything that the next steps depend on, for :meth:`restore`."""
         numbered = {f"tensor {k}": tensor.cpu().numpy() for k, tensor in enumerate(self._kept())}
         return numbered | {"step": np.array(self.step), "source": self.source.get_state().numpy()}
 
     def restore(self, found: Mapping[str, np.ndarray]) -> None:
-        """Go on from a state of the same run."""
+        """Resume from a state of the same run."""
         for k, tensor in enumerate(self._kept()):
             tensor.copy_(torch.from_numpy(found[f"tensor {k}"]))
         self.source.set_state(torch.from_numpy(found["source"]))
@@ -243,7 +243,7 @@ class Run:
         return [*(n.parameters for n in self.networks), self.velocity, *self.sums.values()]
 
     def accuracies(self) -> list[float]:
-        """Return the share of test images that each network names rightly."""
+        """Return each network's accuracy on the test images."""
         right = torch.zeros(len(self.grid.settings), device=self.device)
         for rows, wanted in zip(
             self.images.X_test.split(_TEST_ROWS), self.images.y_test.split(_TEST_ROWS), strict=True
@@ -254,12 +254,12 @@ class Run:
 
 
 class CoordinateRun(Run):
-    """A run that is also measured as paper 004's public code does: by one coordinate a step."""
+    """A run also measured as in paper 004's public code: by one coordinate per step."""
 
     accounts = (*Run.accounts, "one coordinate")
 
     def directions(self, x: Tensor) -> Tensor:
-        """Return random signs, and a coordinate behind them."""
+        """Return random signs, followed by a coordinate."""
         return torch.cat((super().directions(x), self.coordinates(1, x)))
 
     def account(self, index: Tensor, found: EnsembleStep, standing: Tensor) -> None:

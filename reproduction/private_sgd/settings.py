@@ -1,12 +1,11 @@
-"""The settings of paper 004's private networks: which data, which shapes, which grid (appendix C).
+"""The settings of paper 004's private networks: data, shapes and grids (appendix C).
 
 Of Table 3 (MNIST) all settings can be run. Of Table 4 (CIFAR-10, 120 settings at five lengths of up
-to 37,500 steps of a larger network) ``cifar10`` has the step size held at 0.1 and thresholds at
-three of eight, to lengths that the table does not have. ``mnist-as-run`` and ``cifar10-as-run`` are
-about the networks of the authors' code. Of each table, the frontier is the settings that decide how
-accurate a network can be at a bound of 1 or 0.1: a setting is on it for what it is known to reach,
-and because in a run where most gradients are clipped, those with the same ``σ`` and the same ``ρC``
-do the same.
+to 37,500 steps of a larger network) ``cifar10`` has the step size fixed at 0.1 and three of eight
+thresholds, with numbers of steps that are not in the table. ``mnist-as-run`` and ``cifar10-as-run``
+are about the networks of the authors' code. The frontier of a table is the settings that decide how
+accurate a network can be at a bound of 1 or 0.1: they are chosen by what they are known to reach,
+and because settings with the same ``σ`` and ``ρC`` behave alike when most gradients are clipped.
 """
 
 from __future__ import annotations
@@ -37,11 +36,12 @@ class Grid:
     data
         The name of the data set.
     network
-        The name of what makes the networks, in :mod:`reproduction.private_sgd.networks`.
+        The name of the function that makes the networks, in
+        :mod:`reproduction.private_sgd.networks`.
     settings
         The hyperparameters.
     steps
-        After how many steps each run is measured; longer runs hold the shorter ones.
+        The numbers of steps after which each run is measured; longer runs contain the shorter ones.
     batch_size, momentum
         As in the paper.
     centre, scale
@@ -49,7 +49,7 @@ class Grid:
     frontier
         The settings that decide how accurate a network can be at some bound.
     together
-        How many networks go through a layer together; all of them by default.
+        How many networks run through a layer together; by default all.
     probed
         The share of a batch whose leakage is measured at each step.
     """
@@ -67,7 +67,7 @@ class Grid:
     probed: float = 1.0
 
     def make_network(self) -> Callable[[], Any]:
-        """Return what makes one of the networks."""
+        """Return the function that makes one of the networks."""
         from reproduction.private_sgd import networks
 
         make: Callable[[], Any] = getattr(networks, self.network)

@@ -1,4 +1,4 @@
-"""The command line: a thin door that imports what a command needs only when it runs."""
+"""The command line: a thin layer that imports what a command needs only when it runs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _MODEL_FILES = (".json", ".safetensors")
 
 
 def _kind(model: str | None) -> str | None:
-    """Return the kind of model that --model names, where it does not name a file."""
+    """Return the kind of model that --model names, if it does not name a file."""
     return None if model is None or Path(model).suffix.lower() in _MODEL_FILES else model
 
 
@@ -150,7 +150,7 @@ def _file_options(
 
 
 def _made(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have an argument made of options: its maker's parameters stand in the argument's place."""
+    """Build an argument from options: the parameters of its maker replace it."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         options = {argument: _parameters(maker) for argument, maker in makers.items()}
@@ -172,7 +172,7 @@ def _made(**makers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the parameters of a function, to be given by name, with what typer must know."""
+    """Return the parameters of a function as keywords, annotated for typer."""
     later = {"FileOptions": Any, "Question": Any}  # imported when a command runs
     found = signature(function, eval_str=True, locals=later).parameters
     return {name: p.replace(kind=Parameter.KEYWORD_ONLY) for name, p in found.items()}
@@ -194,7 +194,7 @@ def _question(
     options: FileOptions,
     model_file: ModelFile = None,
 ) -> Question:
-    """Return what audits and calibrations are both asked about."""
+    """Return the input that audits and calibrations share."""
     from seepage.auditing.command import Question
 
     return Question(
@@ -213,11 +213,11 @@ def _question(
     )
 
 
-INPUT, FAILURE = 2, 3  # exit statuses: what was handed in cannot be used; seepage itself failed
+INPUT, FAILURE = 2, 3  # exit statuses: bad input; seepage itself failed
 
 
 class _PlainErrors(TyperGroup):
-    """Answers bad input, and failures, with one line and a status of their own: no traceback."""
+    """Answers bad input and failures with one line and an exit status, not a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -235,7 +235,7 @@ class _PlainErrors(TyperGroup):
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from interruption
         except BrokenPipeError as closed:
-            # Nor must a reader that stopped listening, such as `head`. What is still unwritten
+            # Nor must a reader that stopped reading, such as `head`. What is still unwritten
             # goes nowhere, or Python would complain about it once more at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from closed
@@ -251,7 +251,7 @@ def _say(kind: str, sentence: str) -> None:
 
 
 def _failed(error: Exception) -> str:
-    """Say what failed and where, but not what the data were: messages of others may quote them."""
+    """Say what failed and where, without others' messages, which may quote the data."""
     if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
         return (
             f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Look "
@@ -336,7 +336,7 @@ def audit(
     refit: Annotated[
         str | None,
         typer.Option(
-            help="pipeline: ask who was in the data of the scaling and encoding too, fitted anew "
+            help="pipeline: ask who was in the data of the scaling and encoding too, refitted "
             "without each of the most exposed records."
         ),
     ] = None,
@@ -388,7 +388,7 @@ def audit(
     """Report what releasing a linear model of a table leaks about its records.
 
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
-    where seepage itself failed.
+    if seepage itself failed.
     """
     from seepage.auditing.command import Limits, read_effort, run_audit
 
@@ -418,7 +418,7 @@ def audit(
     if model_kind is not None:
         if limits != Limits():
             raise InputError(
-                "Gates hold linear models to limits; an attack proves none to be kept."
+                "Gates are for linear models; an attack cannot prove that a limit is kept."
             )
         from seepage.auditing.any_model.command import run_attack_audit
 
@@ -490,7 +490,7 @@ def release(
 
     Everything that leaves is listed with its protection; the most exposed records are left out and
     replaced to see which published figures would change. The exit status is 0 when the release was
-    written, 2 for bad input, and 3 where seepage itself failed.
+    written, 2 for bad input, and 3 if seepage itself failed.
     """
     from seepage.auditing.release.command import read_domain, run_release
     from seepage.auditing.release.procedure import Procedure
@@ -525,7 +525,7 @@ def release(
 @app.command()
 @_made(options=_file_options)
 def columns(table: Table, options: FileOptions) -> None:
-    """Print what an audit would make of every column, as a plan to edit and hand back by --plan."""
+    """Print what an audit would make of every column, as a plan to edit and pass with --plan."""
     from seepage.auditing.command import Question, run_columns
 
     run_columns(Question(table=table, options=options))
@@ -553,7 +553,7 @@ def layers(
         ),
     ],
     column: Annotated[
-        str | None, typer.Option(help="The column of that table, where it has several.")
+        str | None, typer.Option(help="The column of that table, if it has several.")
     ] = None,
     family: Annotated[
         str,

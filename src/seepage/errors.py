@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something handed in cannot be used; the message says what, where, and the remedy."""
+    """Some input cannot be used; the message says what, where, and the remedy."""
 
 
 class NotTheMinimiserError(InputError):
@@ -15,17 +15,17 @@ class NotTheMinimiserError(InputError):
 
 
 class NotConvergedWarning(UserWarning):
-    """A model is near the minimiser of its objective but not on it."""
+    """A model is near the minimiser of its objective but not at it."""
 
 
 class InaccurateWarning(UserWarning):
-    """A number that is exact by its formula has lost so many digits to rounding that it shows."""
+    """A number that is exact by its formula has visibly lost digits to rounding."""
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing.
 
-    Of several equally close ones it is that with the longest piece in common.
+    Of several equally close candidates, the one with the longest common piece.
     """
     given = str(name)
     close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.5)
@@ -40,7 +40,7 @@ def nearest(name: object, candidates: Iterable[object]) -> str:
 def not_whole(file: str, kind: str) -> InputError:
     """Return the refusal of a file that cannot be read to its end."""
     return InputError(
-        f"{file} is not a whole {kind} file: it may have been cut off or damaged; write or copy it "
+        f"{file} is not a complete {kind} file: it may be cut off or damaged; write or copy it "
         "again."
     )
 

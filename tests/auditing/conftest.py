@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short(few_neighbours):
-    """Shorten every audit; what needs all neighbours overrides ``few_neighbours``."""
+def short(few_neighbours, blank_figures):
+    """Shorten every audit and report; what needs all of them overrides the fixtures."""

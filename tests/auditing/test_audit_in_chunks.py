@@ -306,7 +306,7 @@ def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Enough for the records, and not for the page that follows.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, kept[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, kept[1]))
     try:
         with pytest.raises(InputError, match="cannot be written to 'report': File too large; noth"):
             write_report(found, tmp_path / "report")

@@ -17,7 +17,8 @@ def audit():
     return measure()
 
 
-def test_the_demo_writes_the_report(tmp_path):
+def test_the_demo_writes_the_report(audit, tmp_path, monkeypatch):
+    monkeypatch.setattr("seepage.auditing.demo.measure", lambda: audit)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     for words in ("569 records", "What was done", "can come closest to", "What would help"):

@@ -428,7 +428,7 @@ def streamed(problem: Problem, door: Any, folder: Path) -> Any:
     return sp.leakage(model, rows, noise=problem.noise)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sampled(list(FAMILIES), 2))
 def test_records_that_are_read_in_chunks_get_upper_ends(
     family: str, tmp_path: Path, door: Any
 ) -> None:
@@ -464,7 +464,7 @@ def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
             assert found[i, :2] == pytest.approx([truth, truth], abs=1e-6)
 
 
-@pytest.mark.parametrize("prior", ["frequencies", "model"])
+@pytest.mark.parametrize("prior", sampled(["frequencies", "model"], ["model"]))
 def test_labels_and_numbers_of_records_that_are_read_in_chunks(
     prior: str, tmp_path: Path, door: Any
 ) -> None:
@@ -488,7 +488,7 @@ def test_labels_and_numbers_of_records_that_are_read_in_chunks(
     assert np.all(near[:, 0] >= known.lower - 1e-12)
 
 
-@pytest.mark.parametrize("prior", ["frequencies", "model"])
+@pytest.mark.parametrize("prior", sampled(["frequencies", "model"], ["model"]))
 def test_classes_of_records_that_are_read_in_chunks(prior: str, tmp_path: Path, door: Any) -> None:
     problem = Problem("categorical", everything=True)
     found = numbers(streamed(problem, door, tmp_path).guess(prior=prior))

@@ -81,7 +81,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=sampled(CASES, 6, whole=True), ids=str)
+@pytest.fixture(scope="module", params=sampled(CASES, 4, whole=True), ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(*request.param)
 

@@ -125,7 +125,7 @@ def test_agrees_with_finite_differences(name, asked):
         assert abs(found / fair.eta[11] - 1) > 1e-3
 
 
-@pytest.mark.parametrize("asked", ["columns and label", "groups"])
+@pytest.mark.parametrize("asked", sampled(["columns and label", "groups"], ["groups"]))
 @pytest.mark.parametrize(
     "name", sampled([name for name in MODELS if name not in ("linear", "logistic")], 2)
 )
@@ -150,7 +150,9 @@ def test_limits_bind_some_and_not_all():
         assert 0 < np.sum(held) < N
 
 
-@pytest.mark.parametrize("sigma", [np.array([1.0, 0.3, 2.0]), np.diag([1.0, 2.0, 3.0]) + 0.2])
+@pytest.mark.parametrize(
+    "sigma", sampled([np.array([1.0, 0.3, 2.0]), np.diag([1.0, 2.0, 3.0]) + 0.2], 1)
+)
 def test_noise_of_any_shape_drives_the_weights_and_whitens_the_release(sigma):
     noise = sp.Gaussian(sigma)
     options = {"noise": noise}
@@ -272,7 +274,7 @@ def test_a_tie_of_two_directions_is_refused():
     table = np.stack([one, two, three], axis=1)
     y = 2.0 * three
     fair = reweight(LinearRegression(l2=1e-2), table, y, columns=[0, 1])
-    with pytest.raises(sp.InputError, match="equally much in two directions"):
+    with pytest.raises(sp.InputError, match="leaks equally in two directions"):
         fair.whole_procedure()
 
 

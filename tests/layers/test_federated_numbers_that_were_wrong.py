@@ -187,4 +187,4 @@ def test_7_five_clients_that_nothing_can_be_exchanged_among_are_said_to_be_so():
         warnings.simplefilter("always")
         found = sp.layers.v_information(seen, p, groups=client, **QUICK)
     assert found.columns["p_value"][0] == pytest.approx(0.1, abs=0.05)  # 10 ways, drawn 199 times
-    assert any("10 ways only" in str(warning.message) for warning in said)
+    assert any("in only 10 ways" in str(warning.message) for warning in said)

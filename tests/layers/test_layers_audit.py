@@ -138,7 +138,7 @@ def test_per_layer_results():
         one["z"]
     first = result([1.0, 2.0, 4.0], [0] * 3, [5] * 3, [1] * 3)
     assert first.correlation(np.array([2.0, 4.0, 8.0]))[0] == pytest.approx(1)
-    with pytest.raises(InputError, match="not about the same layers"):
+    with pytest.raises(InputError, match="different layers"):
         first.correlation(one)
 
 
@@ -170,7 +170,7 @@ def test_clipping_dropping_and_noise_on_recorded_gradients():
         (lambda: seen.without("0", "1"), "Nothing is left"),
         (lambda: seen.without("2"), "no layer '2'"),
         (lambda: seen.clipped(0.0), "above zero"),
-        (lambda: seen.noised(-1.0), "cannot have"),
+        (lambda: seen.noised(-1.0), "finite and not negative"),
         (lambda: LayerGradients.of({"a": np.ones(3)}), "one row per gradient"),
     ):
         with pytest.raises(InputError, match=complaint):

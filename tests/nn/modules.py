@@ -267,5 +267,14 @@ NETWORKS = {
 CASES = MODULES | NETWORKS
 
 # Of the others a dense Jacobian is made in no time.
-LARGE = ("mnist cnn of 004", "cifar cnn of 004", "group norm resnet", "transformer encoder")
+LARGE = (
+    "attention, separate sizes",
+    "gru, two ways",
+    "two-layer lstm, sequence first",
+    "lstm with projection",
+    "mnist cnn of 004",
+    "cifar cnn of 004",
+    "group norm resnet",
+    "transformer encoder",
+)
 SMALL = [name for name in CASES if name not in LARGE]

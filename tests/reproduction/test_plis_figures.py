@@ -55,6 +55,7 @@ def small(monkeypatch):
     monkeypatch.setattr(plis_figure2, "load_pneumoniamnist", lambda: chest)
 
 
+@pytest.mark.slow
 def test_figure_2_in_miniature(small):
     outcome = find_experiment("plis-figure2").reproduce(quick=True)
     found = {q.name: q.measured for q in outcome.quantities}

@@ -61,6 +61,7 @@ def numbers(outcome):
     return {q.name: q.measured for q in outcome.quantities}
 
 
+@pytest.mark.slow
 def test_what_agrees_with_the_paper_is_said_to(kept):
     kept(made_up(rising=True))
     outcome = plis_table1.reproduce(False)

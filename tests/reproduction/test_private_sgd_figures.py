@@ -25,7 +25,15 @@ from reproduction.private_sgd.ensemble import Ensemble
 from reproduction.private_sgd.estimators import ESTIMATORS, compare
 from reproduction.private_sgd.grid import added, run_grid, write_json
 from reproduction.private_sgd.networks import cifar_cnn, mnist_cnn
-from reproduction.private_sgd.results import Point, best_bound, crossing, front, points, renyi_two
+from reproduction.private_sgd.results import (
+    Point,
+    best_bound,
+    crossing,
+    front,
+    points,
+    pooled,
+    renyi_two,
+)
 from reproduction.private_sgd.run import CoordinateRun, ImageTensors, Run
 from reproduction.private_sgd.settings import GRIDS, SHOWN, SHOWN_STEPS, Hyperparameters, find_grid
 from seepage.nn.jacobian.engine import Engine
@@ -142,6 +150,7 @@ def test_a_batch_that_is_filled_up_is_the_same_batch(together):
     assert torch.allclose(plain.sums["plain"], filled.sums["plain"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_who_is_probed_stands_for_the_others():
     images = _images(400)
     few = Run(replace(SMALL, batch_size=100, probed=0.3), images, 0)
@@ -184,6 +193,7 @@ def test_half_the_digits_change_little():
     assert float((ratio - 1).abs().max()) < 0.05
 
 
+@pytest.mark.slow
 def test_weights_even_out_who_pays_and_change_no_other_network():
     grid = replace(SMALL, settings=SMALL.settings[:1] * 2, batch_size=20)
     even = EvenRun(grid, _images(), 0, (False, True))
@@ -198,6 +208,7 @@ def test_weights_even_out_who_pays_and_change_no_other_network():
     assert (even._weights[1] <= 1).all()
 
 
+@pytest.mark.slow
 def test_weighted_training_is_told_beside_plain():
     found = train(find_grid("mnist-as-run"), _images(400), records=120, steps=8, runs=1)
     assert [(one.noise, one.kind) for one in found] == [
@@ -210,6 +221,7 @@ def test_weighted_training_is_told_beside_plain():
     assert found[1].unequal < found[0].unequal
 
 
+@pytest.mark.slow
 def test_one_coordinate_is_a_noisier_account_of_the_same():
     run = CoordinateRun(replace(SMALL, batch_size=30), _images(), 0, 8)
     for _ in range(25):
@@ -332,6 +344,7 @@ def test_the_command_line(script, data, tmp_path, monkeypatch, capsys):
     assert "did you mean 'mnist'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_training_needs_torch_and_numpy_only():
     code = (
         "import sys\n"
@@ -450,7 +463,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     later = [row for row in cifar10["rows"] if row["steps"] == 5000]
     kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
     later[0]["accuracy"] = [0.5, 0.7]
-    write_json(kept / "private_sgd_cifar10.json", cifar10 | {"rows": kept_rows})
+    write_json(kept / "private_sgd_cifar10_as_run.json", cifar10 | {"rows": kept_rows})
     rows = [
         {"estimator": name, "largest": 2.0, "median": 1.0, "relative deviation": 0.1}
         for name in ESTIMATORS
@@ -478,14 +491,42 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert wider == crossing(seen, "largest", 0.04)  # a unit is 0.2 of the pixels' range
     only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
-    assert f"one run each ({only}, 5,000 steps: an average over 2 runs)" in both.setting
+    assert f"one run each ({only}, to 5,000 steps: an average over 2 runs)" in both.setting
     assert "004: 97 %" in both.seen
     assert both.figure.svg.startswith("<?xml")
     assert len(both.figure.png) < 150_000
 
 
+def test_further_runs_of_some_settings_are_taken_in(kept):
+    once, again = _made_up("cifar10", (2500, 5000)), _made_up("cifar10", (5000,))
+    chosen = again["rows"][3]
+    chosen["accuracy"] = [0.9, 0.6]
+    for name, ending in {"plain": "", "mixture": ", mixture"}.items():
+        first = next(row for row in once["rows"] if _same(row, chosen))
+        first[f"largest of single runs{ending}"] = [first[name]["largest"]]
+        chosen[f"largest of single runs{ending}"] = [
+            first[name]["largest"] * times for times in (2, 6)
+        ]
+        chosen[name]["median"] = 4 * first[name]["median"]
+    found = pooled(once, again | {"rows": [chosen]})["rows"]
+    assert len(found) == len(once["rows"])
+    for row, before in zip(found, once["rows"], strict=True):
+        if not _same(row, chosen):
+            assert row == before
+            continue
+        assert row["accuracy"] == [*before["accuracy"], 0.9, 0.6]
+        for name in ("plain", "mixture"):
+            assert row[name]["largest"] == pytest.approx(3 * before[name]["largest"])
+            assert row[name]["median"] == pytest.approx(3 * before[name]["median"])
+
+
+def _same(row, other):
+    names = ("noise_multiplier", "learning_rate", "max_grad_norm", "steps")
+    return all(row[name] == other[name] for name in names)
+
+
 def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
-    write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (5000,)))
+    write_json(kept / "private_sgd_figure6.json", _made_up("cifar10", (5000,)))
     source = np.random.default_rng(0)
     split = sp.data.Images(
         source.integers(0, 255, (100, 32, 32, 3), dtype=np.uint8), source.integers(0, 10, 100)
@@ -515,6 +556,8 @@ def test_half_the_digits_are_told_where_they_were_compared(kept):
 def test_missing_results_say_how_to_make_them(kept):
     with pytest.raises(sp.InputError, match=r"private_sgd\.grid mnist-as-run --out"):
         figure5(quick=False)
-    write_json(kept / "private_sgd_cifar10.json", _made_up("cifar10", (2500,)))
+    with pytest.raises(sp.InputError, match=r"private_sgd\.grid cifar10-as-run --shown"):
+        figure6(quick=False)
+    write_json(kept / "private_sgd_figure6.json", _made_up("cifar10", (2500,)))
     with pytest.raises(sp.InputError, match="hold no run with"):
         figure6(quick=False)

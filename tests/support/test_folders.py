@@ -72,7 +72,7 @@ def test_another_kind_of_folder_is_refused(tmp_path):
     writes(tmp_path / "out", {"a.txt": "1"}, kind="release")
     with pytest.raises(InputError, match="holds a release, which a report must not"):
         writes(tmp_path / "out", {"a.txt": "2"})
-    with pytest.raises(InputError, match="is no report"):
+    with pytest.raises(InputError, match="is not a report written by seepage"):
         read_manifest(tmp_path / "out", "report")
 
 
@@ -98,7 +98,7 @@ def test_what_is_read_is_not_written_to(tmp_path):
     with pytest.raises(InputError, match="one lies within the other"):
         writes(tmp_path / "table" / "out", {"a": "2"}, keep=[tmp_path / "table"])
     os.link(out / "leakage.parquet", tmp_path / "same.parquet")
-    with pytest.raises(InputError, match="the very file"):
+    with pytest.raises(InputError, match="is the file being read"):
         writes(out, {"leakage.parquet": "2"}, keep=[tmp_path / "same.parquet"])
     assert (out / "leakage.parquet").read_text() == "1"
 
@@ -164,7 +164,7 @@ def test_kills_at_chosen_moments_leave_the_old_folder_or_the_new(tmp_path, kills
     assert seen == {1, 2}
 
 
-@pytest.mark.parametrize("kills", sampled([8, 50], [8]))
+@pytest.mark.parametrize("kills", sampled([4, 8, 50], [4]))
 def test_kills_at_random_moments_leave_the_old_folder_or_the_new(tmp_path, kills):
     out, draw = tmp_path / "out", random.Random(0)  # noqa: S311
     killed_writer.write(out, 1)

@@ -1,10 +1,10 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-A room for every aim: who was in the data (``membership``), an attribute of known records
+One package per aim: who was in the data (``membership``), an attribute of known records
 (``attribute``), a whole record from a released linear model (``record``), records from a network's
-gradients (``gradient``). Beside them lie the attacks that are one file each, the releases they are
-made on, and the intervals of what they achieve. Measures and bounds are not here: attacks only test
-them.
+gradients (``gradient``). Beside them are the attacks that take a single file, the releases they
+attack, and the confidence intervals of their success. Measures and bounds are elsewhere: attacks
+only test them.
 
 Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """

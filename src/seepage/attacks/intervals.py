@@ -1,23 +1,23 @@
-"""Confidence intervals of what an adversary achieved: its accuracy, and its area under the curve.
+"""Confidence intervals of an adversary's success: its accuracy, and its area under the ROC curve.
 
 *Accuracy.* All records of one release share its noise, and all releases the records, so the guesses
 are not independent of each other. With ``a_ti = 1`` where release t gives record i away, the
-variance of the mean accuracy is at most the sum of the two ways in which it could have come out
-otherwise::
+variance of the mean accuracy is at most the sum of those over other records and over other
+releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
 
-(what is neither the record's nor the release's own doing is counted in both, so that the interval
-is rather too wide than too narrow). Wilson's interval is then taken as if ``a(1 − a)/V`` guesses
-had been made independently; with one release this is Wilson's interval over the records.
+(variation due to neither alone is counted in both, so the interval errs on the wide side). Wilson's
+interval is then taken as if ``a(1 − a)/V`` guesses had been made independently; with one release
+this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. DeLong, DeLong and Clarke-Pearson (1988)
 take its variance from each record's share of rightly ordered pairs: ``V = var(v_with)/n_with +
 var(v_without)/n_without``. Where scores come in groups (the same batch at several snapshots, the
 updates of one client), the deviations are summed over each group first (Obuchowski 1997), and
-Student's law takes the place of the normal one, with Satterthwaite's degrees of freedom; groups in
-which some have the property and some have not are left out one at a time instead (jackknife).
+Student's distribution replaces the normal one, with Satterthwaite's degrees of freedom; groups that
+have records of both kinds are left out one at a time instead (jackknife).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ConfidenceInterval(NamedTuple):
 def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
     """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
 
-    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the textbook interval it keeps
-    within 0 and 1, and has a width where all guesses are right.
+    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the textbook interval it stays
+    within 0 and 1, and has a width even if all guesses are right.
     """
     z = _normal_quantile(level)
     shrink = 1 + z * z / count
     middle = (accuracy + z * z / (2 * count)) / shrink
     reach = z * math.sqrt(accuracy * (1 - accuracy) / count + (z / (2 * count)) ** 2) / shrink
-    # Rounding must not push an end past the share itself where that is 0 or 1.
+    # Rounding must not push an end past the share itself when that is 0 or 1.
     return ConfidenceInterval(
         min(max(0.0, middle - reach), accuracy), max(min(1.0, middle + reach), accuracy)
     )
@@ -59,7 +59,7 @@ def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInte
 def accuracy_interval(hits: np.ndarray, level: float = 0.95) -> ConfidenceInterval:
     """Return the interval of the mean of ``hits``, (T, n): right or wrong, by release and record.
 
-    Where all guesses are right, or all wrong, the records count as the independent ones.
+    If all guesses are right, or all wrong, the records are taken to be independent.
     """
     accuracy = float(hits.mean())
     variance = mean_variance(hits)
@@ -77,12 +77,12 @@ def mean_variance(hits: np.ndarray) -> float:
 def stratified_difference(
     strata: Sequence[tuple[float, np.ndarray, np.ndarray]], level: float = 0.95
 ) -> tuple[float, ConfidenceInterval]:
-    """Return ``Σ_s p_s (a_s − b_s)``, like compared with like, and its interval.
+    """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
 
     Each stratum is its share ``p_s`` and the hits of the two sides, (T, n₁) and (T, n₂). Both sides
     were attacked through the same releases: the variance over the releases is that of the
-    difference, and the records of the two are independent. The interval is normal; where neither
-    side has any variance it is as wide as Wilson's two.
+    difference, and the records of the two are independent. The interval is normal; if neither side
+    has any variance, it is as wide as the two Wilson intervals.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -107,12 +107,12 @@ def stratified_difference(
 def area_under_curve(
     scores: np.ndarray, truth: np.ndarray, level: float = 0.95, *, groups: np.ndarray | None = None
 ) -> tuple[float, ConfidenceInterval]:
-    """Return the area and its interval: that of these scores' origin, on further records or groups.
+    """Return the area and its interval, which allows for other records or groups.
 
-    Scores, ``(n,)``, are higher where the property is thought more likely; those of one group may
-    depend on each other. The interval is taken on the scale of log-odds, so that it stays within 0
-    and 1; where all pairs are in order, or none, it is Wilson's for as many records (or groups) as
-    the smaller side has.
+    Scores, ``(n,)``, are higher where the property is more likely; those of one group may be
+    dependent. The interval is taken on the scale of log-odds, so that it stays within 0 and 1;
+    if all pairs are in order, or none, it is Wilson's for as many records (or groups) as the
+    smaller side has.
 
     Examples
     --------
@@ -125,7 +125,9 @@ def area_under_curve(
     truth = truth.astype(bool)
     n, m = int(truth.sum()), int((~truth).sum())
     if not n or not m:
-        raise InputError("An area under the curve needs records with and without the property.")
+        raise InputError(
+            "An area under the ROC curve needs records with and without the property; give both."
+        )
     right = _rightly_ordered(scores, truth)
     area = float(right[truth].mean())
     names = np.arange(len(scores)) if groups is None else groups
@@ -149,7 +151,7 @@ def area_under_curve(
         shares = parts / spread if spread > 0 else np.ones(2) / 2
         freedom = 1 / float(np.sum(shares**2 / (counts - 1)))
         variance = spread / (area * (1 - area)) ** 2
-    if not variance > 0:  # scores that are all alike show no spread, which is not to have none
+    if not variance > 0:  # identical scores show no spread, but that does not prove there is none
         return area, wilson(area, fewest, level)
     factor = z if groups is None else float(stdtrit(freedom, 0.5 + level / 2))
     reach = factor * math.sqrt(variance)
@@ -158,7 +160,7 @@ def area_under_curve(
 
 
 def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return for every record the share of those of the other kind that it is on the right side of.
+    """Return, per record, the share of records of the other kind that it is ordered correctly with.
 
     Ties count half.
     """
@@ -170,7 +172,7 @@ def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
-    """Return the area over the records that are kept; nan where one kind is left only."""
+    """Return the area over the kept records; nan if only one kind is left."""
     if truth[kept].all() or not truth[kept].any():
         return math.nan
     return float(_rightly_ordered(scores[kept], truth[kept])[truth[kept]].mean())
@@ -178,5 +180,5 @@ def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
 
 def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
-        raise InputError(f"A confidence level lies between 0 and 1, but this one is {level!r}.")
+        raise InputError(f"A confidence level must lie between 0 and 1, but is {level!r}.")
     return float(ndtri(0.5 + level / 2))

@@ -1,4 +1,4 @@
-"""What is released and attacked: one released model, or many noisy copies at once."""
+"""The releases under attack: one released model, or many noisy copies at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """Parameters that might have left the house: those of one model, with noise on each copy.
+    """Possible releases of one model: its parameters with fresh noise on each copy.
 
     Parameters
     ----------
     parameters
-        (T, P): one row per release, the intercept last where the model has one.
+        (T, P): one row per release, the intercept last if the model has one.
     features
         How many of them belong to columns of the table: P, or P − 1 with an intercept.
     decide
-        What the model makes of its margins: the mean of a regression, the class of a classifier.
+        Maps margins to predictions: the mean of a regression, the class of a classifier.
     classes
         The classes of a classifier in sorted order; ``None`` for a regression.
     noise
@@ -42,7 +42,7 @@ class Releases:
         return len(self.parameters)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what every release predicts for rows of numbers, (T, n)."""
+        """Return the predictions of every release for rows of numbers, (T, n)."""
         margins = self.parameters[:, : self.features] @ X.T
         if self.features < self.parameters.shape[1]:
             margins += self.parameters[:, -1:]
@@ -99,19 +99,22 @@ def released_parameters(model: Any) -> np.ndarray:
 
 
 def parameters_of(release: Any, size: int) -> np.ndarray:
-    """Return released parameters, (T, P): features first, the intercept last, the class fast."""
+    """Return released parameters, (T, P): features first, the intercept last, classes innermost."""
     if isinstance(release, Releases):
         theta = release.parameters
     elif hasattr(release, "coef_"):
         coef = np.atleast_2d(as_numpy(release.coef_).astype(float)).T
         last = np.reshape(as_numpy(release.intercept_).astype(float), (1, -1))
-        # Released models carry an intercept of zero where they have none.
+        # Released models without an intercept carry a zero.
         bare = coef.size == size and not np.any(last)
         theta = (coef if bare else np.concatenate([coef, last])).reshape(1, -1)
     else:
         theta = np.atleast_2d(as_numpy(release))
         if theta.dtype.kind not in "biuf":
-            raise InputError(f"This {type(release).__name__} is no release of a linear model.")
+            raise InputError(
+                f"This {type(release).__name__} is not a release of a linear model; pass one from "
+                "sp.release."
+            )
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
             f"The release has {theta.shape[-1]} numbers, but the model has {size} numbers (an "
@@ -123,7 +126,7 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
 def _decision(
     model: Any,
 ) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray | None]:
-    """Return what a model of ours makes of margins, and its classes if it is a classifier."""
+    """Return the map from margins to predictions, and the classes of a classifier."""
     if isinstance(model, LogisticRegression):
         classes = model.classes_
         return lambda margins: classes[(margins > 0).astype(np.int64)], classes
@@ -131,6 +134,6 @@ def _decision(
         return model._family().mean, None
     kind = "an unsupported model" if isinstance(model, LinearModel) else "a model from elsewhere"
     raise InputError(
-        f"{type(model).__name__} is {kind}: many releases are drawn of seepage.glm's models of one "
-        "margin; attack one release at a time with sp.release(model, noise)."
+        f"{type(model).__name__} is {kind}, but many releases can be drawn only of seepage.glm's "
+        "models with one margin; attack one release at a time with sp.release(model, noise)."
     )

@@ -1,7 +1,7 @@
-"""How well a score per record tells records from another distribution apart: ROC curve and area.
+"""How well a score detects records from another distribution: ROC curve and area.
 
-Paper 002 finds that records with a high PLIS as a whole are often atypical or come from
-elsewhere. Against known outliers that can be counted.
+Paper 002 finds that records with a high PLIS as a whole are often atypical or come from elsewhere.
+Known outliers put a number on that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutlierDetection:
-    """What flagging all records with at least a threshold's score would find.
+    """The outcome of flagging all records whose score reaches a threshold.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ class OutlierDetection:
     thresholds
         The scores, falling; the first, infinite, flags nobody.
     false_alarms, detections
-        The share of ordinary records and of outliers that score at least so much.
+        The share of ordinary records and of outliers with at least that score.
     level
         Of confidence.
     kind
-        ``attack``: a test by trying.
+        ``attack``: an empirical test.
     """
 
     area: float
@@ -55,14 +55,16 @@ class OutlierDetection:
         )
 
     def detected_at(self, false_alarms: float) -> float:
-        """Return the share of outliers found when at most so many ordinary records are flagged."""
+        """Return the share of outliers found at this share of flagged ordinary records or less."""
         if not 0 <= false_alarms <= 1:
-            raise InputError(f"A share of false alarms lies between 0 and 1, not {false_alarms!r}.")
+            raise InputError(
+                f"A share of false alarms must lie between 0 and 1, but is {false_alarms!r}."
+            )
         return float(self.detections[self.false_alarms <= false_alarms].max())
 
 
 def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> OutlierDetection:
-    """Test a score of records, such as their PLIS, against known outliers.
+    """Test a score per record, such as its PLIS, against known outliers.
 
     Parameters
     ----------
@@ -84,9 +86,9 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
     for name, given in (("inside", inside), ("outside", outside)):
         numbers = np.asarray(as_numpy(getattr(given, "values", given)), dtype=np.float64)
         if numbers.ndim != 1 or not len(numbers):
-            raise InputError(f"{name} must hold one score for each of its records.")
+            raise InputError(f"{name} must hold one score per record.")
         if not np.isfinite(numbers).all():
-            raise InputError(f"{name} holds scores that are not finite.")
+            raise InputError(f"{name} holds scores that are not finite; drop those records.")
         scores.append(numbers)
     every = np.concatenate(scores)
     truth = np.repeat([False, True], [len(part) for part in scores])

@@ -1,9 +1,9 @@
-"""Property inference (Melis et al. 2019): tells updates from data with a property from others.
+"""Property inference (Melis et al. 2019): which updates come from data with a property.
 
 The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
 and without the property at each of them, and trains a classifier to tell these apart, from one
-layer's gradient or from all. It then scores the updates it sees of the client. In a recording of
-many clients, the updates of those whose property is known take the place of auxiliary data.
+layer's gradient or from all. It then scores the client's observed updates. In a recording of many
+clients, the updates of clients whose property is known serve as auxiliary data.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PropertyInferenceResult:
-    """How well an adversary told updates with a property from those without.
+    """How well an adversary could tell updates with a property from those without.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
 
     Parameters
     ----------
     layer
-        Which layer's gradients it saw.
+        The layer whose gradients it saw.
     scores
-        The probability of the property that it gave to every update; of a property with several
+        The probability of the property that it gave to every update; for a property with several
         classes, one column per class.
     truth
         The property of every update, as a position in ``classes``.
@@ -46,8 +46,8 @@ class PropertyInferenceResult:
     kind
         ``attack``: a demonstration that this much can be inferred, never that no more can be.
     groups
-        What each update belongs to (a client, a batch that was seen at several snapshots), where
-        that is known: the interval does not take updates of one group for independent.
+        The group of each update (a client, a batch seen at several snapshots), if known: the
+        interval does not treat updates of one group as independent.
     """
 
     layer: str
@@ -66,8 +66,8 @@ class PropertyInferenceResult:
     def interval(self) -> ConfidenceInterval:
         """DeLong's 95 % interval; of several classes, the mean of the ends, which is too wide.
 
-        It holds the AUC that this adversary, as it has learnt, would reach over further updates of
-        further groups, in 95 of 100 repetitions.
+        It covers the AUC that this adversary, as trained, would reach on updates of further groups,
+        in 95 of 100 repetitions.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
         return ConfidenceInterval(float(ends[0]), float(ends[1]))
@@ -130,18 +130,25 @@ class PropertyInference:
         seen = self._read(gradients)
         self.classes_, target = read_property(property, len(seen), "gradients")
         if len(self.classes_) < 2:
-            raise InputError("The auxiliary data all have the same property: there is no contrast.")
-        self.learnt_ = seen.rows(slice(0))  # which layers and projection, without any record
+            raise InputError(
+                "The auxiliary data all have the same property; give some of another class."
+            )
+        self.learnt_ = seen.rows(slice(0))  # the layers and projections, without any record
         self.model_ = find_classifier(self.classifier, self.seed).fit(seen[self.layer], target)
         return self
 
     def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
         """Return the probability of every class of the property for every update seen."""
         if not hasattr(self, "model_"):
-            raise InputError("This adversary knows nothing yet: call fit with auxiliary gradients.")
+            raise InputError(
+                "This adversary knows nothing yet; call fit with auxiliary gradients first."
+            )
         seen = self._read(gradients)
         if dict(seen.sizes) != dict(self.learnt_.sizes):
-            raise InputError("The updates are not of the layers that the adversary learnt from.")
+            raise InputError(
+                "The updates are of other layers than the adversary learnt from; record the same "
+                "layers."
+            )
         self.learnt_.check_same_projection(seen)
         return np.asarray(self.model_.predict_proba(seen[self.layer]))
 
@@ -150,15 +157,16 @@ class PropertyInference:
     ) -> PropertyInferenceResult:
         """Score the updates seen, and compare with the truth.
 
-        ``groups`` says which updates belong together, by default the nodes of a recording that
-        knows them; ``False`` for none. They change the interval only.
+        ``groups`` says which updates belong together, by default the recording's nodes, if it has
+        any; ``False`` for none. They affect only the interval.
         """
         scores = self.predict_proba(gradients)
         levels, level = read_property(property, len(scores), "updates")
         unknown = set(levels.tolist()) - set(self.classes_.tolist())
         if unknown:
             raise InputError(
-                f"The updates have the property {unknown.pop()!r}, which the auxiliary data lack."
+                f"The updates have the property {unknown.pop()!r}, which the auxiliary data lack; "
+                "add such data."
             )
         truth = np.searchsorted(self.classes_, levels)[level]
         if groups is None and isinstance(gradients, LayerGradients):
@@ -174,7 +182,7 @@ class PropertyInference:
         )
 
     def _read(self, gradients: Any) -> LayerGradients:
-        """Return gradients by layer; an array by itself is that of the layer which is seen."""
+        """Return gradients by layer; a bare array is that of the observed layer."""
         if not isinstance(gradients, LayerGradients | Mapping):
             layer = "gradients" if self.layer == JOINED else self.layer
             return LayerGradients.of({layer: as_numpy(gradients)})
@@ -202,9 +210,9 @@ def attack_layers(
     classifier, seed
         As for :class:`PropertyInference`.
     groups
-        Which of the client's updates belong together (to a batch that was seen at several
-        snapshots, to a client), ``(n,)``: the intervals do not take them for independent. By
-        default the nodes of a recording that knows them; ``False`` for none.
+        Which of the client's updates belong together (to a batch seen at several snapshots, to a
+        client), ``(n,)``: the intervals do not treat them as independent. By default the
+        recording's nodes, if it has any; ``False`` for none.
 
     Examples
     --------
@@ -242,19 +250,19 @@ def attack_recording(
 ) -> PerLayer:
     """Return the AUC of an adversary who knows other clients' property, by layer and for all.
 
-    The clients are dealt out to folds, and every update is scored by a classifier that has learnt
-    from those of the other folds' clients: by one layer alone, metrics among them, or by all that
-    was sent. Where a client is alone with its value, updates take the place of clients.
+    The clients are divided into folds, and every update is scored by a classifier trained on the
+    other folds' clients: from one layer alone, from the metrics alone, or from everything that was
+    sent. If a client alone has its value, folds are made of updates instead.
 
     Parameters
     ----------
     recording, property
-        What was recorded with its nodes, or the file of it; and the property of the clients, as for
+        A recording with nodes, or its file; and the property of the clients, as for
         :func:`seepage.layers.audit_recording`.
     classifier, seed
         As for :class:`PropertyInference`.
     folds
-        How many, fewer where a value of the property is rare.
+        The number of folds; fewer are used if a value of the property is rare.
 
     Examples
     --------
@@ -283,7 +291,7 @@ def attack_recording(
 
 
 def _by_layer(found: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
-    """Return what was found by each layer alone, and by all of them."""
+    """Return the results of each layer alone, and of all of them."""
     intervals = np.array([result.interval for result in found])
     return PerLayer(
         "property inference, AUC",

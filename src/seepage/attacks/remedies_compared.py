@@ -1,8 +1,8 @@
-"""What remedies for single layers are worth and what they cost, over a simulated federated run.
+"""The benefit and the cost of remedies for single layers, over a simulated federated run.
 
-For each remedy the network is trained anew under it. Then the adversary of property inference
-attacks the client's updates as they leave, V-information says how much of the property they hold
-for its family of predictors, and the accuracy of what was trained is the price.
+For each remedy the network is trained afresh. Then a property-inference adversary attacks the
+client's updates as they leave, V-information says how much of the property its family of predictors
+can read from them, and the accuracy of the trained network shows the cost.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ class RemedyOutcome:
     v_information: Span  # of a whole update about the property, in bits
     accuracy: Span  # of the trained network on the main task
     sent: int  # numbers that a client sends in a round, on average
-    runs: int = 1  # over how many runs these are means
+    runs: int = 1  # the number of runs averaged
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemedyComparison:
-    """Remedies side by side; the first line is that of updates as they are.
+    """Remedies side by side; the first line is without any.
 
     Parameters
     ----------
     outcomes
         One for each remedy.
     protect
-        The layers that an audit of the updates as they are would name.
-        Of several runs, those that most of them name.
+        The layers that an audit of the updates without a remedy would name; of several runs, those
+        that most of them name.
 
-    Intervals of one run are about its updates and test records; those of several, Student's over
-    the runs.
+    Intervals of one run are over its updates and test records; those of several runs are Student's
+    over the runs.
     """
 
     outcomes: tuple[RemedyOutcome, ...]
@@ -92,7 +92,7 @@ class RemedyComparison:
         """Return every remedy's means over the runs that have it, with Student's intervals."""
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
-            raise InputError("Give single runs to be averaged, at least one.")
+            raise InputError("Give at least one comparison of a single run to average.")
         outcomes = []
         for name in dict.fromkeys(one.name for one in every):
             same = [one for one in every if one.name == name]
@@ -183,14 +183,14 @@ def compare_remedies(
     width: int = 512,
     seed: int = 0,
 ) -> RemedyComparison:
-    """Train once for each remedy, attack what leaves, and set the price beside it.
+    """Train once for each remedy, attack what leaves, and compare benefit and cost.
 
     FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and paper 003). At
     snapshots over the second half of the run the adversary learns from gradients of its own batches
-    with and without the property, under the same remedy, and tells those of the client apart, by
-    whole updates. Batches with and without the property have the same mix of labels.
-    V-information is that of the last model's updates. Everything is drawn by ``seed``: average
-    several runs (``RemedyComparison.averaged``) before you compare.
+    with and without the property, under the same remedy, and classifies the client's whole updates.
+    Batches with and without the property have the same mix of labels. V-information is that of the
+    last model's updates. One ``seed`` gives one run: average several
+    (``RemedyComparison.averaged``) before you compare.
 
     Parameters
     ----------
@@ -199,12 +199,12 @@ def compare_remedies(
     adversary, client
         Inputs, main-task classes and property of the records of each; tensors or NumPy arrays.
     test
-        Inputs and classes that the accuracy is measured on.
+        Inputs and classes on which the accuracy is measured.
     layers
-        The layers that something is done about.
+        The layers to which the remedies apply.
     remedies
-        What is tried. By default noise on the layers that is as long as their median update, the
-        layers frozen, sent every 5 rounds, and a change of rank 4.
+        The remedies to try. By default: noise on the layers with the norm of their median update,
+        freezing them, sending them every 5 rounds, and a change of rank 4.
     rounds, lr, batch_size
         Of the training.
     snapshots
@@ -214,8 +214,8 @@ def compare_remedies(
     measured
         Batches for each class of the property for V-information.
     people
-        Who is on the adversary's records, and on the client's: nobody is in two folds of
-        V-information.
+        The person of each of the adversary's records, and of the client's: nobody is in two folds
+        of V-information.
     family
         Of the adversary and of V-information, as for :func:`seepage.layers.v_information`.
     width
@@ -253,7 +253,7 @@ def compare_remedies(
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)
-    layer_parameters(net, asked)  # refuses names that are none
+    layer_parameters(net, asked)  # refuses unknown names
     sides = [
         _Side.read(side, net, loss, f"The {who}'s data")
         for who, side in (("adversary", adversary), ("client", client))
@@ -308,7 +308,7 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """All that the runs under different remedies share."""
+    """What the runs under different remedies share."""
 
     net: nn.Module
     loss: str | nn.Module | Loss

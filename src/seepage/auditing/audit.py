@@ -1,10 +1,10 @@
-"""The audit itself: fit, measure, choose the noise, weigh its price, and say what would help.
+"""The audit itself: fit, measure, choose the noise, weigh its cost, and say what would help.
 
-The same steps run over a table in memory and over one that is read in chunks. What takes refits
-(advice about penalties and weights, the table of all bounds on the most exposed record) is done for
-tables in memory only, and the report says so. So are risks in probabilities: who was in the data,
-and how often a guess is right, where the number that counts is the gain over the best guess without
-the release.
+The same steps run over a table in memory and over one read in chunks. What needs refits (advice
+about penalties and weights, the table of all bounds on the most exposed record) is done for tables
+in memory only, and the report says so. The same holds for risks as probabilities: who was in the
+data, and how often a guess is right, where the number that counts is the gain over the best guess
+without the release.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ SEPARABLE_L2 = 1e-2
 DEFAULT_ETA = 1.0
 FEWEST_ROWS = 10
 
-_SMALLEST = 1e-60  # noise; squared, and times what leaks, it is still a number
+_SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
-_HEAVY = 1e8  # and from which on its averages are over fewer draws
-_DRAWS = 64  # from the adversary's prior: an uncertainty of a few per cent
+_HEAVY = 1e8  # and above which its averages are over fewer draws
+_DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _FEW_DRAWS = 16
-_REFIT_WORK = 2e11  # multiplications that refits for the risks may take
-_MOST_LEVELS = 12  # of a category whose guesses are integrated
-_FEWEST_RISKS = 20  # records whose risks are looked at, however long that takes
+_REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
+_MOST_LEVELS = 12  # levels of a category whose guesses are integrated
+_FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
-_WHOLE_FIT = 20  # passes over the records that preparing and fitting them anew takes, about
-_MOST_WHOLE = 1000  # records without which everything is fitted anew
+_WHOLE_FIT = 20  # about how many passes over the records preparing and fitting them takes
+_MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 _GUESSES_HELD = (
@@ -74,24 +74,24 @@ _GUESSES_HELD = (
 _NOISE_HELD = "The noise and nλ are what they are with the record."
 
 Tell = Callable[[str], object]
-Anew = Callable[[np.ndarray], np.ndarray]  # what is released on the records that stay
+Anew = Callable[[np.ndarray], np.ndarray]  # what is released from the records that stay
 
 
 @dataclass(frozen=True)
 class Effort:
     """What an audit does beyond measuring every record and drawing one curve, in this order."""
 
-    # Whether models are fitted again, several times, without some records: over repeated splits, to
-    # see what the noisy model is worth, and without each of the most exposed records, for its σ
+    # Whether models are refitted several times without some records: over repeated splits, to
+    # see how useful the noisy model is, and without each of the most exposed records, for σ
     refits: bool = True
-    risks: bool = True  # whether it tells who was in the data, and how often guesses are right
-    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` are tried; ``None`` for all, each as long
-    # as it keeps within its budget
+    risks: bool = True  # whether to compute membership and guesses
+    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` to try; ``None`` for all, each within its
+    # budget
     remedies: tuple[str, ...] | None = None
 
     @property
     def stages(self) -> int:
-        """How many stages it tells of: three that there always are, and these."""
+        """The number of stages it announces: three that are always run, and these."""
         remedies = REMEDIES if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
@@ -132,16 +132,15 @@ def audit_table(
 ) -> Audit:
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
-    Where not given, the kind of model follows from the target (see :func:`choose_model`), the
-    penalty λ is 0.001 (0.01 where the classes can be told apart without an error), and the noise
-    is the least with which no record leaks more than ``target_eta`` (1 where not given).
-    ``sensitive`` are columns (the target may be one) for which the error on every record is
-    reported; those of ``table`` where not given. ``fitted`` is a model of ours to audit instead of
-    fitting one. ``show_values`` has the audit carry the caller's own values, which a table in
-    memory has; ``effort`` says what else is done, and ``seed`` is that of the held-out rows and of
-    the noise in the privacy–utility curve. ``encode_anew`` encodes the records at some positions as
-    if there were no others: who was in the data is then asked of the whole procedure. ``tell`` is
-    called with what is being done.
+    By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
+    is 0.001 (0.01 if the classes can be separated without error), and the noise is the least with
+    which no record leaks more than ``target_eta`` (1 by default). ``sensitive`` are columns (the
+    target may be one) for which the error on every record is reported; by default those of
+    ``table``. ``fitted`` is a model of ours to audit instead of fitting one. With ``show_values``
+    the audit carries the caller's own values, for a table in memory; ``effort`` says what else is
+    done, and ``seed`` is for the held-out rows and the noise in the privacy–utility curve.
+    ``encode_anew`` encodes the records at some positions as if there were no others; membership is
+    then a question about the whole procedure. ``tell`` is called with the name of each stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -170,7 +169,7 @@ def audit_table(
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return what is released on the records that stay, with nλ as it is; nothing without a fit."""
+    """Return what is released from the records that stay, with nλ unchanged, or nothing."""
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -195,8 +194,8 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table.
 
-    ``anew`` returns what the whole procedure releases on the records at some positions, of which
-    who was in the data is then asked.
+    ``anew`` returns what the whole procedure releases from the records at some positions;
+    membership is then a question about that procedure.
     """
     say = tell or (lambda words: None)
     check_noise_or_target(sigma, target_eta)
@@ -211,7 +210,7 @@ def audit_model(
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, float(found.medians[0]), worst)
     if trial.saw_them:
-        steps.append("No model could be fitted without the held-out records: theirs is of all.")
+        steps.append("No model could be fitted without the held-out records: it saw them all.")
     elif trial.settings.l2 != settings.l2:
         steps.append(
             f"The privacy–utility curve was drawn with λ = {trial.settings.l2:g}: without a "
@@ -241,8 +240,8 @@ def audit_model(
             wanted=effort.remedies,
             say=say,
         )
-    del trial  # with the held-out records, unless remedies ask for them
-    # A count may be given to a linear model as a number.
+    del trial  # with the held-out records, unless remedies need them
+    # A linear model may take a count as a number.
     target_kind = {"linear": "numeric", "poisson": "count"}.get(settings.model, table.target_kind)
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
@@ -257,12 +256,12 @@ def audit_model(
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
-            "Who was in the data: everything, preparation and model, was fitted anew without each "
+            "Who was in the data: everything, preparation and model, was refitted without each "
             f"of {risks.looked_at:,} records, the most exposed, with the noise and nλ as they are."
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
-    give_back_memory()  # a report takes room for its figures
+    give_back_memory()  # the figures of a report take memory
     return Audit(
         source=name,
         target=table.target,
@@ -309,7 +308,7 @@ def _train(
         if l2 is None and settings.classifies and tells_apart(trained):
             trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
             steps.append(
-                "The classes can be told apart without an error, so the penalty was raised to "
+                "The classes can be separated without error, so the penalty was raised to "
                 f"λ = {SEPARABLE_L2:g}."
             )
         steps.append(
@@ -332,7 +331,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Refuse a noise or a target that is no positive number, or none to reckon with."""
+    """Refuse a noise or a target that is not positive, or too large or small to compute with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -340,16 +339,16 @@ def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None
         if not _SMALLEST <= number <= 1 / _SMALLEST:
             raise InputError(
                 f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}, not be {number:g}: "
-                "its square could not be told from zero or infinity."
+                "its square would be zero or infinity."
             )
 
 
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the noise of the coarse grid that meets it, and the noise to speak of.
+    """Return the target, the noise on the coarse grid that meets it, and the noise to report.
 
-    ``worst`` is the largest leakage at a noise of one.
+    ``worst`` is the largest leakage at σ = 1.
     """
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
@@ -367,7 +366,7 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
         return f"The noise σ = {noise:.4g} was given."
     coarse = (
         "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
-        "a power of ten); a σ declared beforehand, with --sigma, depends on nothing."
+        "a power of ten); a σ declared beforehand, with --sigma, does not depend on them."
     )
     if target_eta is not None:
         return (
@@ -375,8 +374,8 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
             f"that was asked for. {coarse}"
         )
     return (
-        f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
-        "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
+        f"No noise was given, so σ = {noise:.4g} was chosen, with which no record has more than "
+        "η = 1: no unbiased attack on any single number of any record is more precise than one "
         f"standard deviation of its column (for a class or category: a whole level). {coarse}"
     )
 
@@ -384,8 +383,8 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
-    ``None`` where they are not known: for columns that are not features themselves, and for tables
-    so large that they would take minutes.
+    ``None`` if they are not known: for columns that are not features themselves, and for tables so
+    large that they would take minutes.
     """
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
@@ -403,7 +402,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
 
 
 def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
-    """Return a name for every feature; those of one category are counted."""
+    """Return a name for every feature; those of one category are numbered."""
     names = [f"feature {j}" for j in range(len(trained.source.names))]
     for attribute in trained.table.attributes:
         for k, j in enumerate(attribute.columns, 1):
@@ -411,14 +410,14 @@ def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
             names[j] = f"{attribute.name} ({k})" if several else attribute.name
     taken: set[str] = set()
     for j in range(len(names)):
-        while names[j] in taken:  # a column may well be called like another's feature
+        while names[j] in taken:  # a column may have the name of another's feature
             names[j] += "′"
         taken.add(names[j])
     return tuple(names)
 
 
 def find_versions() -> dict[str, str]:
-    """Return the names and versions of what computed an audit."""
+    """Return the names and versions of the software that computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {
         "seepage": seepage.__version__,
@@ -434,10 +433,10 @@ def find_risks(
     attributes: Sequence[AttributeFinding],
     anew: Anew | None = None,
 ) -> RiskFinding | None:
-    """Return the risks of a release with noise σ; ``None`` where records are read in chunks.
+    """Return the risks of a release with noise σ; ``None`` if records are read in chunks.
 
-    ``eta`` is the leakage of every record, by which they are chosen where not all can be looked at.
-    With ``anew`` membership is that of the whole procedure, fitted anew without each record.
+    ``eta`` is the leakage of every record, by which they are chosen if not all can be examined.
+    With ``anew`` membership is that of the whole procedure, rerun without each record.
     """
     source = trained.source
     if not isinstance(source, RecordsInMemory):
@@ -455,8 +454,8 @@ def find_risks(
         changes = leak.release.finite_changes()
     except InputError:
         return None
-    # Families with a certified expansion take few refits; of others, and of guesses among several
-    # classes, whose intervals are wide, the most leaked records are looked at.
+    # Families with a certified expansion need few refits; for others, and for guesses among several
+    # classes, whose intervals are wide, only the most exposed records are examined.
     certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
@@ -464,7 +463,7 @@ def find_risks(
     rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
 
     def refits(alternatives: int) -> bool | int:
-        """Return how many records are refitted, the most exposed first; one at the least."""
+        """Return how many records are refitted, the most exposed first; at least one."""
         work = _REFIT_WORK / 2 if several else _EXACT_WORK
         return certified and max(1, int(work / changes.work / alternatives))
 
@@ -500,7 +499,7 @@ def find_risks(
             levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
             if not 1 < levels <= _MOST_LEVELS:
                 continue
-            # The one whose category is estimated best need not be the one that is guessed best.
+            # The record whose category is estimated best need not be the one guessed best.
             easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
             asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]

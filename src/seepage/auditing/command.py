@@ -42,24 +42,24 @@ if TYPE_CHECKING:
     from seepage.auditing.trained_model import EncodedTable
     from seepage.streams.disk.files import Batches
 
-STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, from which on it is read in chunks
-_SHOWN = 8  # columns that are printed
-_NAMED = 10  # records over a limit that are named
+STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, above which it is read in chunks
+_SHOWN = 8  # the most columns that are printed
+_NAMED = 10  # the most records over a limit that are named
 _ROUNDING = 1e-9  # noise calibrated to a limit meets it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A table, what to fit on it, and the noise: what both commands are asked about.
+    """A table, what to fit on it, and the noise: the input of both commands.
 
-    What its columns are for is said in :func:`seepage.auditing.intake.table.plan_columns`.
+    :func:`seepage.auditing.intake.table.plan_columns` explains the roles of its columns.
     """
 
     table: Path  # a file, or a folder of Parquet
-    target: str = ""  # where it is empty, the columns are listed
+    target: str = ""  # if empty, the columns are listed
     model: str | None = None
     l2: float | None = None
-    intercept: bool = True  # whether the model has one, which no penalty holds
+    intercept: bool = True  # whether the model has one; it is not penalised
     sigma: float | None = None
     target_eta: float | None = None  # the most that a record may leak
     sensitive: Sequence[str] = ()
@@ -69,19 +69,19 @@ class Question:
     quantities: Sequence[str] = ()
     missing: str = "refuse"
     scale: bool = True  # whether columns are standardised
-    options: FileOptions = field(default_factory=FileOptions)  # what is said of the file
-    plan: PlanFile | None = None  # what its columns are, where that was said in a file
-    model_file: Path | None = None  # of a model that was fitted elsewhere
-    # Whether who was in the data is asked of the whole ``pipeline``, encoding and all
+    options: FileOptions = field(default_factory=FileOptions)  # how to read the file
+    plan: PlanFile | None = None  # what its columns are, if a plan file says so
+    model_file: Path | None = None  # a model that was fitted elsewhere
+    # ``pipeline`` asks about membership in the whole procedure, encoding included
     refit: str | None = None
     show_values: bool = False  # whether the report shows the records' own values
-    public: Path | None = None  # a table of public records, which may give noise its shape
+    public: Path | None = None  # a table of public records, which may shape the noise
     dask: str | None = None  # the address of a cluster that audits Parquet files
     workers: int | None = None  # or how many processes to start here for that
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """The files that are read, and must not be written to."""
+        """The files that are read and must not be overwritten."""
         named = (self.table, self.model_file, self.public)
         return tuple(path for path in named if path is not None)
 
@@ -91,18 +91,18 @@ class Limits:
     """The limits that a caller sets; a release over one of them does not pass."""
 
     max_eta: float | None = None  # the most that any record may leak
-    # The least mean squared error, in squared standard deviations of the columns, that an unbiased
-    # attack on a number of any record must have: ``1/η²``
+    # The least mean squared error, in squared standard deviations of the columns, of an unbiased
+    # attack on any number of any record: ``1/η²``
     min_mse: float | None = None
     # The most by which the mean leakage of one group may exceed that of another
     max_group_ratio: float | None = None
-    # How often, as a probability, anybody may tell rightly that a record was in the data
+    # The largest allowed probability of telling correctly that a record was in the data
     max_membership: float | None = None
     # The most that the release may add to the probability of a right guess of a class or category
     max_guess_gain: float | None = None
 
     def check(self, grouped: bool) -> float | None:
-        """Refuse limits that mean nothing, and return the leakage of a record that meets them all.
+        """Refuse limits that make no sense, and return the leakage of a record that meets them all.
 
         Called before any work is done; ``grouped`` says whether there are groups to compare.
         """
@@ -128,7 +128,7 @@ class Limits:
         return min(etas) if etas else None
 
     def gates(self, audit: Audit) -> tuple[Gate, ...]:
-        """Return one gate per limit; offenders are named by their row, never by their values."""
+        """Return one gate per limit; records over it are named by row, never by their values."""
         self.check(bool(audit.groupings))
         gates = []
         if self.max_eta is not None:
@@ -147,8 +147,8 @@ class Limits:
 def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = None) -> Audit:
     """Read, encode, fit and measure; on the cluster of a client, where one is given.
 
-    Of data that are read in chunks, or by a cluster, some numbers about the single records are
-    computed when a report asks for them.
+    For data read in chunks or by a cluster, some numbers about single records are computed only
+    when a report asks for them.
     """
     if question.refit is not None:
         _check_refit(question)
@@ -177,7 +177,7 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
 
 
 def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
-    """Read a table and turn it into numbers; as it came it is kept only where it is asked for."""
+    """Read a table and turn it into numbers; the original is kept only on request."""
     table = open_table(question, client)
     if question.plan is not None:
         question.plan.check(table, question.target)
@@ -194,7 +194,7 @@ def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
 
 
 def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> EncodedTable:
-    """Return a table as numbers, as asked; for a given model, as that was fitted on them."""
+    """Return a table as numbers; for a given model, in the encoding it was fitted on."""
     plan = plan_columns(
         table,
         question.target,
@@ -205,7 +205,7 @@ def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> Enc
         quantities=question.quantities,
         missing=question.missing,
     )
-    # A model's coefficients belong to the table as it stands.
+    # A model's coefficients belong to the unscaled table.
     scaling = None if fitted is None else fitted.scaling_
     return encode(
         table,
@@ -228,7 +228,7 @@ def _check_refit(question: Question) -> None:
         raise InputError(f"--refit is pipeline or left out, not {shown(str(question.refit))}.")
     if question.model_file is not None:
         raise InputError(
-            "--refit pipeline fits the model anew without each record, but one from a file was "
+            "--refit pipeline refits the model without each record, but one from a file was "
             "fitted elsewhere; use sp.audit(pipeline, X, y, refit='pipeline') for that one."
         )
 
@@ -240,7 +240,7 @@ def _public(question: Question) -> TableInMemory | None:
 
 
 def planned(question: Question) -> Question:
-    """Return a question with what its plan says about the columns put where options would be."""
+    """Return a question with the plan's columns in place of the options."""
     plan = question.plan
     if plan is None:
         return question
@@ -260,20 +260,20 @@ def planned(question: Question) -> Question:
 
 
 def open_table(question: Question, client: Any = None) -> TableToAudit:
-    """Return the table: in memory, or where it is a folder or too large Parquet in chunks."""
+    """Return the table: in memory, or in chunks if it is a folder or Parquet too large."""
     batches = _batches(question.table, client)
     if batches is None:
         return TableInMemory(question.options.read(question.table))
     from seepage.auditing.intake.parquet import TableInChunks
 
     if question.show_values:
-        raise InputError("--show-values cannot be used with data that are read in chunks.")
+        raise InputError("--show-values cannot be used with data read in chunks.")
     question.options.refuse_in_chunks()
     return TableInChunks.of(batches)
 
 
 def _batches(path: Path, client: Any) -> Batches | None:
-    """Return the table as data to be read in chunks: a folder, or Parquet too large for memory."""
+    """Return the table as data read in chunks, if it is a folder or too large for memory."""
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
             raise InputError("A cluster audits Parquet files; write the table as Parquet first.")
@@ -292,7 +292,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
 
 def read_effort(remedies: str | None, quick: bool, question: Question) -> Effort:
-    """Return what is done beyond measuring, from the remedies that are named and ``--quick``."""
+    """Return what to do beyond measuring, from the named remedies and ``--quick``."""
     effort = QUICK if quick else EVERYTHING
     if remedies is None:
         return effort
@@ -303,7 +303,7 @@ def read_effort(remedies: str | None, quick: bool, question: Question) -> Effort
                 f"There is no remedy {shown(name)}; choose from {', '.join(REMEDIES)}, or none."
             )
     if "shape" in named and question.public is None:
-        raise InputError("Noise takes its shape from public records: name their table by --public.")
+        raise InputError("Shaped noise needs public records: name their table with --public.")
     return replace(effort, remedies=named)
 
 
@@ -317,7 +317,7 @@ def run_columns(question: Question) -> None:
 
 
 def list_columns(question: Question) -> None:
-    """Print what an audit would make of every column, for want of a target."""
+    """Print what an audit would make of every column, since no target was named."""
     from seepage.auditing.intake.plan_file import column_facts
 
     table = open_table(question)
@@ -339,15 +339,15 @@ def run_audit(
     as_json: bool,
     effort: Effort = EVERYTHING,
 ) -> bool:
-    """Audit, write the report, tell; return whether every gate was passed."""
+    """Audit, write the report, print the findings; return whether every gate was passed."""
     question = planned(question)
     wanted = limits.check(bool(question.group))
     if not question.target:
         list_columns(question)
     if out is not None:
-        check_folder(out, "report", question.inputs)  # before minutes of work
+        check_folder(out, "report", question.inputs)  # before any long work
     if question.sigma is not None:
-        # The noise is fixed, so what to aim for is the limit.
+        # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, effort=effort, client=client)
@@ -406,7 +406,7 @@ def _membership(audit: Audit, limit: float) -> Gate:
     risks = _known_risks(audit, "--max-membership")
     passed = risks.membership <= limit * (1 + _ROUNDING)
     text = (
-        f"Row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100, "
+        f"Row {risks.row} is recognised as in the data {in_100(risks.membership)} times in 100, "
         f"{'within' if passed else 'over'} the limit of {in_100(limit)}."
     )
     if not passed:
@@ -475,7 +475,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
 
 
 def tell_people(audit: Audit, page: Path | None) -> None:
-    """Print what matters on a screen or less; the report has the rest."""
+    """Print what matters on one screen; the report has the rest."""
     verdict = judge(audit)
     say = typer.echo
     say(
@@ -515,7 +515,7 @@ def tell_people(audit: Audit, page: Path | None) -> None:
 
 
 def _cluster(question: Question) -> AbstractContextManager[Any]:
-    """Give a client of the cluster that was asked for, or ``None``."""
+    """Give a client of the requested cluster, or ``None``."""
     if question.dask is None and question.workers is None:
         return nullcontext()
     from seepage.streams.dask.spread_files import on_cluster
@@ -543,14 +543,14 @@ def _mismatch(question: Question) -> InputError:
 
 
 def _given_model(question: Question) -> Any:
-    """Return the model in the given file, or ``None`` where there is none."""
+    """Return the model in the given file, or ``None`` if no file was given."""
     if question.model_file is None:
         return None
     from seepage.auditing.intake.model_file import load_model
 
     if question.model is not None or question.l2 is not None or not question.intercept:
         raise InputError(
-            "A model file says its family and penalty: leave --model and --l2 out, and "
+            "A model file states its family and penalty: leave --model and --l2 out, and "
             "--no-intercept."
         )
     return load_model(question.model_file)
@@ -558,7 +558,7 @@ def _given_model(question: Question) -> Any:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Tell]:
-    """Show a bar of so many stages that names what runs; on a terminal, and nothing in a pipe."""
+    """Show a progress bar that names the running stage; on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return
@@ -574,7 +574,7 @@ def progress(stages: int) -> Iterator[Tell]:
 
 
 def tell_table(lines: Sequence[Sequence[str]]) -> None:
-    """Print lines of cells, the first of them the head, in columns."""
+    """Print lines of cells in columns, the first as the header."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -588,9 +588,9 @@ def tell_gates(gates: Sequence[Gate]) -> None:
 
 
 def all_passed(gates: Sequence[Gate], *, as_json: bool, values: str | None) -> bool:
-    """Return whether every gate was passed; warn, and beside JSON say which was not.
+    """Return whether every gate was passed; warn, and with JSON say on stderr which was not.
 
-    ``values`` are those that the report shows, where it shows any.
+    ``values`` names the values that the report shows, if any.
     """
     if values is not None:
         typer.echo(f"warning: the report shows {values}; do not pass it on.", err=True)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/1"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
-_SENTENCES = 4  # of the verdict, in what an interpreter prints
-SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, for which quantiles are told
+_SENTENCES = 4  # of the verdict, as an interpreter prints it
+SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
 def between(low: float, high: float) -> float:
-    """Return the middle of two observations; the lower where the other is infinite."""
+    """Return the middle of two observations; the lower if the other is infinite."""
     return float((low + high) / 2 if np.isfinite(high) else low)
 
 
@@ -40,10 +40,10 @@ class AttributeFinding:
     # The least standard error of any unbiased attack on this attribute of a single record, in the
     # column's own units (for a category: on its one-hot code, where 1 is a whole level)
     smallest_error: float
-    easiest_row: int  # the record it is smallest for
+    easiest_row: int  # the record for which it is smallest
     median_error: float  # the median of that error over the records
     spread: float  # the standard deviation of the column, in its own units
-    sensitive: bool = False  # whether the caller named it so
+    sensitive: bool = False  # whether the caller declared it sensitive
     # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
     gain: float | None = None
 
@@ -91,10 +91,10 @@ class TradeoffCurve:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better the noisy model is than always giving the same answer, over several splits.
+    """How much better the noisy model is than a constant answer, over several splits.
 
-    ``advantage`` is by how much its error is the smaller one, with a 95 % interval that allows for
-    the splits' sharing most of their records (Nadeau and Bengio 2003).
+    ``advantage`` is how much smaller its error is, with a 95 % interval that allows for the splits
+    sharing most of their records (Nadeau and Bengio 2003).
     """
 
     advantage: float
@@ -108,9 +108,9 @@ class Advice:
     """One way to bring the worst record's leakage down to the target, with what it takes."""
 
     name: str  # "more noise", "more regularisation"
-    text: str  # one sentence with the number it would take and what that costs
-    # What to do in a few words, and the error on held-out records then; nothing where that is
-    # unknown or does not help
+    text: str  # one sentence with the number it takes and what that costs
+    # What to do in a few words, and the resulting error on held-out records; nothing if that is
+    # unknown or it does not help
     change: str = ""
     error: float | None = None
 
@@ -119,18 +119,18 @@ class Advice:
 class GuessFinding:
     """How often a category or class is guessed right, for the record where the release adds most.
 
-    By somebody who knows everything else about it and all other records.
+    The guesser knows everything else about it and all other records.
     """
 
     name: str  # the column
-    # What is believed beforehand: the ``frequencies`` in the table, or what the ``model`` fitted
+    # The prior: the ``frequencies`` in the table, or what the ``model`` fitted
     # without the record predicts
     prior: str
-    # With the release and without it, as probabilities, and for which record
+    # The probabilities with and without the release, and the record
     right: float
     baseline: float
     row: int
-    # Over the records that were looked at
+    # Over the records examined
     median_right: float
     median_baseline: float
     looked_at: int
@@ -143,28 +143,28 @@ class GuessFinding:
 
 @dataclass(frozen=True)
 class RiskFinding:
-    """How often anybody tells rightly that a record was in the data, and guesses its categories."""
+    """How often membership is told and categories are guessed correctly, at best."""
 
     membership: float  # the largest probability over the records; a coin has 0.5
-    row: int  # the record it is largest for
+    row: int  # the record for which it is largest
     median: float  # the median of it
-    mu: float  # the distance that it follows from
+    mu: float  # the distance it follows from
     looked_at: int  # how many records
-    exact: bool  # or else the upper ends of intervals
+    exact: bool  # or the upper ends of intervals
     guesses: tuple[GuessFinding, ...] = ()
-    # Who the attacker is, and what is held fixed while a record changes or chosen anew
+    # Who the attacker is, and what is held fixed or redone when a record changes
     assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit the caller set: what it is, what was measured, and who is over it."""
+    """One limit the caller set: what it is, what was measured, and which records exceed it."""
 
     name: str  # "--max-eta", "--max-membership", "--max-group-ratio" and the like
     limit: float
     measured: float
     passed: bool
-    text: str  # one sentence for people; offenders by row index, never by value
+    text: str  # one sentence for people; records by row index, never by value
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class SomeRecords:
         return len(self.row)
 
     def at(self, which: np.ndarray) -> SomeRecords:
-        """Return some of these records, in the order they are named in."""
+        """Return some of these records, in the given order."""
         return SomeRecords(
             self.place[which],
             self.row[which],
@@ -194,9 +194,8 @@ class SomeRecords:
 class RecordLeakage:
     """The leakage of all records, answered from arrays in memory.
 
-    Those of a table that is read in chunks are answered by
-    :class:`seepage.auditing.measures.RecordsInChunks`. Arguments are those of
-    :class:`SomeRecords`, about all of them.
+    For a table read in chunks there is :class:`seepage.auditing.measures.RecordsInChunks`. The
+    arguments are those of :class:`SomeRecords`, for all records.
     """
 
     count: int  # how many records there are
@@ -213,14 +212,14 @@ class RecordLeakage:
 
     @property
     def every(self) -> SomeRecords:
-        """All records, where they are kept."""
+        """All records, if they are kept."""
         return self._every
 
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS` at some of the :data:`SHARES`.
 
-        Each is the lower of two observations, but for the median, which lies between them unless
-        one is infinite: a mix of two means nothing beside an infinite error.
+        Each is the lower of two observations, except the median, which lies between them unless one
+        is infinite: there is no middle between a number and infinity.
         """
         values = np.sort(self.every.numbers[name])
         middle = between(values[(len(values) - 1) // 2], values[len(values) // 2])
@@ -236,7 +235,7 @@ class RecordLeakage:
         return int(np.sum(self.every.numbers["eta"] > limit))
 
     def most(self, count: int) -> SomeRecords:
-        """Return the most leaked records, the worst first, as many as are kept at most."""
+        """Return the most exposed records, the worst first, at most as many as are kept."""
         return self.every.at(self._worst_first[:count])
 
     @cached_property
@@ -244,7 +243,7 @@ class RecordLeakage:
         return np.argsort(-self.every.numbers["eta"], kind="stable")
 
     def least(self, count: int) -> SomeRecords:
-        """Return the least leaked records, the least first, as many as are kept at most."""
+        """Return the least exposed records, the least first, at most as many as are kept."""
         return self.every.at(np.argsort(self.every.numbers["eta"], kind="stable")[:count])
 
     def span(self) -> tuple[float, float] | None:
@@ -258,11 +257,11 @@ class RecordLeakage:
         return count_into(self.every.numbers["eta"], edges)
 
     def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer | None:
-        """Return what writes a table of all records to a file; ``None`` where workers have them."""
+        """Return a function that writes all records to a file; ``None`` if workers have them."""
         import pyarrow.parquet as pq
 
         table = make(self.every)
-        # Nearly all numbers are different: a dictionary of them would be written for nothing.
+        # Nearly all numbers are different: a dictionary of them would be wasted.
         return lambda file: pq.write_table(table, file, use_dictionary=False)
 
     def write_folder(self, make: Callable[[SomeRecords], pa.Table], folder: Path) -> None:
@@ -274,7 +273,7 @@ class RecordLeakage:
         return float(self.quantiles(name, [1.0])[0])
 
     def worst(self) -> tuple[int, float]:
-        """Return the number of the most leaked record in the table, and its leakage."""
+        """Return the row number of the most exposed record in the table, and its leakage."""
         first = self.most(1)
         return int(first.row[0]), float(first.numbers["eta"][0])
 
@@ -297,7 +296,7 @@ class Audit:
         What was fitted: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
         the penalty λ, whether there is an intercept, and the class names where there are classes.
     sigma, sigma_reason
-        The noise on every released number, and why it is that, in words.
+        The noise on every released number, and the reason for it, in words.
     released
         How many numbers are released.
     steps
@@ -309,20 +308,20 @@ class Audit:
     records
         The leakage of the single records.
     target_eta
-        The leakage asked for, if any; ``calibrated_sigma`` is the noise that meets it.
+        The requested leakage, if any; ``calibrated_sigma`` is the noise that meets it.
     values
-        The caller's own values of the audited rows, only where they asked to show them.
+        The caller's own values of the audited rows, only on request.
     guarantees
-        Every bound on what can be found out about the most exposed record, where they are known.
+        Every bound on what can be found out about the most exposed record, if known.
     risks
-        Probabilities that a record is told to be in the data and that its categories are guessed
-        right, for a table in memory.
+        Probabilities that a record's membership is told and its categories are guessed correctly,
+        for a table in memory.
     usefulness
-        What the noisy model is worth beside a constant answer, where that was tried.
+        How much better the noisy model is than a constant answer, if that was tried.
     labels
-        What a pandas table calls its records, where that is more than the numbers of the rows.
+        What a pandas table calls its records, if that is more than row numbers.
     versions
-        Names and versions of what computed this.
+        Names and versions of the software that computed this.
     """
 
     source: str
@@ -385,7 +384,7 @@ class Audit:
 
     @property
     def index(self) -> np.ndarray:
-        """What the caller's table calls every audited record; its number where it has no label."""
+        """What the caller's table calls every audited record; its row number if it has no label."""
         return self.row_index if self.labels is None else self.labels[self.row_index]
 
     def called(self, row: int) -> str:

@@ -27,25 +27,25 @@ from seepage.support.files import check_folder
 from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
 
-_SHOWN = 12  # layers that are printed
-_CLIENTS = 3  # clients that are printed where nobody stands out
+_SHOWN = 12  # the most layers that are printed
+_CLIENTS = 3  # clients that are printed if nobody stands out
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingQuestion:
-    """A recording and what to ask of it.
+    """A recording and the questions about it.
 
     Parameters
     ----------
     recording
         Its file.
     property, column
-        The file that says what is known of the clients, and the column of it.
+        The file that says what is known about the clients, and its column.
     family
-        Of the adversary's predictors.
+        The family of the adversary's predictors.
     max_bits, max_auc
-        The most that any layer, or a whole update, may tell, and the highest AUC at which it may
-        let clients with the property be told from the others.
+        The most bits that any layer, or a whole update, may give away, and the highest AUC at which
+        clients with the property may be told from the others.
     show_values
         Whether the report shows the property of each client.
     seed
@@ -63,7 +63,7 @@ class RecordingQuestion:
 
 
 def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) -> bool:
-    """Audit a recording, write the report, tell; return whether every gate was passed."""
+    """Audit a recording, write the report, print it; return whether every gate was passed."""
     bits, area = question.max_bits, question.max_auc
     if bits is not None:
         check_positive(bits, "--max-bits")
@@ -148,7 +148,7 @@ def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
 
 
 def tell_layers(report: RecordingReport, page: Path | None) -> None:
-    """Print what matters on a screen or less; the report has the rest."""
+    """Print what matters on one screen; the report has the rest."""
     audit, verdict, say = report.audit, judge_recording(report), typer.echo
     found, over, told = audit.layers.v_information, audit.over_rounds, audit.telling()
     say(f"{shown(report.source)}, about {shown(report.property)} of the clients.")

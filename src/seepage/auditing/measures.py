@@ -1,13 +1,13 @@
-"""Every number an audit needs of a release, measured once: noise of another scale only rescales.
+"""Every number an audit needs of a release, measured once: other noise only rescales them.
 
 With noise of standard deviation σ every leakage is the one at σ = 1 over σ, and every least error
 of an attack σ times the one at σ = 1 (the information is ``JᵀJ/σ²``).
 
 One pass over the records sums what the table, its columns, its groups and its labels leak together,
-and looks at the single records. Of a table in memory the numbers of every record are kept. Of one
-that is read in chunks a few records are kept, and how the others are spread; a few more passes find
-quantiles, and what is asked about all records later takes a pass of its own. What is kept then, and
-what workers send, does not grow with the rows.
+and measures the single records. For a table in memory the numbers of every record are kept. For one
+read in chunks a few records are kept, with the distribution of the others; a few more passes find
+quantiles, and a later question about all records takes a pass of its own. What is kept, and what
+workers send, does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk, RowSource
 from seepage.tables.table_file import write_each
 
-MOST = 1000  # most leaked records that are kept of a table that is read in chunks
-LEAST = 100  # least leaked ones
+MOST = 1000  # most exposed records that are kept of a table read in chunks
+LEAST = 100  # least exposed ones
 INVERSE_WORK = 3e11  # multiplications, beyond which inverting every record's matrix takes minutes
 _NUMBERS_AT_ONCE = 1 << 19  # cells of a table in memory whose information is held at a time
 _LABEL = Unknowns((), True)
@@ -56,9 +56,9 @@ MakeTable = Callable[[SomeRecords], pa.Table]
 
 @dataclass(frozen=True, eq=False)
 class RecordQuestions:
-    """What is asked about every record: fixed before a pass begins, and sent to whoever has them.
+    """The questions about every record, fixed before a pass begins and sent to the records.
 
-    Of every record there are these numbers, at σ = 1, in this order: those of
+    Every record has these numbers, at σ = 1, in this order: those of
     :data:`~seepage.auditing.findings.NUMBERS`, and the least error of an attack on each attribute,
     the label last.
     """
@@ -69,9 +69,9 @@ class RecordQuestions:
     basis: np.ndarray | None
     label_step: float  # the step of the label that counts as one
     groups: tuple[str, ...]  # columns to compare groups by
-    sensitive: tuple[str, ...]  # columns of which every record's error is told
+    sensitive: tuple[str, ...]  # columns whose error is reported for every record
     rows: int  # how many records there are
-    keep: bool  # whether the numbers of every record are kept: those of a table in memory
+    keep: bool  # whether the numbers of every record are kept, as for a table in memory
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about a chunk, with the label in steps of its spread."""
@@ -93,7 +93,7 @@ class RecordQuestions:
 
     @property
     def count(self) -> int:
-        """How many numbers there are of every record."""
+        """How many numbers every record has."""
         return len(NUMBERS) + len(self.attributes) + 1
 
     def told(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class RecordQuestions:
 
     def answer(self, jacobian: ReleaseJacobian, which: Sequence[int]) -> np.ndarray:
         """Return some of the numbers of every record, ``(m, len(which))``."""
-        out = np.empty((len(which), jacobian.rows)).T  # a number of all records lies together
+        out = np.empty((len(which), jacobian.rows)).T  # one number of all records is contiguous
         first = len(NUMBERS)
         last = first + len(self.attributes)
         label = _root(jacobian.row_norms(_LABEL)) if {2, last} & set(which) else None
@@ -134,7 +134,7 @@ class RecordQuestions:
         unknowns = self.features
         count = unknowns.features(jacobian.features)
         if unknowns.basis is not None and np.linalg.matrix_rank(unknowns.basis) < count:
-            # Fewer features than columns: some change of a record leaves the release as it is.
+            # Fewer features than columns: some change of a record does not move the release.
             return np.full(jacobian.rows, np.inf)
         if self.rows * jacobian.inverse_work(unknowns) > INVERSE_WORK:
             return np.full(jacobian.rows, np.nan)
@@ -161,14 +161,14 @@ class GroupSums:
 
 @dataclass(frozen=True, eq=False)
 class RankedRecords:
-    """The records that come first by their leakage, ties in the order of the table."""
+    """The first records in order of leakage, ties in the order of the table."""
 
-    sign: int  # -1 for the most leaked first, 1 for the least
+    sign: int  # -1 for the most exposed first, 1 for the least
     most: int  # how many are kept
     # Their positions, and their numbers in the table
     place: np.ndarray
     row: np.ndarray
-    numbers: np.ndarray  # what is told of them, ``(k, t)``, the leakage first
+    numbers: np.ndarray  # their reported numbers, ``(k, t)``, the leakage first
 
     def __add__(self, other: RankedRecords) -> RankedRecords:
         return RankedRecords(
@@ -180,7 +180,7 @@ class RankedRecords:
         ).first()
 
     def first(self) -> RankedRecords:
-        """Return the ones that are kept, in order."""
+        """Return the records that are kept, in order."""
         which = np.lexsort((self.place, self.sign * self.numbers[:, 0]))[: self.most]
         numbers = self.numbers[which]
         return RankedRecords(self.sign, self.most, self.place[which], self.row[which], numbers)
@@ -188,12 +188,12 @@ class RankedRecords:
 
 @dataclass(frozen=True, eq=False)
 class RecordSummary:
-    """What is kept of the records of some chunks; that of two sets of rows adds up."""
+    """What is kept of the records of some chunks; two sets of rows add up."""
 
-    bins: Bins  # how each of the numbers is spread
+    bins: Bins  # the distribution of each number
     most: np.ndarray  # the largest of each
     positive: tuple[float, float]  # the range of the leakages that are finite and above zero
-    # The most and the least leaked records
+    # The most and the least exposed records
     top: RankedRecords
     bottom: RankedRecords
 
@@ -201,7 +201,7 @@ class RecordSummary:
     def of(
         cls, place: np.ndarray, row: np.ndarray, numbers: np.ndarray, told: Sequence[int]
     ) -> RecordSummary:
-        """Summarise some records by their numbers, ``(m, q)``, of which some are told of each."""
+        """Summarise some records by their numbers, ``(m, q)``, of which some are reported."""
         eta = numbers[:, 0]
         positive = eta[np.isfinite(eta) & (eta > 0)]
         kept = numbers[:, list(told)]
@@ -226,27 +226,27 @@ class RecordSummary:
 
 @dataclass(frozen=True, eq=False)
 class KeptRecords:
-    """All records of a table in memory: their numbers in it, what is told of each, and medians."""
+    """All records of a table in memory: row numbers, reported numbers, and medians."""
 
     row: np.ndarray
     numbers: np.ndarray  # (n, t)
-    medians: np.ndarray  # (q,): of every one of the numbers that were asked for
+    medians: np.ndarray  # (q,): of each of the numbers asked for
 
 
 @dataclass(frozen=True, eq=False)
 class AuditSums:
-    """What adds up over the chunks: sums of blocks, the least of every number, the records.
+    """What adds up over the chunks: sums of blocks, the minimum of every number, the records.
 
-    Of a table in memory, where nothing is left to be added up, blocks are the squared leakages.
+    For a table in memory, where nothing is left to add up, blocks are the squared leakages.
     """
 
     whole: Any  # of the whole table
     label: Any  # of the labels alone
-    columns: Any  # of the first columns, as many as may be asked about at a time
-    least: np.ndarray  # (q,): the least of every number
-    easiest: np.ndarray  # (q,): the number of its record in the table
+    columns: Any  # of the first columns, as many as fit into one pass
+    least: np.ndarray  # (q,): the minimum of every number
+    easiest: np.ndarray  # (q,): the row of that record in the table
     groups: Mapping[str, Mapping[str, GroupSums]]
-    records: Any  # RecordSummary, or KeptRecords of a table in memory
+    records: Any  # RecordSummary, or KeptRecords for a table in memory
 
     def __add__(self, other: AuditSums) -> AuditSums:
         ours = self.least <= other.least
@@ -263,7 +263,7 @@ class AuditSums:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """All that was found of a release at σ = 1; its methods tell it at another σ."""
+    """Everything found about a release at σ = 1; its methods convert it to another σ."""
 
     # The records, and what was asked of them
     source: RowSource
@@ -271,7 +271,7 @@ class Measures:
     sums: AuditSums  # what the pass found
     columns: np.ndarray  # the leakage of every column over all records, as its unknowns are counted
     medians: np.ndarray  # of the leakage, and of the errors of every attribute, the label last
-    # Those of every one of the NUMBERS at the SHARES; nothing for records that are kept
+    # Of each of the NUMBERS at the SHARES; nothing for records that are kept
     quantiles: Mapping[str, np.ndarray]
 
     @property
@@ -342,7 +342,7 @@ class Measures:
         return GroupingFinding(column, groups, ratio, ordered[0].label, ordered[-1].label)
 
     def _together(self, block: Any, unknowns: Unknowns) -> float:
-        """Return the leakage of a block of records from what the pass found of it."""
+        """Return the leakage of a block of records from what the pass found."""
         template = self.questions.release.template
         squared = block if self.questions.keep else template.norm_of(unknowns, block)
         return math.sqrt(max(squared, 0.0))
@@ -359,7 +359,7 @@ def measure(trained: TrainedModel) -> Measures:
     if questions.keep:
         return Measures(source, questions, sums, columns, sums.records.medians[halves], {})
     rows, records = questions.rows, sums.records
-    # The ends are known; between them quantiles are the lower of two observations, but the median.
+    # The ends are known; other quantiles, except the median, are the lower of two observations.
     ranks = [math.floor((rows - 1) * share) for share in SHARES[1:-1]]
     middle = ((rows - 1) // 2, rows // 2)
     wanted = [(column, rank) for column in range(len(NUMBERS)) for rank in ranks]
@@ -380,7 +380,7 @@ def measure(trained: TrainedModel) -> Measures:
 
 
 def _column_leakage(source: RowSource, questions: RecordQuestions, first: Any) -> np.ndarray:
-    """Return the leakage of every column; those beyond the first few take passes of their own."""
+    """Return the leakage of every column; all but the first few take passes of their own."""
     if questions.keep:
         return _root(first)
     template, columns = questions.release.template, questions.columns()
@@ -398,15 +398,15 @@ def _column_sums(chunk: Chunk, questions: RecordQuestions, some: list[Unknowns])
 
 
 def worst_record(trained: TrainedModel, noise: Gaussian | None = None) -> float:
-    """Return the largest leakage of a record with its label, at σ = 1 unless with other noise."""
+    """Return the largest leakage of a record with its label, at σ = 1 by default."""
     ask = partial(_eta, questions=_questions(trained, noise or Gaussian(1.0)), sigma=1.0)
     return max(float(eta.max()) for eta in trained.source.each(ask, "records"))
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
-    """Return the largest leakage of a record at σ = 1, over what each is ``allowed`` (1).
+    """Return the largest leakage of a record at σ = 1, relative to what each is ``allowed`` (1).
 
-    Of a table in memory that its model was just fitted to, in ordinary arithmetic: for the many
+    For a table in memory to which its model was just fitted, in ordinary arithmetic: for the many
     tables that differ from the audited one by a record.
     """
     source = trained.source
@@ -492,7 +492,7 @@ def _by_group(
     eta: np.ndarray,
     of_blocks: Callable[[Sequence[np.ndarray]], Sequence[Any]],
 ) -> dict[str, GroupSums]:
-    """Return the sums of every group, given the function that forms those of blocks of rows."""
+    """Return the sums of every group, given the function that sums a block of rows."""
     texts = labels_of(pa.array(values, from_pandas=True), missing="(missing)")
     known, inverse = np.unique(texts.astype(str), return_inverse=True)
     order = np.argsort(inverse, kind="stable")
@@ -512,9 +512,9 @@ def _merged(ours: Mapping[str, GroupSums], theirs: Mapping[str, GroupSums]) -> d
 
 
 class RecordsInChunks(RecordLeakage):
-    """Records that are computed again, chunk by chunk, whenever all of them are asked for.
+    """Records that are recomputed, chunk by chunk, whenever all of them are asked for.
 
-    On a cluster its workers are asked, as long as it runs.
+    On a cluster its workers recompute them, as long as it runs.
     """
 
     def __init__(self, found: Measures, sigma: float) -> None:
@@ -526,8 +526,8 @@ class RecordsInChunks(RecordLeakage):
     def every(self) -> SomeRecords:
         """All records: refused, since they are not kept."""
         raise InputError(
-            "The numbers of all records are not kept of data that are read in chunks; ask "
-            "audit.records, or read them from the report's leakage.parquet."
+            "The numbers of all records are not kept for data read in chunks; ask audit.records, "
+            "or read them from the report's leakage.parquet."
         )
 
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
@@ -540,7 +540,7 @@ class RecordsInChunks(RecordLeakage):
         return float(self._found.medians[0]) / self._sigma
 
     def over(self, limit: float) -> int:
-        """Return how many records leak more than a limit; by a pass where they are many."""
+        """Return how many records leak more than a limit; many of them take a pass."""
         top = self._found.sums.records.top.numbers[:, 0] / self._sigma
         if len(top) == self.count or top[-1] <= limit:
             return int(np.sum(top > limit))
@@ -619,7 +619,7 @@ def _at_noise(
     questions: RecordQuestions,
     sigma: float,
 ) -> SomeRecords:
-    """Return records with their numbers at the noise that there is."""
+    """Return records with their numbers at the actual noise."""
     first = {
         name: numbers[:, k] * sigma if name == "exact_error" else numbers[:, k] / sigma
         for k, name in enumerate(NUMBERS)
@@ -631,11 +631,11 @@ def _at_noise(
 
 
 def _errors(information: np.ndarray) -> np.ndarray:
-    """Return the least error of an attack, ``1/√I``: infinite where nothing leaks."""
+    """Return the least error of an attack, ``1/√I``: infinite if nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))
 
 
 def _root(squared: Any) -> np.ndarray:
-    """Return the root of what rounding may have left below zero."""
+    """Return the root of a number that rounding may have left below zero."""
     return np.asarray(np.sqrt(np.maximum(np.asarray(squared, dtype=float), 0.0)))

@@ -1,9 +1,9 @@
-"""Tables with one record less, or another in its place: what a rounded figure may follow.
+"""Tables with one record left out or replaced: whether a rounded figure follows a record.
 
-A figure on a coarse grid does not move with small changes of a record, but a finite change may take
-it to another point, and then who knows all other records learns something for certain. So the most
-exposed records are left out and replaced within their domain, one at a time, and the model is
-refitted from where it is. That nothing changed is no proof for all replacements.
+A figure on a coarse grid does not move with small changes of a record, but a finite change may move
+it to another point, and then whoever knows all other records learns something for certain. So the
+most exposed records are left out and replaced within their domain, one at a time, and the model is
+refitted, starting from the current one. If nothing changes, that is no proof for all replacements.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import round_up
 from seepage.errors import InputError
 
-CHECKED = 50  # of the most exposed records
+CHECKED = 50  # how many of the most exposed records
 LEFT_OUT = "left out"
 RELABELLED = "with another label"
 AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
-_OTHER_CLASSES = 3  # labels that are tried
+_OTHER_CLASSES = 3  # the most labels that are tried
 _MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
 
 
 def most_exposed(eta: np.ndarray) -> np.ndarray:
-    """Return the positions of the most exposed records, the most leaked first."""
+    """Return the positions of the most exposed records, the worst first."""
     return np.argsort(-eta, kind="stable")[:CHECKED]
 
 
@@ -37,7 +37,7 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 
 
 def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
-    """Say with how many of the most exposed records the coarse σ would be another.
+    """Say for how many of the most exposed records the coarse σ would change.
 
     The encoding is held fixed: its means and deviations are public constants to an audit.
     """
@@ -71,7 +71,7 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
 def _neighbours(
     trained: TrainedModel, source: RecordsInMemory, row: int
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield the records without one, and with another in its place, as features and labels."""
+    """Yield the records with one left out or replaced, as features and labels."""
     yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), row))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)

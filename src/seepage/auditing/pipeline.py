@@ -1,7 +1,7 @@
 """``sp.audit``: the audit of a fitted model, or of a pipeline about its raw columns, in Python.
 
 Where the preprocessing is affine, ``x = B z + c``, all records move alike, and the closed forms of
-the model's own Jacobian serve; else each record has a Jacobian of its own
+the model's own Jacobian apply; otherwise each record has a Jacobian of its own
 (:mod:`seepage.glm.preprocessing.jacobian`).
 """
 
@@ -71,7 +71,7 @@ def audit(
 
     Through the steps before the model (scalers, imputers, encoders, splines, column transformers,
     principal components) the leakage is about the raw columns: the Jacobian of the release by these
-    is the one by the features times that of the steps.
+    is the Jacobian by the features times that of the steps.
 
     Parameters
     ----------
@@ -91,17 +91,17 @@ def audit(
     categorical
         Columns whose numbers are codes of categories.
     quantities
-        Columns of two numbers that are quantities all the same, such as doses: others are taken
-        for a yes and a no, and measured in whole levels.
+        Columns of only two numbers that are quantities nevertheless, such as doses; other such
+        columns count as yes or no, and are measured in whole levels.
     sample_weight
         The weights the model was fitted with.
     preprocessing
-        Whether what the steps learnt from the data counts as public (``"frozen"``), or is learnt
-        anew when a record changes (``"refitted"``).
+        Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
+        when a record changes (``"refitted"``).
     refit
-        ``"pipeline"`` asks who was in the data of the whole pipeline, scaling and all, fitted anew
-        without each of the most exposed records; without it, what ``risks.assumptions`` of the
-        audit names is held fixed.
+        ``"pipeline"`` asks about membership in the data of the whole pipeline, scaling included,
+        refitted without each of the most exposed records; without it, everything named in
+        ``risks.assumptions`` of the audit is held fixed.
     source, target
         What the table and the labels are called in the report.
     seed
@@ -131,7 +131,7 @@ def audit(
     refitted = preprocessing == "refitted" and followed.steps.learns
     features = followed.features
     if y is None and getattr(opened.model, "model", None) is not None:
-        y = opened.model.model.endog  # which a formula has taken from the data frame
+        y = opened.model.model.endog  # the formula took it from the data frame
     labels = as_numpy(y)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     name = target or str(getattr(y, "name", None) or "label")
@@ -154,7 +154,7 @@ def audit(
     beside = _groups(groups, frame)
     beside[ROW] = np.arange(len(features))
     table = EncodedTable(
-        # The weights include those of the classes, which another library's model may carry besides.
+        # The weights include class weights, which another library's model may carry too.
         source=RecordsInMemory(
             features,
             [f"feature {j}" for j in range(features.shape[1])],
@@ -193,13 +193,13 @@ def audit(
 def _pipeline_anew(
     estimator: Any, X: Any, y: Any, weights: np.ndarray | None, categorical: Sequence[str]
 ) -> Anew:
-    """Return what fits a pipeline anew on some of its records."""
+    """Return the function that refits a pipeline on some of its records."""
     found = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     ).release
     if not isinstance(found, RawRelease) or found.anew is None:
         raise InputError(
-            "refit='pipeline' fits a pipeline anew, but there is none before this model; pass the "
+            "refit='pipeline' refits a pipeline, but no step comes before this model; pass the "
             "fitted pipeline with its raw table."
         )
     return found.anew
@@ -208,7 +208,7 @@ def _pipeline_anew(
 def _followed(
     estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str]
 ) -> tuple[Unwrapped, FollowedColumns]:
-    """Return the model that is inside, and the raw columns on their way to it."""
+    """Return the model inside, and the raw columns on their way to it."""
     try:
         opened = unwrap(estimator, X)
         return opened, FollowedColumns(X, Chain(opened.steps), categorical, quantities)
@@ -275,7 +275,7 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
     """Return a fitted model, ours or another library's, as one of ours.
 
-    Another library's may carry class weights besides the sample weights; the weights of the
+    Another library's model may carry class weights besides sample weights; the weights of the
     description are the product of both, which ours takes as sample weights.
     """
     if isinstance(model, LinearModel):
@@ -297,9 +297,9 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns with the directions they move the features in, if all records' are alike.
+    """Return the columns with the directions in which they move the features, if the same for all.
 
-    That is the case where the preprocessing is affine, and closed forms are known then.
+    That is so if the preprocessing is affine; there are closed forms then.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)

@@ -1,9 +1,9 @@
-"""What privacy costs, and how to pay less: noise against error, and remedies with their price.
+"""What privacy costs, and how to pay less: noise against error, and remedies with their cost.
 
 A model is fitted without some records and tried on them with noise. The error is a sum of losses
-over those records, formed where they are: the draws of the noise, a few parameter vectors, go to
-the records. The leakage drawn beside it is that of the release itself. Each remedy that would bring
-the worst record's leakage down is told with the number it takes and what that costs.
+over those records, computed where they are: the draws of the noise, a few parameter vectors, are
+sent to the records. The leakage drawn beside it is that of the release itself. Each remedy that
+would lower the worst record's leakage is given with the number it takes and what that costs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from seepage.tables.source import AnswerIfAny, Chunk, RowSource, distinct
 HELD_OUT = 0.2
 DRAWS = 20
 POINTS = 15
-SPLITS = 5  # over which a model is judged useful or not
-TESTED = 20_000  # held-out records at most: more would not make the error any surer
-_WEAKEST_PENALTY = 1e-6  # with which a model without penalty is fitted where rows are missing
+SPLITS = 5  # splits over which a model is judged useful or not
+TESTED = 20_000  # the most held-out records: more would not make the error more certain
+_WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
 _LARGEST_PENALTY = 1e3
-_ROUNDS = 60  # of reweighting, at most: it mostly settles in ten or twenty
-_WIDEST = 60  # features up to which the leakage of reweighting as a whole is quickly computed
-_HEAVY = 2e9  # multiplications in one pass, beyond which no split is repeated
+_ROUNDS = 60  # the most rounds of reweighting: it mostly settles in ten or twenty
+_WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
+_HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
-# penalties, and penalties and weights are tried only where they are asked for by name.
+# penalties, and penalties and weights are tried only if asked for by name.
 _MANY_PENALTIES = 2e8
 _BUDGETS = {"penalty": 5e9, "weights": 2e7}
 _CLOSE = 1.02  # a search ends when it is within this factor
@@ -60,8 +60,8 @@ Answer = TypeVar("Answer")
 class _LossSums:
     """Sums over held-out records: their losses with noise, (scales, draws), and their labels.
 
-    Of classes there are counts; of numbers the sums of their distances from the mean of all
-    records, and of the squares of those.
+    For classes there are counts; for numbers the sums of their distances from the mean of all
+    records, and of the squared distances.
     """
 
     count: int
@@ -82,10 +82,10 @@ class HeldOutTrial:
     # The model, and how it was fitted
     model: Any
     settings: FitSettings
-    labels: LabelFacts  # what is known of the labels of all records
-    rows: int  # how many records there are with those that are held out
+    labels: LabelFacts  # facts about the labels of all records
+    rows: int  # how many records there are, the held-out ones included
     seed: int  # of the noise
-    # Whether no model could be fitted without these records, so that this one has seen them
+    # Whether no model could be fitted without these records, so that this model has seen them
     saw_them: bool = False
     _known: dict[float, float] = field(default_factory=dict)
     _trivial: float = np.nan
@@ -109,7 +109,7 @@ class HeldOutTrial:
     def error(self, sigma: float) -> float:
         """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
 
-        Draws are the same for every σ, so that errors differ by the noise and not by chance.
+        Draws are the same for every σ, so that errors differ because of the noise, not by chance.
         """
         if sigma not in self._known:
             self.prepare([sigma])
@@ -120,12 +120,12 @@ class HeldOutTrial:
         return self.error(0.0)
 
     def trivial_error(self) -> float:
-        """Return the error of always giving the same answer."""
+        """Return the error of a constant answer."""
         self.noiseless_error()
         return self._trivial
 
     def _constant_loss(self, held_out: _LossSums) -> float:
-        """Return the loss of the most frequent class, or of the mean, of the other records."""
+        """Return the loss of predicting the other records' most frequent class, or mean."""
         counts, m = self.labels.counts, held_out.count
         if counts is None:
             along, squares = held_out.labels
@@ -140,12 +140,12 @@ class HeldOutTrial:
 
 
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
-    """Fit without a fifth of the records, 20,000 at most, and be ready to try noise on those.
+    """Fit without a fifth of the records, at most 20,000, to try noise on those.
 
-    The fit starts at the model of all records, from which a few held-out ones take it only a step
-    or two away. A level that only held-out records have leaves its column undetermined without a
-    penalty, so a weak one takes its place; where no model exists even then (all records of a class
-    are held out), that of all records is tried instead.
+    The fit starts from the model of all records, only a step or two away. A level that only
+    held-out records have leaves its coefficient undetermined without a penalty, so a weak penalty
+    is used then; if no model exists even so (all records of a class are held out), the model of all
+    records is tried instead.
     """
     rest, held_out, share = _split(trained.source, settings, seed)
     stronger = [settings]
@@ -188,7 +188,7 @@ def _lost(
 
 
 def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
-    """Return the labels as losses compare them: classes by their position, or numbers."""
+    """Return the labels as losses compare them: positions of classes, or numbers."""
     if settings.classifies:
         return class_positions(y, model.classes_)
     return np.asarray(y, dtype=float)
@@ -197,14 +197,14 @@ def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
 def losses(
     settings: FitSettings, margins: np.ndarray, truth: np.ndarray, ceiling: float
 ) -> np.ndarray:
-    """Return the loss of every record: whether it is told wrongly, or the squared error."""
+    """Return the loss of every record: whether its prediction is wrong, or the squared error."""
     if settings.classifies and settings.model != "softmax":
         return np.asarray((margins[:, 0] > 0) != truth)
     if settings.model == "softmax":
         return np.asarray(np.argmax(margins, axis=1) != truth)
     predicted = margins[:, 0]
     if settings.model == "poisson":
-        # Nobody would believe a count far beyond all that were ever seen.
+        # Nobody would believe a count far beyond any in the data.
         predicted = np.minimum(np.exp(np.minimum(predicted, 700.0)), ceiling)
     elif settings.family is not None:
         with np.errstate(over="ignore"):
@@ -220,7 +220,7 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and what draws of the noise add at σ = 1.
+    """Return the margins (m, K) of some records, and what noise draws add at σ = 1.
 
     ``root`` is the lower triangle ``L`` of a covariance ``LLᵀ`` for noise of another shape.
     """
@@ -239,7 +239,7 @@ def noisy_margins(
 
 
 def tells_apart(trained: TrainedModel) -> bool:
-    """Say whether the model predicts the class of every record."""
+    """Say whether the model predicts every record's class correctly."""
     ask = partial(_told_wrongly, model=trained.model, settings=trained.settings)
     return trained.source.total(ask, "predictions") == 0
 
@@ -266,9 +266,9 @@ def draw_curve(
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
-    # The two themselves are among them, so that nothing has to be read off between points.
+    # The two themselves are among them, so that nothing is read off between points.
     scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
-    # Twice the noise is what advice may be about.
+    # Advice may be about twice the noise.
     trial.prepare([0.0, *scales, 2 * sigma])
     return TradeoffCurve(
         sigma=scales,
@@ -284,9 +284,9 @@ def draw_curve(
 def judge_usefulness(
     trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
 ) -> UsefulnessFinding | None:
-    """Return by how much the noisy model beats a constant answer, over several splits.
+    """Return how much better the noisy model is than a constant answer, over several splits.
 
-    ``None`` where fitting that often takes long, or where no model exists on a part of the rows.
+    ``None`` if fitting that often takes too long, or if part of the rows has no model.
     """
     if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
         return None
@@ -315,9 +315,9 @@ def find_remedies(
 ) -> tuple[Advice, ...]:
     """Return what more noise, more regularisation, reweighting and shaped noise would do.
 
-    Fitting the model again, several times, is tried with tables in memory only, and unless a remedy
-    is ``wanted`` by its name in :data:`REMEDIES`, within a budget. ``worst`` is the largest leakage
-    of a record at σ = 1; ``target`` the one that is wanted; ``say`` is told what runs.
+    Refitting the model several times is tried for tables in memory only, and within a budget unless
+    a remedy is ``wanted`` by its name in :data:`REMEDIES`. ``worst`` is the largest leakage of a
+    record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs.
     """
     met = worst / target <= sigma * (1 + 1e-9)
     enough = round_up(worst / target)
@@ -375,7 +375,7 @@ def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met:
 def _lighter_noise(
     trained: TrainedModel, trial: HeldOutTrial, enough: float, target: float, seed: int
 ) -> Advice:
-    """Say which stronger penalty leaves the least error once the noise is what it then takes."""
+    """Say which stronger penalty leaves the least error, with the noise it then takes."""
     tried = []
     for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
         stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
@@ -395,9 +395,9 @@ def _lighter_noise(
 def _penalty(
     trained: TrainedModel, trial: HeldOutTrial, sigma: float, target: float, seed: int
 ) -> Advice:
-    """Search the least λ with which the noise that is there is enough, by bisection of log λ.
+    """Search for the least λ with which the present noise is enough, by bisection of log λ.
 
-    It depends on the data, as the noise would, and is rounded up to the same coarse grid.
+    It depends on the data, like the noise, and is rounded up to the same coarse grid.
     """
     wanted = target * sigma  # worst leakage at σ = 1
     low, high = max(trained.settings.l2, 1e-8), _LARGEST_PENALTY
@@ -486,7 +486,7 @@ def _can_reweight(trained: TrainedModel) -> bool:
 
 
 def _not_reweighted(trained: TrainedModel, *_: Any) -> Advice:
-    """Say why no weights were tried, and how to have them tried where that is possible."""
+    """Say why no weights were tried, and how to have them tried if possible."""
     if _can_reweight(trained):
         why = "so many refits would be slow; ask for them with --remedies weights"
     else:
@@ -539,10 +539,10 @@ def _said(trial: HeldOutTrial, error: float) -> str:
 def _split(
     source: RowSource, settings: FitSettings, seed: int
 ) -> tuple[RowSource, RowSource, float]:
-    """Return the records to fit on and those that are held out.
+    """Return the records to fit on and the held-out ones.
 
-    In memory the first are all, those that are held out without any weight: most of a large table
-    is not copied. λ then has to be the last number's share of itself, for it counts per record.
+    In memory the first are all records, the held-out ones with weight zero, so that most of a large
+    table is not copied. λ counts per record, so it is then scaled by the returned share.
     """
     if isinstance(source, RecordsInMemory):
         train, test = split(source.y, settings.classifies, seed)
@@ -557,15 +557,15 @@ def _split(
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to fit on and those held out, every class on the first side.
 
-    Of every class about the same share is held out, so that a constant answer, which is judged on
-    the records that are, is not made to look better or worse than it is by chance.
+    About the same share of every class is held out, so that a constant answer, which is judged on
+    the held-out records, does not look better or worse by chance.
     """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
     wanted = _held_out_count(n)
     if classes:
-        # The first record of every class (in random order) stays on the side of the fit; of the
-        # others of each class, those come first that are earliest among their own.
+        # The first record of every class (in random order) stays with the fit; the others are
+        # ordered by their position within their own class.
         inverse = distinct(y[order])[1]
         first = np.unique(inverse, return_index=True)[1]
         among = np.empty(n)
@@ -590,7 +590,7 @@ def _held_out_count(rows: int) -> int:
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
-    """Return which rows are held out, sorted, without an order of all of them: for any number."""
+    """Return which rows are held out, sorted, without permuting all of them."""
     wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))
@@ -600,7 +600,7 @@ def held_out_rows(rows: int, seed: int) -> np.ndarray:
 
 
 class _PartOfSource(RowSource):
-    """The rows of another source that are held out, or all but those."""
+    """The rows of another source that are held out, or all others."""
 
     def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
         self._source, self._chosen, self._held_out = source, chosen, held_out
@@ -619,7 +619,7 @@ class _PartOfSource(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on what is left of every chunk, if anything is."""
+        """Yield the function's answer on what is left of every chunk, if anything."""
         for answers in self._source.each(self._ask(function), what, extra):
             yield from answers.given
 

@@ -35,7 +35,7 @@ MODELS = {
     "poisson": PoissonRegression,
     "softmax": SoftmaxRegression,
 }
-ROW = "row\x00"  # the number of a record in the data; no column that is read can be called so
+ROW = "row\x00"  # the row number of a record; no column that is read can have this name
 
 _BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
 # What each kind of model is made for, and what else it can predict
@@ -62,12 +62,12 @@ class FitSettings:
     model: str
     l2: float
     intercept: bool = True
-    # The loss, where the model is none of those in MODELS; whether it can be fitted again here
+    # The loss, if the model is none of those in MODELS; whether it can be refitted here
     family: Family | None = None
     refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
-        """Fit it on the records of a source; ``start`` is a model that is not far from it."""
+        """Fit it on the records of a source; ``start`` is a model close to it."""
         model = self.estimator()
         model._start = None if start is None else start._parameters()
         if isinstance(source, RecordsInMemory):
@@ -75,11 +75,9 @@ class FitSettings:
         return model.fit(source)
 
     def estimator(self) -> Any:
-        """Return the model that is to be fitted."""
+        """Return the model to be fitted."""
         if not self.refits:
-            raise InputError(
-                "This model can be fitted by its own library only, and was taken as it was given."
-            )
+            raise InputError("This model can be fitted only by its own library.")
         if self.family is not None:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
@@ -109,9 +107,9 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return how a described model of so many rows would be fitted by us."""
+    """Return the settings with which we would fit a described model of this many rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
-    # A penalty of L1, or labels that stand for others, are not known to our own estimators.
+    # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
     if isinstance(fit.family, Categorical):
         return FitSettings("softmax", penalty, intercept)
@@ -128,8 +126,8 @@ class Attribute:
     name: str
     kind: str
     columns: tuple[int, ...]  # the positions of the model's features that depend on it
-    # ``(len(columns), t)``: how far those features move for one unit of the column (t = 1), or, for
-    # a category, for a whole level in place of the first one (one direction per level)
+    # ``(len(columns), t)``: how far these features move for one unit of the column (t = 1), or, for
+    # a category, when another level replaces the first (one direction per level)
     directions: np.ndarray
     # The standard deviation of the column in its own units (of a category: of its code)
     spread: float
@@ -150,7 +148,7 @@ class Attribute:
         return abs(float(self.directions[0, 0]))
 
     def unknowns(self) -> Unknowns:
-        """Return the column as unknown: its feature, or where it has several, in steps of scale."""
+        """Return the column as unknowns: its feature, or several in steps of its scale."""
         if self.plain:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
@@ -163,7 +161,7 @@ class Attribute:
 
 
 def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | None:
-    """Return how so many features move with the columns, each in its own step, ``(D, t)``.
+    """Return how the features move with the columns, each in its own step, ``(D, t)``.
 
     ``None`` stands for the identity: every feature is a column of its own step.
     """
@@ -177,7 +175,7 @@ def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | Non
 
 
 def steps_of(attributes: Sequence[Attribute], features: int) -> np.ndarray:
-    """Return how so many features move with the columns, each in its own step, ``(D, t)``."""
+    """Return how the features move with the columns, each in its own step, ``(D, t)``."""
     blocks = []
     for a in attributes:
         block = np.zeros((features, a.directions.shape[1]))
@@ -188,7 +186,7 @@ def steps_of(attributes: Sequence[Attribute], features: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """What is known of all labels: of numbers their mean, spread and largest, of classes counts."""
+    """Facts about all labels: mean, spread and largest of numbers, or counts of classes."""
 
     mean: float = 0.0
     spread: float = 0.0
@@ -222,7 +220,7 @@ class LabelFacts:
 
 
 class RecordsInMemory(MemorySource):
-    """Records in memory with what else is known of each: its number (:data:`ROW`) and groups."""
+    """Records in memory, each with its row number (:data:`ROW`) and groups."""
 
     def __init__(
         self,
@@ -237,7 +235,7 @@ class RecordsInMemory(MemorySource):
 
     @property
     def row_index(self) -> np.ndarray:
-        """The number of every record in the caller's table."""
+        """The row number of every record in the caller's table."""
         return self.beside[ROW]
 
     def _column(self, name: str) -> np.ndarray:
@@ -256,7 +254,7 @@ class RecordsInMemory(MemorySource):
 
 @dataclass(frozen=True, eq=False)
 class ThroughPreprocessing:
-    """Raw columns followed to the features; whether what the steps learnt moves with them."""
+    """Raw columns traced to the features; whether what the steps learnt moves with them."""
 
     followed: FollowedColumns
     refitted: bool
@@ -279,8 +277,8 @@ class EncodedTable:
     """A table as numbers, and what its columns mean."""
 
     # The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
-    # can be read besides. Labels are floats for ``numeric`` and ``count``, whole numbers or text
-    # for classes; false and true are 0 and 1.
+    # can be read too. Labels are floats for ``numeric`` and ``count``, whole numbers or text for
+    # classes; false and true are 0 and 1.
     source: RowSource
     # Every column that is used, with its features. Its spread is the standard deviation in its own
     # units; of a category, the root of the total variance of its one-hot code, ``√(1 − Σ p²)``.
@@ -293,19 +291,19 @@ class EncodedTable:
     groups: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # what was done to the data, one sentence each
-    # The records as they came, all columns of them, where they are in memory
+    # The records as they came, with all columns, if they are in memory
     raw: pa.Table | None = None
     coding: TableEncoding | None = None  # how its columns became features
-    # Records that are declared public, encoded in the same way: they may give noise its shape
+    # Records declared public, encoded in the same way: they may shape the noise
     public: RecordsInMemory | None = None
-    # The raw columns, where features are no affine map of them, or are made anew: attributes are
-    # then directions of these, and not of the features
+    # The raw columns, if features are not an affine map of them or are refitted: attributes are
+    # then directions of the raw columns, not of the features
     through: ThroughPreprocessing | None = None
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""
         if self.raw is None:
-            raise InputError("The values of data that are read in chunks are not kept.")
+            raise InputError("The values of data read in chunks are not kept.")
         return {
             name: ["" if cell is None else str(cell) for cell in self.raw.column(k).to_pylist()]
             for k, name in enumerate(self.raw.column_names)
@@ -333,7 +331,7 @@ class TrainedModel:
 
     @property
     def held(self) -> bool:
-        """Whether what prepared the columns is held fixed while a record changes."""
+        """Whether the preprocessing is held fixed while a record changes."""
         return self.table.through is None or not self.table.through.refitted
 
     @property
@@ -342,10 +340,10 @@ class TrainedModel:
         return float(len(self.source)) * float(len(self.source.names)) ** 2
 
     def refitted(self, settings: FitSettings) -> TrainedModel:
-        """Return the same with a model fitted in another way."""
+        """Return the same table with a model fitted in another way."""
         return replace(self, model=settings.fit(self.source, self.model), settings=settings)
 
     def refitted_on(self, source: RowSource) -> TrainedModel:
-        """Return the same fitted on nearly the same records, from where the model is now."""
+        """Return the same refitted on nearly the same records, starting from this model."""
         model = self.settings.fit(source, start=self.model)
         return replace(self, model=model, table=replace(self.table, source=source))

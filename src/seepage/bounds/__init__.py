@@ -9,7 +9,7 @@ wants a whole record of d unknowns (paper 004, section 5; the last step is exact
 
 The first two are ``leak.records().mse_bound()`` and
 ``leak.records(measure="dfil").mse_bound()``; this package has the exact one, and the bounds for
-other adversaries and from other promises.
+other adversaries and promises.
 """
 
 from seepage.bounds.cramer_rao import (

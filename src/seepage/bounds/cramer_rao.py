@@ -18,7 +18,7 @@ from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, as_numpy
 
 _BIASED = "The adversary's estimate has the stated bias."
-_BLOCK_LIMIT = 5000  # unknowns in a block, or released numbers, whose matrix is written out
+_BLOCK_LIMIT = 5000  # most unknowns in a block, or released numbers, to form a matrix of
 
 
 def cramer_rao_rows(
@@ -28,8 +28,8 @@ def cramer_rao_rows(
 
     No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
     has a smaller mean squared error per unknown. The label is known unless ``label`` is given.
-    Infinite where no unbiased estimate exists. Of data that are read in chunks, the answer is
-    computed as it is read or written.
+    Infinite where no unbiased estimate exists. For data read in chunks, the answer is computed as
+    it is read or written.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
@@ -67,13 +67,13 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: one entry (one row and one column) up to a few thousand unknowns. The label is
-        known unless ``label`` is given.
+        The block: from one cell (one row and one column) up to a few thousand unknowns. The label
+        is known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: none
-        of it. The inverse of the full information then replaces that of the block; it can only be
-        larger (paper 001, equation 12), and is infinite as soon as the rest of the table can
-        explain every change of the release, as it nearly always can.
+        of the rest. The block of the full inverse information then replaces the inverse of the
+        block; it can only be larger (paper 001, equation 12), and is infinite once the rest of the
+        table can explain every change of the release, as it nearly always can.
     """
     if rest not in ("known", "unknown"):
         raise InputError(f"rest must be 'known' or 'unknown', not {rest!r}.")
@@ -139,11 +139,11 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
         )
     J_psi = np.eye(d) + slope
     offset = np.broadcast_to(np.asarray(bias, dtype=float), (d,))
-    # Scaled to a unit diagonal, so that different units do not look like a lack of information.
+    # Scaled to a unit diagonal, so that small units are not mistaken for a lack of information.
     diagonal = np.diagonal(I)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     values, vectors = np.linalg.eigh((I + I.T) / 2 * np.outer(scale, scale))
-    # Directions the estimate ignores need no information; any other one needs some.
+    # Directions that the estimate ignores need no information; all others need some.
     along = ((J_psi @ (scale[:, None] * vectors)) ** 2).sum(axis=0)
     reached = ((np.abs(J_psi) @ np.abs(scale[:, None] * vectors)) ** 2).sum(axis=0)
     informed = values > 64 * d * np.finfo(float).eps * max(values[-1], 0.0)
@@ -213,11 +213,11 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and the reach of all else; those of two chunks add up."""
+    """The whitened Jacobian of a block, and the reach of everything else; two chunks add up."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
-    off: Array  # the relative errors of the columns, ``(unknowns,)``
-    reach: Array  # ``J Jᵀ`` of everything outside the block, ``(P, P)``, where it was asked for
+    off: Array  # the columns' relative errors, ``(unknowns,)``
+    reach: Array  # ``J Jᵀ`` of everything outside the block, ``(P, P)``, if asked for
 
     def __add__(self, other: BlockAndRest) -> BlockAndRest:
         xp = array_namespace(self.J)
@@ -225,12 +225,12 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` in those directions of the release that the rest cannot explain."""
+        """Return ``J`` in the directions of the release that the rest cannot explain."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)
         J = vectors[:, values <= rounding * float(values[-1])].T @ self.J
-        # What rounding leaves of a column that lies within reach is no information.
+        # The rounding residue of a column within reach is no information.
         left, before = (xp.sum(part * part, axis=0) for part in (J, self.J))
         return xp.where(left > rounding**2 * before, J, xp.zeros_like(J))
 
@@ -266,7 +266,7 @@ def _write_out(
 
 
 def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
-    """Return ``J`` of a block, ``(P, unknowns)``, from the side that takes fewer products."""
+    """Return ``J`` of a block, ``(P, unknowns)``, from the side that needs fewer products."""
     xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
     if jacobian.exact_row_jacobians:
         J = jacobian.row_jacobians(unknowns, rows)

@@ -1,10 +1,10 @@
 """What differential privacy implies for an adversary who wants the record itself.
 
 Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ in
-one record, and with it the variance of unbiased estimates (paper 004, theorem 1, by way of
-Hammersley, Chapman and Robbins). Total variation bounds every estimate: two values of a cell that
-the output can hardly tell apart cannot both be estimated well (Le Cam's two points; over all cells
-at once, Assouad's cube).
+one record, and so the variance of unbiased estimates (paper 004, theorem 1, via Hammersley, Chapman
+and Robbins). Total variation bounds every estimate: two values of a cell that the output can hardly
+tell apart cannot both be estimated well (Le Cam's two points; over all cells at once, Assouad's
+cube).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
     391
     """
     if not epsilon >= 0:
-        raise InputError(f"epsilon must not be negative, but it is {epsilon!r}.")
+        raise InputError(f"epsilon must not be negative, but is {epsilon!r}.")
     widths = _diameters(diameters)
     gamma, offset = (np.broadcast_to(np.asarray(v, float), widths.shape) for v in (slope, bias))
     moved = float(np.mean(gamma**2 * widths**2)) / 4
@@ -83,8 +83,8 @@ def from_privacy(
     epsilon = statement.renyi()
     if math.isinf(epsilon):
         raise InputError(
-            f"{statement.words} does not bound the Rényi divergence of order 2, so nothing follows "
-            "for unbiased adversaries; use two_point, which holds for all."
+            f"{statement.words} does not bound the Rényi divergence of order 2, so nothing "
+            "follows for unbiased adversaries; use two_point, which holds for every adversary."
         )
     return from_renyi(epsilon, diameters, slope=slope, bias=bias)
 
@@ -97,8 +97,8 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
 
         MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
 
-    on average over these records, hence for the worst of them. Without a release (TV = 0) it is the
-    error of guessing the middle.
+    on average over these records, hence for the worst of them. Without a release (TV = 0) this is
+    the error of guessing the middle.
 
     Parameters
     ----------
@@ -126,11 +126,11 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
 
 
 def membership_advantage(statement: PrivacyStatement) -> float:
-    """Return the most that membership inference can gain over a coin (Humphries et al. 2020).
+    """Return the largest advantage of membership inference (Humphries et al. 2020).
 
     The advantage is the true positive rate less the false positive rate of telling which of two
-    data sets, that differ in one record, was used: at most the total variation, which is
-    ``(e^ε − 1)/(e^ε + 1)`` for pure ε-differential privacy.
+    data sets that differ in one record was used: at most the total variation, which for pure
+    ε-differential privacy is ``(e^ε − 1)/(e^ε + 1)``.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Every bound that applies to a release, in one table: what each says, for whom, and if what holds.
+"""Every bound that applies to a release, in one table: its value, its adversary, its assumptions.
 
 The table is about one record, by default the most exposed one, so that its lines can be compared:
-what an adversary who knows everything else can find out about it, as a mean squared error per
-number. Lines are grouped by the adversaries they hold for.
+each bounds the mean squared error per number of an adversary who knows everything else. Lines are
+grouped by adversary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MEMBERSHIP = "membership inference"
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
 _REGULAR = "The bound is that of small changes of the record, at the data as they are."
 _WIDTH = 100
-_NOTHING = 1e-30  # a bound below it says nothing, whatever the units
+_NOTHING = 1e-30  # a bound below this says nothing, whatever the units
 
 
 def guarantees(
@@ -65,19 +65,19 @@ def guarantees(
         The leakage of one release, about records in memory or read in chunks.
     domain
         Where records may lie: ``(lower, upper)``, each one number or one per column, or a mapping
-        from column names to such pairs. Where not given, the columns' ranges in the data; what
-        follows from those is an indication, not a guarantee, and says so.
+        from column names to such pairs. By default the columns' ranges in the data; a bound that
+        rests on those is marked as an indication, not a guarantee.
     dp
         What the release promises: a statement of :mod:`seepage.privacy`, or a ``dp_accounting``
-        event. Where not given, what output perturbation gives, if anything.
+        event. By default the promise of output perturbation, if there is one.
     prior
-        What adversaries know of the record beforehand, for the bound that holds for all of them.
-        Where not given, that its columns are spread as those of the other records are, and, where
-        a domain is stated, that they lie within it.
+        What adversaries know of the record beforehand, for the bound that holds for all of them. By
+        default, that its columns are spread like those of the other records and, where a domain is
+        stated, that they lie within it.
     row
-        The record; the one with the largest dFIL where not given.
+        The record; by default the one with the largest dFIL.
     columns
-        What is sought of it; all columns where not given. The label is known.
+        The columns that the adversary seeks, by default all. The label is known.
     draws, seed
         For the average over the prior, each draw of which is refitted.
 
@@ -137,8 +137,8 @@ class Guarantee:
     assumptions
         What must hold for it to bind.
     guarantee
-        Whether it rests on what was stated alone; if not, on the ranges of the data at hand too,
-        and it is an indication.
+        Whether it rests only on what was stated; if it also rests on the ranges in the data, it is
+        an indication.
     reason
         Why it does not apply, where it does not.
     unit
@@ -172,9 +172,9 @@ class Guarantees:
     chosen
         Whether the caller chose it; otherwise it is the most exposed one by dFIL.
     records
-        How many records there are.
+        The number of records.
     about, numbers
-        What is sought of the record, and how many numbers that is.
+        What the adversary seeks of the record, in words, and how many numbers that is.
     guessing
         For comparison: the mean squared error of guessing every column's mean.
     """
@@ -191,8 +191,8 @@ class Guarantees:
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the line with the largest bound on the error that holds for an adversary.
 
-        ``adversary`` is one of the groups of the table; where not given, bounds on one cell and on
-        membership are left aside, and any adversary will do.
+        ``adversary`` is one of the groups of the table; by default any, with bounds on one cell and
+        on membership left out.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
@@ -210,7 +210,10 @@ class Guarantees:
             )
         ]
         if not lines:
-            raise InputError(f"No bound applies to {adversary or 'this release'}.")
+            raise InputError(
+                f"No bound applies to {adversary or 'this release'}; print the table for the "
+                "reasons."
+            )
         return max(lines, key=lambda line: line.value or 0.0)
 
     def table(self, library: str = "pyarrow") -> Any:
@@ -236,7 +239,7 @@ class Guarantees:
         return f"What can be found out about record {self.label}{which}"
 
     def _numbered(self) -> dict[str, int]:
-        """Return the number of every assumption, in the order of their first use."""
+        """Return the number of every assumption, in order of first use."""
         texts = dict.fromkeys(text for line in self.rows for text in line.assumptions)
         return {text: k for k, text in enumerate(texts, 1)}
 
@@ -316,7 +319,7 @@ def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
 
 
 def _at(found: Result | RecordStream, position: int) -> np.ndarray:
-    """Return what was found about one record."""
+    """Return the bound on one record."""
     if isinstance(found, Result):
         return np.asarray(np.asarray(found)[position])
     pick = partial(_pick, function=found.numbers, row=position)
@@ -390,7 +393,7 @@ def _van_trees(
     if prior is not None:
         yield _averaged("van Trees", leak, prior, which, position, 1.0, sampling)
         return
-    # A column that cannot vary is known, and cannot be missed.
+    # A column that cannot vary is known and cannot be guessed wrongly.
     std = np.sqrt(spread.variance)
     sought = [j for j in which if std[j] > 0]
     share = len(sought) / len(which)
@@ -399,7 +402,7 @@ def _van_trees(
     found = _averaged(name, leak, gaussian, sought, position, share, sampling)
     yield _resting_on(found, _FROM_DATA, guarantee=False)
     if not limits.stated:
-        # Over the ranges of the data records would be spread far more widely than they are.
+        # A prior over the data's ranges would be far wider than the records are.
         return
     sought = [j for j in which if limits.diameters[j] > 0]
     share = len(sought) / len(which)
@@ -498,7 +501,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Fill up with blanks; a mark that stands above a letter takes no room of its own."""
+    """Pad with blanks; a combining mark takes no room of its own."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

@@ -5,11 +5,11 @@ both values has (paper 004, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-and this holds for every Δ that the cell's domain allows; as Δ → 0 it is the Cramér–Rao bound. How
-far the release moves is a question to its operator: a linear model is fitted again, exactly, and of
-a gradient the record's own part is computed again. Over an unbounded domain the bound of a linear
-model is infinite: no record can move it without limit, so no finite variance allows an unbiased
-estimate of every number there is.
+and this holds for every Δ that the cell's domain allows; as Δ → 0 it is the Cramér–Rao bound. The
+operator says how far the release moves: a linear model is refitted exactly, and of a gradient the
+record's own part is computed again. Over an unbounded domain the bound of a linear model is
+infinite: no record can move it without limit, so no finite variance allows an unbiased estimate of
+every number there is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
 
 _POINTS = 40  # changes tried on either side
-# Of the way to the limit: below it the refits' rounding shows, and Cramér–Rao is all but reached.
+# As a share of the way to the limit: below it the refits' rounding shows, and the bound is all but
+# Cramér–Rao's.
 _SMALLEST = 1e-3
 
 
@@ -43,7 +44,7 @@ class FiniteChangeBound:
     change
         The Δ that attains it; 0 where no finite change does better than Cramér–Rao.
     cramer_rao
-        The Cramér–Rao bound on the same cell, which it is never below.
+        The Cramér–Rao bound on the same cell, never above this one.
     """
 
     bound: Result
@@ -67,8 +68,8 @@ def hammersley_chapman_robbins(
         The cell: a row position, and a column by name or position.
     domain
         Where the adversary's estimate is unbiased: the cell's limits ``(lower, upper)``, or those
-        of every column as :meth:`Domain.of <seepage.bounds.Domain.of>` reads them; the column's
-        range in the data where not given.
+        of every column as :meth:`Domain.of <seepage.bounds.Domain.of>` reads them; by default the
+        column's range in the data.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def hammersley_chapman_robbins(
     here = refits.X[position]
     rounding = refits.rounding * float(np.max(np.abs(refits.theta)))
 
-    moves: dict[float, np.ndarray] = {}  # which do not depend on the noise
+    moves: dict[float, np.ndarray] = {}  # by change; they do not depend on the noise
 
     def moved(changes: np.ndarray) -> np.ndarray:
         new = [change for change in changes.tolist() if change not in moves]
@@ -106,12 +107,12 @@ def hammersley_chapman_robbins(
         return np.stack([moves[change] for change in changes.tolist()])
 
     def at_noise(noise: Noise, cramer_rao: float) -> tuple[float, float]:
-        """Return the bound with some noise, and the change that attains it."""
+        """Return the bound under this noise, and the change that attains it."""
 
         def logarithms(changes: np.ndarray) -> np.ndarray:
             """Return the logarithm of the bound at each change; −∞ where there is no refit."""
             shift = moved(changes)
-            # Rounded away from zero: a move lost to rounding must not pass for none.
+            # Rounded away from zero: a move lost to rounding must not count as no move.
             divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
             found = 2 * np.log(np.abs(changes)) - _log_expm1(divergence)
             return np.where(np.isfinite(divergence), found, -np.inf)
@@ -164,7 +165,7 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
 
 
 def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tuple[float, float]:
-    """Return the largest of the bound's logarithm on one side, and where it is."""
+    """Return the largest logarithm of the bound on one side, and the change that attains it."""
     from scipy.optimize import minimize_scalar
 
     changes = reach * np.geomspace(_SMALLEST, 1.0, _POINTS)

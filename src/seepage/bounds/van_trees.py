@@ -4,9 +4,9 @@ The bound holds for any estimate, biased or not, on average over the prior (Gill
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
-The expectation is over the prior: the information at draws from it, each with the release made
-again as if the record had been that draw. The information at the true record alone would be a
-different number, and no bound.
+The expectation is over the prior: the information is averaged over draws, and for each the release
+is made again as if the record had been that draw. The information at the true record alone would be
+a different number, and no bound.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Domain:
     lower, upper
         One number per column.
     stated
-        Whether they were stated beforehand; limits read off the data depend on them, and what
-        follows from those is no guarantee.
+        Whether they were stated beforehand; limits read off the data depend on the data, so bounds
+        from them are no guarantee.
     """
 
     lower: np.ndarray
@@ -65,7 +65,7 @@ class Domain:
 
     @classmethod
     def of(cls, domain: Any, data: RowSource | Table) -> Domain:
-        """Read what callers write for the domain of some data.
+        """Read a caller's domain for some data.
 
         A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
         name to such a pair; or ``None``: the columns' ranges.
@@ -74,7 +74,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Read the domain of a single column: its own limits, or its share of all columns'."""
+        """Read the domain of one column: its own limits, or its part of all columns' domain."""
         name = data.names[column]
         if isinstance(domain, Domain):
             one = slice(column, column + 1)
@@ -87,7 +87,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Read the domain of columns whose records are known to be spread like this."""
+        """Read the domain of columns whose spread is known."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):
@@ -101,7 +101,7 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSpread:
-    """What the records at hand say of every column; that of two chunks adds up."""
+    """The range, mean and variance of every column; two chunks add up."""
 
     count: int
     least: np.ndarray
@@ -111,7 +111,7 @@ class ColumnSpread:
 
     @classmethod
     def of(cls, data: RowSource | Table) -> ColumnSpread:
-        """Go through the records once."""
+        """Measure the spread in one pass over the records."""
         source = MemorySource(data) if isinstance(data, Table) else data
         return source.total(_spread_of_chunk, "ranges of the columns")
 
@@ -121,7 +121,7 @@ class ColumnSpread:
         return self.squares / self.count
 
     def of_column(self, column: int) -> ColumnSpread:
-        """Return what is known of one column."""
+        """Return the spread of one column."""
         parts = (self.least, self.most, self.mean, self.squares)
         return ColumnSpread(self.count, *(part[column : column + 1] for part in parts))
 
@@ -167,7 +167,7 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
     if missing:
         raise InputError(
             f"The domain says nothing about the column {missing[0]!r}; state the limits of every "
-            "column, or none to take the ranges in the data."
+            "column, or leave domain out to take the ranges in the data."
         )
     try:
         pairs = [[float(end) for end in domain[name]] for name in names]
@@ -299,7 +299,7 @@ class BoundedPrior:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"
         return (
             f"Before the release the adversary knows that each unknown lies between {limits}, "
-            "rather in the middle than near an end."
+            "more likely in the middle than near an end."
         )
 
     def __repr__(self) -> str:
@@ -318,7 +318,7 @@ class EmpiricalPrior:
     points
         The records, (m, d): other people's, say, or a public sample.
     weights
-        Their probabilities up to a factor; equal where not given.
+        Their probabilities up to a factor; by default equal.
     """
 
     points: Any
@@ -371,9 +371,9 @@ def van_trees(information: Any, prior: Prior) -> Result:
     Parameters
     ----------
     information
-        The information matrices at draws from the prior, ``(draws, d, d)``, of which the mean is
-        taken; or their expectation ``(d, d)``. The information at the true record alone is not
-        enough, unless it does not depend on the record.
+        The information matrices at draws from the prior, ``(draws, d, d)``, which are averaged; or
+        their expectation ``(d, d)``. The information at the true record alone is not enough, unless
+        it does not depend on the record.
     prior
         What is known of the unknowns before the release.
     """
@@ -410,11 +410,11 @@ def van_trees_rows(
     rows
         Positions, or a mask. Each costs ``draws`` refits.
     columns
-        The unknown columns; all where not given.
+        The unknown columns; by default all.
     draws
-        How many records are drawn. What their number leaves uncertain is told in the assumptions.
+        How many records are drawn. The assumptions state the standard error that remains.
     seed
-        Of the draws; the same ones are used for every row.
+        The seed of the draws, which are the same for every row.
 
     Examples
     --------
@@ -457,7 +457,7 @@ def van_trees_rows(
         means.append(information.mean(axis=0))
         inverse = _inverse(means[-1], prior)
         values.append(np.trace(inverse) / size)
-        # To first order, what each draw moves the bound by.
+        # To first order, each draw's effect on the bound.
         pulls = np.einsum("ij,kjl,li->k", inverse, information, inverse) / size
         errors.append(pulls.std(ddof=1) / np.sqrt(draws))
     off = max(error / value for error, value in zip(errors, values, strict=True))
@@ -479,7 +479,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound with more noise: it divides the information, but not the prior's."""
+        """Return the bound with more noise: less information from the release, the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 

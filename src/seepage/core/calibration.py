@@ -1,4 +1,4 @@
-"""How much noise buys a wanted leakage, or a wanted bound on the reconstruction error."""
+"""How much noise meets a target for the leakage, or for a bound on the reconstruction error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
 from seepage.tables.source import Chunk
 
-_FURTHEST = 60.0  # the logarithm of a factor beyond which no noise is looked for
+_FURTHEST = 60.0  # the logarithm of the largest factor tried
 
 
 def calibrate(
@@ -30,17 +30,17 @@ def calibrate(
     view: Result | RecordStream | None = None,
     grid: Sequence[float] | None = GRID,
 ) -> Noise:
-    """Return the noise, of the same shape, with which the leakage meets a target.
+    """Return noise of the same shape at which the leakage meets a target.
 
-    How much noise it takes depends on the data, and above all on the most exposed record. Told to
-    many digits it gives that record away (of ``d`` numbers with noise ``σ(D)`` the spread alone has
-    the Fisher information ``2d (∂ log σ)²``), so it is rounded up to a coarse grid. Small changes
-    of a record then leave it as it is, but a finite change may move it to the next point: sound
-    against everybody is only noise that was declared before the data were seen.
+    The noise needed depends on the data, above all on the most exposed record. Stated to many
+    digits it gives that record away (the spread of ``d`` numbers with noise ``σ(D)`` alone has the
+    Fisher information ``2d (∂ log σ)²``), so it is rounded up to a coarse grid. Small changes of a
+    record then leave it unchanged, but a finite change may move it to the next point: only noise
+    declared before anybody saw the data is safe against everybody.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``),
-    so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_wanted``. Bounds that do
-    not grow so (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are computed again
+    so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_target``. Bounds that
+    scale otherwise (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are recomputed
     until the noise that meets the target is found.
 
     Parameters
@@ -48,20 +48,20 @@ def calibrate(
     leak
         The leakage at any noise.
     eta
-        The wanted leakage.
+        The target leakage.
     mse
-        Instead of ``eta``, the wanted bound on the mean squared error: ``eta = 1/√mse``.
+        Instead of ``eta``, the target bound on the mean squared error: ``eta = 1/√mse``.
     over
         What the target is about: the ``"max"`` over the view, its ``"mean"``, or a quantile
-        between 0 and 1 (0.99: all but the most leaked hundredth meet the target). With ``mse``,
+        between 0 and 1 (0.99: all but the most exposed hundredth meet the target). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
-        records' FIL when not given.
+        records' FIL if not given.
     grid
-        The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. What is rounded is
-        σ itself, or for noise with a vector or a covariance the factor by which it is scaled.
+        The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. They apply to
+        σ itself, or for noise with a vector or a covariance to the factor that scales it.
         ``None`` keeps the exact value, which is as private as the records.
 
     Examples
@@ -77,7 +77,7 @@ def calibrate(
     0.01
     """
     if (eta is None) == (mse is None):
-        raise InputError("Give either eta (the wanted leakage) or mse (the wanted error bound).")
+        raise InputError("Give either eta (the target leakage) or mse (the target error bound).")
     target = eta if mse is None else mse
     if target is None or not math.isfinite(target) or target <= 0:
         raise InputError(f"The target must be a finite number above zero, not {target}.")
@@ -85,7 +85,7 @@ def calibrate(
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
     result = leak.records(measure="fil") if view is None else view
     if result.noise != leak.noise:
-        raise InputError("The view was measured at another noise; take it from this very leak.")
+        raise InputError("The view was measured at another noise; take it from the same leak.")
     if isinstance(result, Result) and result.rescaled is not None:
         factor = _factor(result, target, mse is not None, over)
     elif mse is not None and over == "mean":
@@ -102,7 +102,7 @@ def calibrate(
 
 
 def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
-    """Return the least noise of this shape on the grid that is at least so many times as large."""
+    """Return the least noise of this shape on the grid that is at least ``factor`` times it."""
     if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
         return Gaussian(round_up(factor * noise.sigma, grid))
     if isinstance(noise, Laplace) and np.ndim(noise.scale) == 0:
@@ -111,10 +111,10 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 
 
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
-    """Return how many times the noise must be, for a bound that does not grow as its square.
+    """Return the factor for the noise, for a bound that does not grow as its square.
 
-    It grows with the noise, though: so the factor lies between one that is too small and one that
-    is too large, or there is none.
+    The bound still grows with the noise, so the factor lies between one that is too small and one
+    that is too large, or does not exist.
     """
 
     def excess(logarithm: float) -> float:
@@ -134,16 +134,16 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
         high *= 2
         if high > _FURTHEST:
             raise InputError(
-                "There is no noise with which this bound meets the target: however much there is, "
-                "what is known beforehand, or the stated bias and domain, keep it from that."
+                "No noise makes this bound meet the target: however much there is, what is known "
+                "beforehand, or the stated bias and domain, limits the bound."
             )
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 
 
 def _summary(result: Result | RecordStream, over: str | float) -> float:
-    """Return the largest leakage of a view, their mean or a quantile of them."""
+    """Return the largest leakage of a view, or the mean or a quantile."""
     if over == "max":
-        # The largest leakage is the smallest bound; of a stream the rest is not held.
+        # The largest leakage is the smallest bound; a stream does not hold the rest.
         top = result.top(1) if isinstance(result, RecordStream) else result
         return float(np.max(_as_leakage(top)))
     if over == "mean":
@@ -160,7 +160,7 @@ def _as_leakage(result: Result) -> np.ndarray:
 
 
 def _implied(values: np.ndarray, measure: str) -> np.ndarray:
-    """Return leakage as it is and bounds as the leakage that would imply them."""
+    """Return leakage unchanged, and bounds as the leakage that would imply them."""
     power = {"mse": -0.5, "std": -1.0}.get(measure, 1.0)
     return values if power == 1.0 else np.asarray(values**power)
 
@@ -180,14 +180,14 @@ def _powers(chunk: Chunk, function: Numbers, measure: str, power: float) -> np.n
 
 
 def _sum_of_powers(leakage: np.ndarray, power: float) -> np.ndarray:
-    """Return the sum, and how many there are."""
+    """Return the sum and the count."""
     if power < 0 and not np.all(leakage > 0):
         raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
     return np.array([np.sum(leakage**power), leakage.size])
 
 
 def _quantile(stream: RecordStream, share: float) -> float:
-    """Return a quantile of a stream's leakage, in a few passes that keep none of the numbers."""
+    """Return a quantile of a stream's leakage, in a few passes that store no numbers."""
     ask = partial(_in_one_column, function=stream.numbers, measure=stream.measure)
     bins = stream.source.total(partial(_count, numbers=ask), stream.view)
     place = share * (int(bins.counts.sum()) - 1)

@@ -18,8 +18,8 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     """Return the leakage of several independent releases about the same table, together.
 
     Fisher information adds over independent releases, exactly and for every view. All releases
-    must be about the same table with the same columns in the same order (of data that are read in
-    chunks, about the very same source).
+    must be about the same table with the same columns in the same order (data read in chunks must
+    be the same source object).
 
     Examples
     --------
@@ -55,7 +55,7 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         return
     if not (first.source.in_memory and other.source.in_memory):
         raise InputError(
-            "Whether data that are read in chunks are the same cannot be seen; open them once, and "
+            "Data read in chunks cannot be compared with one another; open them once, and "
             "measure all releases on that source."
         )
     mine, yours = first.table, other.table
@@ -113,7 +113,7 @@ def _composed_changes(
 
 
 class ComposedJacobian(ReleaseJacobian):
-    """The Jacobian of independent releases, stacked: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
+    """The stacked Jacobian of independent releases: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
 
     ``η² ≤ Σ η_k²`` holds for every view (paper 001, section 3.1, where "kη" for k equal releases
     should read "√k·η"), but equality only where all releases leak most in the same direction; this
@@ -164,7 +164,7 @@ class ComposedJacobian(ReleaseJacobian):
 
     @property
     def exact_row_jacobians(self) -> bool:
-        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
         return all(part.exact_row_jacobians for part in self.parts)
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
@@ -201,7 +201,7 @@ class ComposedJacobian(ReleaseJacobian):
         return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
 
     def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
+        """Return how many numbers the work on one row keeps in memory."""
         return sum(part.row_width(unknowns) for part in self.parts)
 
     def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
@@ -225,7 +225,7 @@ class ComposedJacobian(ReleaseJacobian):
     def _check_label(self, unknowns: Unknowns) -> None:
         if unknowns.label and not self.same_label:
             raise InputError(
-                "These releases have different labels, or the same ones in different numbers (0/1, "
-                "±1, one per class), so their information about the label does not add; ask with "
+                "These releases have different labels, or code them differently (0/1, ±1, one per "
+                "class), so their information about the label does not add; ask with "
                 "label=False."
             )

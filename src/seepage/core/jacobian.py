@@ -3,14 +3,13 @@
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
 columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
-gives it for any chunk of them. Of the information the largest eigenvalue and the inverse are taken,
-of many matrices at once.
+gives it for any chunk of them. The measures are the largest eigenvalue and the inverse of the
+information, for many matrices at once.
 
-:class:`Refits` and :class:`FiniteChanges` are the same question for changes that are not small: a
-record leaves the table altogether, or has another category, class or number. With noise of
-information ``Φ``, a change that moves the release by ``δ`` puts it ``‖Φ^½δ‖`` away from where it
-is, in the noise's own unit, and inner products of such moves are all that :mod:`seepage.risks` asks
-for.
+:class:`Refits` and :class:`FiniteChanges` answer the same question for changes that are not small:
+a record leaves the table altogether, or has another category, class or number. With noise of
+information ``Φ``, a change that moves the release by ``δ`` moves it by ``‖Φ^½δ‖`` in units of the
+noise, and inner products of such moves are all that :mod:`seepage.risks` needs.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from seepage.errors import InputError
 from seepage.support.chunks import by_rows, progress
 from seepage.tables.source import Array, Chunk, RowSource
 
-WIDE_CHUNK = 1 << 21  # numbers held at a time where every row brings whole matrices along
+WIDE_CHUNK = 1 << 21  # numbers held at a time where every row comes with whole matrices
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
-_DENSE_CHUNK = 1 << 17  # of matrices that are decomposed by one core at a time
+_DENSE_CHUNK = 1 << 17  # numbers of matrices decomposed by one core at a time
 DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
 _CHECK_EVERY = 4
-_UNSURE = 4.0  # times its error, below which a singular value may as well be zero
-_RESIDUAL = 1e-10  # relative; a Ritz value is accurate to the square of it, over the gap
+_UNSURE = 4.0  # times its error: a singular value below that counts as zero
+_RESIDUAL = 1e-10  # relative; a Ritz value is accurate to its square over the gap
 
 
 class ReleaseJacobian(ABC):
@@ -54,9 +53,9 @@ class ReleaseJacobian(ABC):
     size
         ``P``, how many numbers are released.
     fit
-        The fitted linear model whose parameters are released, where that is what is released.
+        The fitted linear model whose parameters are released, if that is the release.
     states_accuracy
-        Whether it knows how exact its answers are, and results are to say so.
+        Whether it knows how exact its answers are, so that results say so.
     """
 
     X: Array
@@ -169,17 +168,17 @@ class ReleaseJacobian(ABC):
 
     @property
     def exact_row_jacobians(self) -> bool:
-        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
         return False
 
     # How exact it is --------------------------------------------------------------------------
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given the squares of it for every record."""
+        """Return the relative errors of η, given its squares for every record."""
         return self._rounding() + 0 * squared
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given the squares of it for every cell."""
+        """Return the relative errors of η, given its squares for every cell."""
         return self._rounding() + 0 * squared
 
     def cells_and_errors(self, unknowns: Unknowns) -> tuple[Array, Array]:
@@ -192,11 +191,11 @@ class ReleaseJacobian(ABC):
         return self._rounding() + 0 * squared
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the relative error of η of a block, given the square of it."""
+        """Return the relative error of η of a block, given its square."""
         return self._rounding()
 
     def error_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the errors of a block, ``(n, e)``; their sum counts."""
+        """Return what each record adds to the errors of a block, ``(n, e)``."""
         return self.zeros(self.rows, 1)
 
     def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
@@ -205,7 +204,7 @@ class ReleaseJacobian(ABC):
         return xp.stack([xp.sum(self.error_terms(u)[rows, :], axis=0) for u in attributes])
 
     def error_of(self, squared: float, terms: Array) -> float:
-        """Return the relative error of η of a block that is read in chunks, by its terms."""
+        """Return the relative error of η of a block read in chunks, from its terms."""
         return self._rounding()
 
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
@@ -237,7 +236,7 @@ class ReleaseJacobian(ABC):
         return float(largest_eigenvalues(apply, self.zeros(1, self.size))[0])
 
     def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
-        """Return :meth:`block_norm` of each of some blocks of rows."""
+        """Return :meth:`block_norm` of several blocks of rows."""
         return [self.block_norm(unknowns, rows) for rows in progress(blocks, "groups")]
 
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
@@ -251,7 +250,7 @@ class ReleaseJacobian(ABC):
         return xp.stack([sum(xp.sum(line**2) for line in self._lines(u, rows)) for u in attributes])
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
-        """Return what these rows contribute to the release's side of a block.
+        """Return the contribution of these rows to the release's side of a block.
 
         Contributions of different records add up (by ``+``), and :meth:`norm_of` takes the norm of
         the total; here they are ``J Jᵀ``, ``(P, P)``, whose eigenvalues are those of ``JᵀJ``.
@@ -260,18 +259,18 @@ class ReleaseJacobian(ABC):
         return array_namespace(self.X).stack([self.forward(z, unknowns, rows) for z in lines])
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return what :meth:`block_norm` would of all the rows whose :meth:`block_sums` these are.
+        """Return :meth:`block_norm` of all the rows that these :meth:`block_sums` came from.
 
         The rows themselves are not needed: any Jacobian of the same release may be asked.
         """
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return the same for every attribute over the rows, to be added up likewise."""
+        """Return the same for every attribute over the rows; they add up likewise."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
-        """Return what :meth:`column_norms` would of all the rows in the :meth:`column_sums`."""
+        """Return :meth:`column_norms` of all the rows that these :meth:`column_sums` came from."""
         return self.array([self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)])
 
     @property
@@ -290,18 +289,18 @@ class ReleaseJacobian(ABC):
     def refits(self) -> Refits:
         """Return how the release moves when a record changes by a finite amount."""
         raise InputError(
-            "Only the release of one linear model about a table in memory can be fitted again with "
-            "a record changed; take the releases one by one."
+            "Only one linear model of a table in memory can be refitted with a record changed; "
+            "take the releases one by one."
         )
 
-    # What the methods above have in common ----------------------------------------------------
+    # Shared by the methods above --------------------------------------------------------------
 
     def unknown_count(self, unknowns: Unknowns) -> int:
         """Count the unknown numbers of one row."""
         return unknowns.features(self.features) + self.label_size * unknowns.label
 
     def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
+        """Return how many numbers the work on one row keeps in memory."""
         return self.unknown_count(unknowns) ** 2 + self.size * self.unknown_count(unknowns)
 
     def every_row(self) -> Array:
@@ -309,12 +308,12 @@ class ReleaseJacobian(ABC):
         return array_namespace(self.X).arange(self.rows, device=self.X.device)
 
     def zeros(self, *shape: int) -> Array:
-        """Return zeros of that shape, of the type of the table and where it lives."""
+        """Return zeros of this shape, of the table's type and on its device."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
 
     def array(self, values: list[float]) -> Array:
-        """Return numbers as an array of the type of the table and where it lives."""
+        """Return numbers as an array of the table's type, on its device."""
         xp = array_namespace(self.X)
         return xp.asarray(values, dtype=self.X.dtype, device=self.X.device)
 
@@ -327,7 +326,7 @@ class ReleaseJacobian(ABC):
 
 
 class MeasuredRelease(ABC):
-    """What leaves, as records that come in chunks see it: plain data, which workers are sent.
+    """A release as seen by records that come in chunks: plain data that can be sent to workers.
 
     Attributes
     ----------
@@ -340,17 +339,17 @@ class MeasuredRelease(ABC):
 
     @property
     def parts(self) -> list[MeasuredRelease]:
-        """The single releases that it is made of."""
+        """The single releases it is made of."""
         return [self]
 
     @property
     def model(self) -> Any:
-        """The fitted linear model whose parameters are released, where that is what is released."""
+        """The fitted linear model whose parameters are released, if that is the release."""
         return None
 
     @property
     def sensitivity(self) -> float | None:
-        """How far replacing one record can move the release, where that holds whatever the data."""
+        """How far replacing one record can move the release, if that holds for all data."""
         return None
 
     @abstractmethod
@@ -358,23 +357,23 @@ class MeasuredRelease(ABC):
         """Return the Jacobian about the records of a chunk, exact for each of them."""
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record leaves or is another."""
+        """Return how far the release moves when a record is left out or replaced."""
         raise InputError(
-            "How far this release moves when a record leaves or changes is not known; risks are "
-            "told for linear models of a table in memory."
+            "How far this release moves when a record leaves or changes is not known; risks need a "
+            "linear model of a table in memory."
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return the same for records that are read in chunks: certified, and without refits."""
+        """Return the same for records read in chunks: certified, without refits."""
         raise InputError(
             "How far this release moves when a record leaves is not known for records that are "
             "read in chunks; take them into memory."
         )
 
     def without_records(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers that the whole procedure releases on the records that stay.
+        """Return the numbers that the whole procedure releases from the records that stay.
 
-        NaN where there would be none, or others.
+        NaN where it would release none, or different ones.
         """
         raise InputError(
             "refit='pipeline' fits a pipeline anew; this release is of a model alone. Pass the "
@@ -387,7 +386,7 @@ class MeasuredRelease(ABC):
 
 
 class Refits(Protocol):
-    """A release made again with one record replaced, all others kept: what finite changes do.
+    """A release made again with one record replaced and all others kept.
 
     Attributes
     ----------
@@ -396,7 +395,7 @@ class Refits(Protocol):
     theta
         The released numbers as they are.
     rounding
-        How far off rounding may leave a released number, beside the largest of them.
+        The rounding error of a released number, relative to the largest of them.
     """
 
     X: np.ndarray
@@ -407,27 +406,27 @@ class Refits(Protocol):
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the releases for some replacements of a row, ``(K, …)``; NaN where there is none.
 
-        ``features (K, d)`` are its features instead, ``labels`` its labels (its own by default).
+        ``features (K, d)`` replace its features and ``labels`` its label (its own by default).
         """
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return how far each of those releases lies from the actual one, ``(K, P)``."""
+        """Return how far each of these releases lies from the actual one, ``(K, P)``."""
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row, at a release :meth:`parameters` gave."""
+        """Return the Jacobian about the replaced row, at a release that :meth:`parameters` gave."""
 
 
-# What is taken of the information -----------------------------------------------------------------
+# Eigenvalues and inverses of the information ------------------------------------------------------
 
 
 def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """Return the largest eigenvalue of each of a batch of symmetric matrices.
 
     ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
-    that shape, which says where the batch lives. Up to :data:`DENSE_LIMIT` the matrices are written
-    out and decomposed. Beyond, Lanczos' method runs for all of them at once, with full
+    that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
+    decomposed. Beyond, Lanczos' method runs for all of them at once, with full
     reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
     (the value itself is then off by far less) or, in the worst case, until the whole space is
     spanned and the answer exact.
@@ -489,7 +488,7 @@ def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
             overlaps = basis @ image[:, :, None]
             image = image - (xp.matrix_transpose(basis) @ overlaps)[:, :, 0]
         length = xp.sqrt(xp.vecdot(image, image))
-        # What is left after an invariant subspace was found is rounding: it must not go on.
+        # What is left after an invariant subspace was found is rounding, and must not go on.
         length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
         beside.append(length)
         steps = len(diagonal)
@@ -561,7 +560,7 @@ def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Moves:
-    """Where K changes of each of m records put the release, seen from where it is.
+    """Where K changes of each of m records move the release, relative to where it is.
 
     Parameters
     ----------
@@ -569,10 +568,10 @@ class Moves:
         Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal where a change
         leaves no release at all.
     radius
-        How far from there each may truly be, ``(m, K)``: zero but for rounding where exact, and
+        How far from there each may truly be, ``(m, K)``: zero up to rounding where exact, and
         infinite where nothing is known.
     least, most
-        Between which each move's length lies, ``(m, K)``, where that is known better than by the
+        Bounds on each move's length, ``(m, K)``, where they are known better than by the
         radius.
     """
 
@@ -606,15 +605,15 @@ class Moves:
         self.least[where], self.most[where] = other.least, other.most
 
     def expected(self) -> np.ndarray:
-        """Return how far each change moves the release, as far as is known, ``(m, K)``."""
+        """Return how far each change moves the release, as best known, ``(m, K)``."""
         return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the least and the most that each change moves the release, ``(m, K)`` each."""
+        """Return bounds on how far each change moves the release, ``(m, K)`` each."""
         return self.least, self.most
 
     def apart(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the least and the most that two changes put the release apart, ``(m,)`` each."""
+        """Return bounds on how far apart two changes put the release, ``(m,)`` each."""
         with np.errstate(invalid="ignore"):
             square = self.gram[:, 0, 0] + self.gram[:, 1, 1] - 2 * self.gram[:, 0, 1]
             between = np.sqrt(np.maximum(square, 0.0))
@@ -622,7 +621,7 @@ class Moves:
             least, most = np.maximum(between - radius, 0.0), between + radius
         lost = np.isinf(self.expected()).any(axis=1)
         least, most = np.where(lost, np.inf, least), np.where(lost, np.inf, most)
-        for still, moved in ((0, 1), (1, 0)):  # one of them is how the record is
+        for still, moved in ((0, 1), (1, 0)):  # one of them is the record as it is
             here = self.most[:, still] == 0
             least[here], most[here] = self.least[here, moved], self.most[here, moved]
         return least, most
@@ -635,11 +634,11 @@ class Alternatives:
     Parameters
     ----------
     columns
-        The columns that may be others, by position.
+        The columns that may differ, by position.
     values
         Their values, ``(K, len(columns))``.
     labels
-        The labels as the model takes them, ``(K, …)``; the record's own where not given.
+        The labels as the model takes them, ``(K, …)``; the record's own if not given.
     """
 
     columns: tuple[int, ...] = ()
@@ -677,7 +676,7 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records is each of the alternatives, certified."""
+        """Return the moves when each of some records becomes each alternative, certified."""
 
     @abstractmethod
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -689,9 +688,9 @@ class FiniteChanges(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
-        Logarithms, up to a constant for each record, ``(m, K)``, and how far off those of a record
-        may be, ``(m,)``. ``refits`` is how many records may be refitted for that, where a release
-        knows another way.
+        Logarithms, up to a constant for each record, ``(m, K)``, and the error of those of a
+        record, ``(m,)``. ``refits`` limits how many records are refitted, if the release knows
+        another way.
         """
 
     def class_labels(self) -> np.ndarray:
@@ -716,7 +715,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.without_exactly(sets) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records is each of the alternatives."""
+        """Return the moves when each of some records becomes each alternative."""
         self._check(others)
         return _sum([part.replaced(rows, others) for part in self.parts])
 
@@ -729,7 +728,7 @@ class ComposedChanges(FiniteChanges):
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Refuse: several models predict differently."""
-        raise InputError("What the model predicts is asked of one release; give another prior.")
+        raise InputError("The prior 'model' needs a single release; give another prior.")
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record may have."""
@@ -742,8 +741,8 @@ class ComposedChanges(FiniteChanges):
         )
         if others.labels is not None and not same:
             raise InputError(
-                "These releases have different labels, so a guess of the label is no guess about "
-                "all of them; ask one by one."
+                "These releases have different labels, so no guess of the label is about all of "
+                "them; ask about each by itself."
             )
 
 

@@ -6,9 +6,9 @@ whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken
     FIL    η = ‖J‖₂                    the most that any direction of the block leaks
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
-A record's leakage depends on nothing but the record and the release, and a block's on sums over its
-records. So every view is a question to one chunk of the table after the other, and a table in
-memory is the one with a single chunk.
+A record's leakage depends only on the record and the release, and a block's on sums over its
+records. So every view is a question put to one chunk of the table after another, and a table in
+memory is a single chunk.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ else:
 Columns = str | int | Sequence[str | int] | None
 
 _FEWEST = 100  # groups that are always allowed
-_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked besides
-_MANY_GROUPS = 1000  # of which no more is said how exact each is
-_ALL = "all"  # the name of the block where there is one only
+_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked as well
+_MANY_GROUPS = 1000  # above which the accuracy of each is no longer stated
+_ALL = "all"  # the name of the block where there is only one
 
 
 class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
-    Each view returns a :class:`~seepage.core.result.Result`; of data that are read in chunks, what
-    has one number per record is a :class:`~seepage.core.record_stream.RecordStream` instead, which
-    is computed when it is read or written, and the other views are a pass over the data each.
+    Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
+    one number per record returns a :class:`~seepage.core.record_stream.RecordStream` instead, which
+    is computed when it is read or written, and every other view is one pass over the data.
     Adversaries are assumed to know everything outside the view; knowing less never helps them
     (paper 001, equation 12).
 
@@ -84,7 +84,7 @@ class Leakage(Generic[PerRecord]):
     source
         Where the records come from.
     noise
-        The noise of the release, or of each where there are several.
+        The noise of the release, or of each if there are several.
     attributes
         The columns, and which of them belong together.
     notes
@@ -103,7 +103,7 @@ class Leakage(Generic[PerRecord]):
         self.attributes, self.notes = attributes, notes
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the line of text, and how the records' η are spread."""
+        """Return what a notebook shows: the line of text, and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
         if not self.source.in_memory:
             return text
@@ -133,13 +133,13 @@ class Leakage(Generic[PerRecord]):
         """Return how a single release moves when a record changes by a finite amount."""
         if len(self.noise) != 1:
             raise InputError(
-                "How far releases move when a record changes is asked of one at a time; take the "
-                "releases one by one."
+                "How far a release moves when a record changes can be asked of one release only; "
+                "take the releases one by one."
             )
         if not self.source.in_memory:
             raise InputError(
-                "What a changed record would do to the release is found by making it again, which "
-                "needs all records in memory; these are read in chunks."
+                "The effect of a changed record is found by making the release again, which needs "
+                "all records in memory; these are read in chunks."
             )
         return self.release.template.refits()
 
@@ -223,7 +223,7 @@ class Leakage(Generic[PerRecord]):
         columns, label, measure, simplex
             As for :meth:`records`.
         only
-            The groups to report, where not all are wanted.
+            The groups to report, if not all.
         """
         unknowns, about = self.unknowns(columns, label, simplex)
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
@@ -231,7 +231,7 @@ class Leakage(Generic[PerRecord]):
         ask = partial(self._blocks, unknowns, measure, partial(_grouped, by=by), extra)
         found = ask(only)
         left = sorted(found.seen.difference(found)) if only is None else []
-        while left:  # no pass holds the sums of more groups than there is room for
+        while left:  # no pass holds the sums of more groups than fit into memory
             found.take(ask(left[: found.most]))
             left = left[found.most :]
         for group in only or ():
@@ -283,8 +283,8 @@ class Leakage(Generic[PerRecord]):
         """Return the information matrix ``I`` about one record, in the table's library.
 
         Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label where it is unknown. It is what :func:`seepage.bounds.biased` and
-        :func:`seepage.bounds.van_trees` start from.
+        label if it is unknown. :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` start from it.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -301,7 +301,7 @@ class Leakage(Generic[PerRecord]):
         exact: bool | int = False,
         refit: Callable[[np.ndarray], Any] | str | None = None,
     ) -> Any:
-        """Return how well anybody can tell that a record was in the data: for every record μ.
+        """Return how well anybody can tell that a record was in the data: μ for every record.
 
         The adversary knows all other records, and may be biased or not. Linear models are exact in
         closed form; logistic, Poisson and softmax models by a certified expansion, with the most
@@ -315,17 +315,17 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all of them where not given.
+            The records, by position or as a mask; all if not given.
         groups
             The group of every record: all records of a group leave together.
         exact
             Refit for every record, however many there are; a number refits as many, the most
             exposed and the least certain first.
         refit
-            ``"pipeline"`` fits the whole pipeline anew on the records that stay, scaling and all,
-            with nλ as it is. A function does the same for any procedure: given the positions of
-            these records, it returns the numbers that would be released. Without either, what
-            ``mu.assumptions`` of the result names is held fixed.
+            ``"pipeline"`` refits the whole pipeline on the records that stay, scaling included,
+            with nλ unchanged. A function does the same for any procedure: given the positions of
+            these records, it returns the numbers that would be released. Without either,
+            everything named in ``mu.assumptions`` of the result is held fixed.
 
         Examples
         --------
@@ -343,7 +343,7 @@ class Leakage(Generic[PerRecord]):
         if groups is None:
             return membership(self, self._asked(rows), None, exact, refit)
         if rows is not None:
-            raise InputError("Groups leave together, all of their records; rows= is for records.")
+            raise InputError("All records of a group leave together; leave out rows= or groups=.")
         labels = _sortable(group_labels(groups, self.source))
         known, inverse = np.unique(labels, return_inverse=True)
         sets = [np.flatnonzero(inverse == k) for k in range(len(known))]
@@ -361,7 +361,7 @@ class Leakage(Generic[PerRecord]):
         """Return how often the best guess of a category or class is right, for every record.
 
         The adversary knows everything else, all other records and the rest of this one; the guess
-        is Bayes-optimal, and what it would be worth without the release stands beside it.
+        is Bayes-optimal, and the best guess without the release is given beside it.
 
         Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks a
         :class:`~seepage.core.record_stream.RecordStream` with the columns ``right`` (the upper
@@ -370,10 +370,10 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         column
-            The category (a column, or an attribute of one-hot columns); the label where not given.
+            The category (a column, or an attribute of one-hot columns); the label if not given.
         prior
-            What is believed before the release: ``"equal"`` of all levels, their ``"frequencies"``
-            in the table, what the ``"model"`` fitted without this record predicts, or
+            What is believed before the release: all levels ``"equal"``, their ``"frequencies"``
+            in the table, the prediction of the ``"model"`` fitted without this record, or
             probabilities, one for each level, for all records or for each.
         rows, exact
             As for :meth:`membership`.
@@ -405,11 +405,11 @@ class Leakage(Generic[PerRecord]):
         tolerance
             How far off a guess may be, in the unit of the column.
         prior
-            ``"equal"`` over the column's range, the ``"frequencies"`` of its values, what the
-            ``"model"`` makes of them, or a probability for each of ``values``.
+            ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
+            prediction of the ``"model"``, or a probability for each of ``values``.
         values
-            The values that the number may have; those of the table where not given (its quantiles,
-            where there are many), or a grid over their range.
+            The values the number may have; if not given, those of the table (its quantiles, where
+            there are many), or a grid over their range.
         rows, exact
             As for :meth:`membership`.
         """
@@ -433,7 +433,7 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         path
-            The file; it appears whole or not at all, readable by its owner only.
+            The file; it appears complete or not at all, readable by its owner only.
         measures
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
@@ -451,7 +451,7 @@ class Leakage(Generic[PerRecord]):
             raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
         return write_records(self.source, path, functions)
 
-    # What views and bounds are made of ----------------------------------------------------------
+    # Shared by views and bounds -----------------------------------------------------------------
 
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
@@ -476,7 +476,7 @@ class Leakage(Generic[PerRecord]):
         kind: str = "exact",
         assumptions: tuple[str, ...] = (),
     ) -> PerRecord:
-        """Return the answers to a question that each record has its own answer to.
+        """Return the answers to a question that is answered record by record.
 
         Parameters
         ----------
@@ -486,7 +486,7 @@ class Leakage(Generic[PerRecord]):
         unknowns
             What is unknown of a record.
         view, about, measure, kind, assumptions
-            Of the result. The measure is the question's own where that is one.
+            Of the result. The measure is the question's own if that is one.
         """
         names = None
         if view == "cells":
@@ -517,7 +517,7 @@ class Leakage(Generic[PerRecord]):
         return self._asking(partial(_of_each_record, question=question, unknowns=unknowns))
 
     def _asking(self, ask: Callable[[ReleaseJacobian], Answer]) -> Callable[[Chunk], Answer]:
-        """Return what asks the Jacobian about the records of a chunk."""
+        """Return the function that asks the Jacobian about the records of a chunk."""
         if not self.source.in_memory:
             # The template first: what all records have in common is then kept and passed on.
             ask(self.release.template)
@@ -537,7 +537,7 @@ class Leakage(Generic[PerRecord]):
         return self._result(self.release.template.array(squared), view, measure, about, accuracy)
 
     def _count(self, measure: str, unknowns: Unknowns, which: np.ndarray | None) -> int:
-        """Return how many unknowns a squared measure of a block is the mean over: 1 for FIL."""
+        """Return the number of unknowns that a squared measure of a block averages: 1 for FIL."""
         rows = len(self.source) if which is None else len(which)
         return 1 if measure == "fil" else rows * self.release.template.unknown_count(unknowns)
 
@@ -558,10 +558,10 @@ class Leakage(Generic[PerRecord]):
         return np.array(found)
 
     def _excess(self, value: float, error: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return by how much η² of a block breaks a law; 0 where it does not.
+        """Return by how much η² of a block breaks a law; 0 if it does not.
 
-        It is no more than the trace of the information about the block, which is the sum of those
-        about its records. They are computed another way: where the law is broken, so is a number.
+        It is at most the trace of the information about the block, the sum of the traces about its
+        records. These are computed another way: if the law is broken, some number is wrong.
         """
         traces = self.release.template.row_traces(unknowns)
         total = float(array_namespace(traces).sum(traces[rows]))
@@ -604,7 +604,7 @@ class Leakage(Generic[PerRecord]):
     ) -> tuple[Array, Array | None]:
         """Return the squared FIL of each attribute from sums over the chunks.
 
-        With it comes what the Jacobian answers to ``also``, if that is asked, by the same passes.
+        With them come the Jacobian's answers to ``also``, if given, from the same passes.
         """
         template, norms, others = self.release.template, [], []
         for start in range(0, len(attributes), template.columns_at_once):
@@ -662,19 +662,19 @@ class Leakage(Generic[PerRecord]):
         return warned(result)
 
     def _narrowed(self, values: Array, accuracy: Any) -> tuple[Array, Any]:
-        """Return numbers in the type of the table, which may have been widened on the way."""
+        """Return numbers in the table's type; they may have been widened on the way."""
         if not self.source.in_memory or values.dtype == self.table.values.dtype:
             return values, accuracy
         xp, kind = array_namespace(values), self.table.values.dtype
         limits, size = xp.finfo(kind), xp.abs(values)
         beyond = (size > limits.max) | (size < limits.smallest_normal)
         if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):
-            return values, accuracy  # which the type of the table has no room for
+            return values, accuracy  # out of range for the table's type
         stated = None if accuracy is None else accuracy + float(limits.eps)
         return xp.astype(values, kind), stated
 
 
-# Questions to one chunk, as functions that can be sent to whoever has it ------------------------
+# Questions to one chunk, as functions that can be sent to where it is ---------------------------
 
 
 def _of_each_chunk(
@@ -699,7 +699,7 @@ def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
 def _with_accuracy(
     jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
 ) -> tuple[Array, Array]:
-    """Return the answer on every record, and the relative errors of the numbers where known."""
+    """Return the answer on every record, and the relative errors if known."""
     if not jacobian.states_accuracy:
         return _of_each_record(jacobian, question, unknowns), None
     count = jacobian.unknown_count(unknowns)
@@ -729,11 +729,11 @@ def _information(
 
 @dataclass(frozen=True)
 class Block:
-    """What was found of some records together; those of two chunks are added."""
+    """What was found about some records together; two chunks add up."""
 
     found: Any  # a norm, the sums it is made of, or the trace of the information
     rows: int
-    terms: Array | None  # those of the errors, where they are to be stated
+    terms: Array | None  # those of the errors, if they are to be stated
 
     def __add__(self, other: Block) -> Block:
         terms = None if self.terms is None else self.terms + other.terms
@@ -741,9 +741,9 @@ class Block:
 
 
 class BlockAnswers(dict[Any, Any]):
-    """What was found of every block of records; those of two chunks are added block by block."""
+    """What was found about every block of records; two chunks add up block by block."""
 
-    most: int = _FEWEST  # blocks that are held; of more, those that come first in order
+    most: int = _FEWEST  # the most blocks that are held: those that come first in order
     seen: frozenset[Any] = frozenset()
 
     def __init__(self, *found: Any) -> None:
@@ -751,7 +751,7 @@ class BlockAnswers(dict[Any, Any]):
         self.accuracy: dict[Any, float] = {}
 
     def accuracy_of(self, blocks: Sequence[Any]) -> np.ndarray | None:
-        """Return the relative errors of η of some blocks, where they were told."""
+        """Return the relative errors of η of some blocks, where they were stated."""
         return np.array([self.accuracy[block] for block in blocks]) if self.accuracy else None
 
     def __add__(self, other: BlockAnswers) -> BlockAnswers:
@@ -759,13 +759,13 @@ class BlockAnswers(dict[Any, Any]):
         for block, found in other.items():
             both[block] = both[block] + found if block in both else found
         both.most, both.seen = max(self.most, other.most), self.seen | other.seen
-        # One that is dropped here is never among the first again, however many are added.
+        # A block dropped here is never among the first again, however many are added.
         for block in sorted(both)[both.most :] if len(both) > both.most else ():
             del both[block]
         return both
 
     def take(self, other: BlockAnswers) -> None:
-        """Take what another pass found of other blocks."""
+        """Take over what another pass found about other blocks."""
         self.update(other)
         self.accuracy.update(other.accuracy)
 
@@ -779,7 +779,7 @@ def _of_blocks(
     choose: Callable[[Chunk], dict[Any, np.ndarray]],
     only: Sequence[Any] | None,
 ) -> BlockAnswers:
-    """Return the norm of each block where the chunk is all there is; else what adds up to it."""
+    """Return the norm of each block if the chunk is the whole table; else what adds up to it."""
     jacobian, blocks = release.jacobian(chunk), choose(chunk)
     xp = array_namespace(chunk.X)
     found = BlockAnswers()
@@ -826,7 +826,7 @@ def _of_columns(
 
 
 def _chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return those of some sorted positions in the table, or all, as positions in the chunk."""
+    """Return which of some sorted positions in the table, or all, lie in the chunk."""
     if positions is None:
         return {_ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
@@ -834,7 +834,7 @@ def _chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]
 
 
 def _grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each group, by the column that has it or the label of each record."""
+    """Return the positions of each group, named by a column or by a label for each record."""
     if isinstance(by, str):
         labels = chunk.extra[by]
         missing = _first_missing(labels)
@@ -857,7 +857,7 @@ def _positions(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:
-    """Return labels that can be put in order: of mixed types, which cannot, their texts."""
+    """Return labels that can be sorted: as text, if their types are mixed."""
     if labels.dtype.kind == "O":
         try:
             np.unique(labels)
@@ -916,7 +916,7 @@ def _check_measure(measure: str) -> str:
 
 
 def _root(squared: Array) -> Array:
-    """Return the root of what rounding may have left below zero."""
+    """Return the root of a number that rounding may have left below zero."""
     xp = array_namespace(squared)
     if squared.shape and not bool(xp.any(squared < 0)):
         return xp.sqrt(squared)

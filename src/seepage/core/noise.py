@@ -1,4 +1,4 @@
-"""The noise a release adds: how much information it lets through, and how to draw it."""
+"""The noise added to a release: how much information it lets through, and how to draw it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Noise(ABC):
 
         Without a seed the numbers are those of ChaCha20 under a new 256-bit key from the operating
         system, which nobody can draw again, as a real release demands. A fixed ``seed`` makes an
-        experiment repeatable, and a release worthless: who knows it can subtract the noise.
+        experiment repeatable, and a release worthless: whoever knows it can subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         return self._draw(
@@ -52,7 +52,7 @@ class Noise(ABC):
         )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
-        """Return noisy numbers on the grid that hides what the noise was added to.
+        """Return noisy numbers rounded to a grid that hides what the noise was added to.
 
         The grid of each is about 1/4096 of its noise's deviation
         (:func:`~seepage.support.keyed_stream.grid_of`); the last axis runs over the numbers.
@@ -107,7 +107,7 @@ class Gaussian(Noise):
         _check_size(sigma, size)
         if sigma.ndim < 2:
             return np.asarray(1 / sigma)
-        # Scaled to correlations first, so that unlike variances cost no digits.
+        # Scaled to correlations first, so that very different variances cost no digits.
         deviations = np.sqrt(np.diagonal(sigma))
         lower = np.linalg.cholesky(sigma / np.outer(deviations, deviations))
         return np.asarray(np.linalg.solve(lower, np.diag(1 / deviations)))
@@ -185,7 +185,7 @@ def _check_covariance(sigma: np.ndarray) -> None:
     variances = np.diagonal(sigma)
     smallest = float(np.min(variances))
     if smallest > 0:
-        # Of the correlations, so that unlike variances do not look like a lack of noise.
+        # Of the correlations, so that very different variances do not look like a lack of noise.
         deviations = np.sqrt(variances)
         smallest = float(np.linalg.eigvalsh(sigma / np.outer(deviations, deviations))[0])
     if smallest <= 1e-15 * len(sigma):

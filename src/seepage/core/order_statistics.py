@@ -1,10 +1,10 @@
-"""Medians and quantiles of numbers that are computed chunk by chunk: exact, without keeping them.
+"""Exact medians and quantiles of numbers computed chunk by chunk, without storing them.
 
-Numbers that are not negative are ordered as their bits are, read as whole numbers. A first pass
-counts how many have which leading bits. Further passes look into the bins that hold a wanted rank,
-with 256 finer bins each, until a bin has so few numbers that these can be looked at: mostly two or
-three passes for millions of rows, and never more than six. A pass keeps four kilobytes at most for
-every wanted rank, whatever the number of rows.
+Numbers that are not negative are ordered like their bits, read as whole numbers. A first pass
+counts them by their leading bits. Further passes look into the bins that hold a wanted rank, with
+256 finer bins each, until a bin has few enough numbers to list: mostly two or three passes for
+millions of rows, and never more than six. A pass keeps at most four kilobytes for every wanted
+rank, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 
 _COARSE = 48  # bits that the first pass leaves open: 16 bins from a number to its double
 _COLUMN = 64 - _COARSE  # bits of a key below those of the column
-_FINER = 8  # bits that every further pass settles
-_FEW = 512  # numbers that are looked at themselves
+_FINER = 8  # bits that each further pass settles
+_FEW = 512  # up to this many numbers are listed
 
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """How many numbers of every column lie in every bin; those of two sets of rows add up."""
+    """How many numbers of every column lie in every bin; two sets of rows add up."""
 
     # The column and the leading bits of the numbers in a bin, sorted; empty bins are left out
     keys: np.ndarray
@@ -48,7 +48,7 @@ class Bins:
 class Interval:
     """The numbers of a column whose bits are ``low`` to ``low + 2**shift - 1``.
 
-    ``count`` of them there are, and ``before`` numbers of the column are smaller.
+    There are ``count`` of them, and ``before`` numbers of the column are smaller.
     """
 
     column: int
@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def few(self) -> bool:
-        """Whether its numbers can be looked at themselves."""
+        """Whether its numbers are few enough to list."""
         return self.count <= _FEW
 
     @property
@@ -70,7 +70,7 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """What lies in some intervals: the bits of its numbers if few, counts of finer bins if not."""
+    """The contents of some intervals: the bits of few numbers, or counts in finer bins."""
 
     found: tuple[np.ndarray, ...]
     least: np.ndarray
@@ -125,7 +125,7 @@ def select(
     wanted: Sequence[tuple[int, int]],
     look: Callable[[tuple[Interval, ...]], Inside],
 ) -> list[float]:
-    """Return the numbers that have the wanted ranks (from 0, the smallest) in their columns.
+    """Return the numbers with the wanted ranks (from 0, the smallest) in their columns.
 
     ``bins`` are those of all rows, and ``look`` is a pass over them: the sum of what
     :func:`look_into` finds in the chunks.
@@ -151,7 +151,7 @@ def select(
 def _narrow(
     interval: Interval, rank: int, found: np.ndarray, least: int, most: int
 ) -> Interval | int:
-    """Return the bits of the number with a rank, or a narrower interval that has it."""
+    """Return the bits of the number with this rank, or a narrower interval around it."""
     if interval.few:
         return interval.low + int(np.sort(found)[rank - interval.before])
     if least == most:  # many rows with the very same number
@@ -166,5 +166,5 @@ def _narrow(
 
 
 def _bits(numbers: np.ndarray) -> np.ndarray:
-    # The absolute value only takes the sign off zeros and NaN.
+    # The absolute value only removes the sign of zeros and NaN.
     return np.abs(np.ascontiguousarray(numbers, dtype=np.float64)).view(np.int64)

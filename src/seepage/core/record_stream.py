@@ -1,4 +1,4 @@
-"""One number per record that is never held for all records at once: read in chunks, or written."""
+"""One number per record, never held for all records at once: read in chunks, or written."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Measure = Callable[[Chunk], tuple[np.ndarray, Any]]
 
 @dataclass(frozen=True, eq=False)
 class RecordStream:
-    """The leakage about every record of data that are read in chunks: a result not computed yet.
+    """The leakage about every record of data read in chunks: a result not computed yet.
 
-    Nothing is computed before it is asked for, and then chunk by chunk: go through
-    :meth:`chunks`, :meth:`write` them to Parquet, look at the :meth:`top` ones, or have all the
-    numbers in memory after all by :meth:`result`.
+    Nothing is computed until it is asked for, and then chunk by chunk: go through :meth:`chunks`,
+    :meth:`write` them to Parquet, look at the :meth:`top` ones, or hold all the numbers in memory
+    after all with :meth:`result`.
 
     Parameters
     ----------
@@ -70,13 +70,13 @@ class RecordStream:
 
     @property
     def numbers(self) -> Numbers:
-        """What gives the numbers of the records of one chunk, without their accuracy."""
+        """The function that gives the numbers of one chunk's records, without their accuracy."""
         return partial(_numbers_alone, function=self.function)
 
     def result(self) -> Result:
         """Compute all numbers and hold them in memory: eight bytes for every record.
 
-        As many again where each has an accuracy of its own.
+        Twice that if each has an accuracy of its own.
         """
         parts = list(self.source.each(self.function, self.view))
         values = np.concatenate([numbers for numbers, _ in parts])
@@ -90,7 +90,7 @@ class RecordStream:
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` records with the most leakage, the worst first.
 
-        Of a bound on an error, these are the records with the smallest bound. Cells count by their
+        For a bound on an error, these are the records with the smallest bound. Cells count by their
         row's worst.
         """
         sign = 1.0 if self.measure in ("mse", "std") else -1.0
@@ -99,7 +99,7 @@ class RecordStream:
         return self._result(found.values, found.rows, found.accuracy)
 
     def mse_bound(self) -> RecordStream:
-        """Return the least mean squared error per unknown; see :meth:`Result.mse_bound`."""
+        """Return the smallest mean squared error per unknown; see :meth:`Result.mse_bound`."""
         if self.measure not in ("fil", "dfil"):
             raise InputError("This is already a bound on the mean squared error.")
         return replace(
@@ -118,7 +118,7 @@ class RecordStream:
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a Parquet file with the columns ``row`` and the measure (or one per cell's column).
 
-        The file appears whole or not at all, readable by its owner only: the numbers are as
+        The file appears complete or not at all, readable by its owner only: the numbers are as
         sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
@@ -147,7 +147,7 @@ def write_records(
     path: str | os.PathLike[str],
     measures: dict[tuple[str, ...], Numbers],
 ) -> Path:
-    """Write what several functions say about every record, in one pass, to one Parquet file.
+    """Write the answers of several functions on every record to one Parquet file, in one pass.
 
     Each function is given with the names of the columns it fills.
     """
@@ -175,7 +175,7 @@ def _numbers_alone(chunk: Chunk, function: Measure) -> np.ndarray:
 
 
 def _joined(parts: list[tuple[np.ndarray, Any]]) -> Any:
-    """Return the accuracies of chunks as one; a single number where none has more."""
+    """Return the accuracies of chunks as one; a single number if no chunk has more."""
     stated = [accuracy for _, accuracy in parts]
     if stated[0] is None:
         return None

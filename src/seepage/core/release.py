@@ -14,7 +14,7 @@ from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.tables.source import as_numpy
 
-# What a released model keeps besides its noisy coefficients: what it needs to predict.
+# What a released model keeps besides its noisy coefficients, because it needs it to predict.
 _HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
 
 
@@ -27,7 +27,7 @@ class ReleaseRecord:
     noise
         The noise that was added.
     seeded
-        Whether it came from a fixed seed: then the model is an experiment, not a release.
+        Whether it came from a fixed seed: the model is then an experiment, not a release.
     public
         The steps of a pipeline before the model: what they learnt leaves as it is, without noise.
     """
@@ -40,31 +40,31 @@ class ReleaseRecord:
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    Every number is rounded to a grid of about 1/4096 of its noise's deviation, since the digits
-    beyond would tell what the noise was added to. The copy carries the attribute ``release_`` (a
-    :class:`ReleaseRecord`) and is otherwise a model like the original: it predicts, but from the
-    noisy coefficients. Nothing else that was fitted goes along but the names of the columns and
-    classes (scikit-learn's ``LinearRegression``, for one, also remembers the singular values of
-    the training table). Keep the original to yourself.
+    Every number is rounded to a grid of about 1/4096 of its noise's deviation, since further digits
+    would reveal what the noise was added to. The copy carries the attribute ``release_`` (a
+    :class:`ReleaseRecord`) and is otherwise a model like the original, but predicts from the noisy
+    coefficients. Of all that was fitted, only the names of columns and classes go with it
+    (scikit-learn's ``LinearRegression``, for one, also keeps the singular values of the training
+    table). Keep the original to yourself.
 
     Parameters
     ----------
     model
-        A fitted model with ``coef_`` and, where it has one, ``intercept_``; a pipeline that ends in
-        one, or a search, of which the best model is released. What the steps before the model
-        learnt (means, deviations, levels) leaves with them, as it is: the leakage with
+        A fitted model with ``coef_`` and, if it has one, ``intercept_``; a pipeline that ends in
+        one, or a search, whose best model is released. What the steps before the model
+        learnt (means, deviations, levels) is released without noise: the leakage with
         ``preprocessing="frozen"`` counts it as public.
     noise
         :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
     seed
-        For experiments only: who knows the seed can subtract the noise.
+        For experiments only: whoever knows the seed can subtract the noise.
     """
     if not isinstance(noise, Noise):
         raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
     if type(model).__module__.startswith("statsmodels"):
         raise InputError(
-            "The results of statsmodels cannot be released, for they hold the data themselves; add "
-            "noise.draw(len(results.params)) to results.params and pass on the sum alone."
+            "statsmodels results cannot be released, because they hold the data themselves; add "
+            "noise.draw(len(results.params)) to results.params and publish only the sum."
         )
     if hasattr(model, "best_estimator_"):
         return release(model.best_estimator_, noise, seed=seed)
@@ -128,7 +128,7 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 
 
 def _without_counts(step: Any) -> Any:
-    """Return a transformer without the number of records, which it does not need to transform."""
+    """Return a transformer without the number of records, which it does not need."""
     if not hasattr(step, "n_samples_seen_"):
         return step
     other = copy(step)
@@ -141,7 +141,7 @@ def _has_intercept(model: Any) -> bool:
 
 
 def _like(original: Any, values: np.ndarray) -> Any:
-    """Return numbers in the type, and where, those of the model are."""
+    """Return numbers in the type and on the device of the model's own."""
     if np.ndim(original) == 0:
         return float(values)
     xp = array_namespace(original)

@@ -1,6 +1,6 @@
-"""The result people hold in their hands: numbers with an index, a kind, and what they imply.
+"""The result people work with: numbers with an index, a kind, and what they imply.
 
-And what may be told of such numbers to others: figures on a coarse grid.
+And the form in which such numbers may be published: figures on a coarse grid.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ UNBIASED = (
     "Nothing leaves but what was measured, with the stated noise on it.",
 )
 
-SHOWN = 1e-6  # the relative error from which on it is shown with the numbers
-ALARMING = 1e-2  # and from which on a warning comes with them
+SHOWN = 1e-6  # the relative error above which it is shown with the numbers
+ALARMING = 1e-2  # and above which a warning comes with them
 
 _SYMBOLS = {
     "fil": "FIL η",
@@ -72,18 +72,18 @@ class Result(NDArrayOperatorsMixin):
     names
         For cells, the column names.
     assumptions
-        For a bound, what must hold for it to bind.
+        For a bound, what must hold for it to apply.
     library
         The library of the caller's table.
     noise
-        The noise of the release or releases that it was measured at.
+        The noise of the release or releases.
     accuracy
-        Of exact numbers, and of bounds that are computed exactly: their relative error, by the
-        condition of the problem and what rounding leaves; one number, or one for each. That of a
-        number next to nothing beside the largest is relative to a hundred-millionth of the largest.
+        The relative error of exact numbers, and of bounds that are computed exactly, from the
+        condition of the problem and the rounding; one number, or one for each. For a number tiny
+        beside the largest, it is relative to a hundred-millionth of the largest.
     rescaled
-        For a bound that does not grow as the square of the noise: the same one with noise so many
-        times as large.
+        For a bound that does not grow as the square of the noise: the same bound with the noise
+        scaled by a factor.
     """
 
     values: Array
@@ -131,13 +131,13 @@ class Result(NDArrayOperatorsMixin):
         return self.kind == "bound" and self.measure in ("mse", "std")
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to: the index, or positions where there is none."""
+        """Return what each entry belongs to: the index, or positions if there is none."""
         return np.arange(len(self)) if self.index is None else self.index
 
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` entries with the most leakage, the worst first.
 
-        Of a bound on an error, these are the entries with the smallest bound. Cells count by their
+        For a bound on an error, these are the entries with the smallest bound. Cells count by their
         row's worst.
         """
         order = self.worst_first()[:count]
@@ -151,7 +151,7 @@ class Result(NDArrayOperatorsMixin):
 
     @property
     def worst_accuracy(self) -> float:
-        """The largest of the relative errors; 0 where none are stated."""
+        """The largest of the relative errors; 0 if none are stated."""
         if self.accuracy is None:
             return 0.0
         return float(np.max(as_numpy(self.accuracy), initial=0.0))
@@ -164,7 +164,7 @@ class Result(NDArrayOperatorsMixin):
         return np.argsort(numbers if less else -numbers, kind="stable")
 
     def mse_bound(self) -> Result:
-        """Return the least mean squared error per unknown that the leakage allows.
+        """Return the smallest mean squared error per unknown that the leakage allows.
 
         ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
         variance (paper 001, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the whole view
@@ -181,7 +181,7 @@ class Result(NDArrayOperatorsMixin):
         squared = self.values * self.values
         safe = xp.where(squared > 0, squared, xp.ones_like(squared))
         bound = xp.where(squared > 0, 1 / safe, xp.full_like(squared, float("inf")))
-        bound = xp.where(xp.isnan(squared), squared, bound)  # what was not measured has no bound
+        bound = xp.where(xp.isnan(squared), squared, bound)  # no bound for what was not measured
         accuracy = None if self.accuracy is None else 2 * self.accuracy
         return replace(
             self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED, accuracy=accuracy
@@ -262,22 +262,22 @@ def _singular(view: str) -> str:
     return {"rows": "row", "columns": "attribute", "groups": "group"}.get(view, view)
 
 
-# The coarse public grid on which figures that depend on the data may be told -------------------
+# The coarse public grid on which figures that depend on the data may be published --------------
 #
 # A figure on the grid does not move with small changes of a record, so its Fisher information is
 # zero almost everywhere; it takes one of a few values, and the mutual information with the data is
-# at most the logarithm of their number. It is *not* hidden from finite changes: who knows all other
-# records learns something for certain where the figure with and without a record are different
+# at most the logarithm of their number. Finite changes are *not* hidden: whoever knows all other
+# records learns something for certain if the figures with and without a record are different
 # points.
 
 GRID = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # points of a decade
-COARSER = (1.0, 2.0, 5.0)  # for what is published: fewer records take a figure across a point
+COARSER = (1.0, 2.0, 5.0)  # for publication: fewer records move a figure across a point
 _OFF_ROUND = 0.13
-_ROUNDING = 1e-9  # a number this close above a point is taken for the point
+_ROUNDING = 1e-9  # a number this close above a point counts as the point
 
 
 def round_up(value: float, grid: Sequence[float] = GRID) -> float:
-    """Return the least point of the grid that is not below a positive number.
+    """Return the smallest point of the grid that is not below a positive number.
 
     >>> round_up(0.0213), round_up(3.0), round_up(712)
     (0.03, 3.0, 1000.0)
@@ -302,7 +302,7 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step that is near a number, at most 0.63 of a step away.
 
-    Halves of a step would be round numbers, at which means like to lie and would follow a record.
+    Halves of a step would be round numbers, where means tend to lie and would follow a record.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
@@ -333,11 +333,11 @@ def histogram_svg(values: np.ndarray, title: str) -> str:
 
 
 def warned(result: Result) -> Result:
-    """Return a result, with a warning where rounding shows in its numbers."""
+    """Return a result, with a warning if rounding shows in its numbers."""
     if result.worst_accuracy > ALARMING:
         warnings.warn(
             f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
-            f"(see .accuracy of the {result.view}): the data all but leave them open. A larger "
+            f"(see .accuracy of the {result.view}): the data hardly determine them. A larger "
             "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
             InaccurateWarning,
             stacklevel=4,

@@ -2,8 +2,8 @@
 
 Unlike η, these hold for every adversary who knows all other records, biased or not: with Gaussian
 noise, two candidate tables make the release one of two normal distributions, and the distance μ
-between them says all. The release answers how far it moves; :mod:`seepage.risks` makes
-probabilities of that.
+between them determines everything. The release says how far it moves; :mod:`seepage.risks` turns
+that into probabilities.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HELD = (
 )
 REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
 
-_FREE_WORK = 1e11  # multiplications that refits may take unless all are asked for
-_NARROW = 0.05  # the relative width of an interval from which on a record is refitted first
+_FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
+_NARROW = 0.05  # the relative width of an interval above which a record is refitted first
 _EXACT = 1e-6
 _MOST_LEVELS = 64
 _GRID = 65
 _HELD = 1 << 27  # inner products held at a time
 _MOST_VALUES = 129
-_MOST_DISTINCT = 1 << 20  # different values of a column that are counted
+_MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +60,7 @@ class Membership:
     mu
         The distance, in units of the noise, between the release with the record and the one
         without it: the μ of Gaussian differential privacy. Infinite where the other records alone
-        have no (unique) minimiser. Where it is only known to lie in an interval, the upper end: the
+        have no unique minimiser. Where only an interval is known, its upper end: the
         kind is then ``bound``.
     lower
         The lower ends.
@@ -74,11 +74,11 @@ class Membership:
         return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return how often the best test is right, if records take part with this probability."""
+        """Return how often the best test is right if records take part with this probability."""
         return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
-        """Return the most true positives at a rate of false ones, ``Φ(Φ⁻¹(fpr) + μ)``."""
+        """Return the largest true positive rate at a false positive rate, ``Φ(Φ⁻¹(fpr) + μ)``."""
         return self._told(guessing.true_positive_rate(self.mu, fpr), "tpr")
 
     def top(self, count: int = 10) -> Membership:
@@ -124,14 +124,14 @@ class Guess:
     Parameters
     ----------
     right
-        The probability with the release; the upper end where it is known to lie in an interval
+        The probability with the release; its upper end where only an interval is known
         (kind ``bound``), or of the 99 % interval (kind ``estimate``).
     lower
         The lower ends.
     baseline
         The probability of the best guess without the release, from the prior alone.
     levels
-        What is guessed among.
+        The values to guess among.
     """
 
     right: Result
@@ -144,7 +144,7 @@ class Guess:
         return replace(self.right, values=np.asarray(self.right) - self.baseline, measure="gain")
 
     def top(self, count: int = 10) -> Guess:
-        """Return the ``count`` records whose guess gains most by the release, the worst first."""
+        """Return the ``count`` records whose guess gains most from the release, the worst first."""
         order = self.gain().worst_first()[:count]
         picked = replace(
             self.right,
@@ -154,7 +154,7 @@ class Guess:
         return Guess(picked, self.lower[order], self.baseline[order], self.levels)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: the probabilities with their interval, and those without us."""
+        """Return a data frame: the probabilities with their interval, and the baseline."""
         columns = {
             "row": self.right.labels(),
             "right": np.asarray(self.right),
@@ -230,7 +230,7 @@ def membership(
 
 
 def membership_in_chunks(leak: Leakage[Any]) -> RecordStream:
-    """Return the upper ends of μ for records that are read in chunks, certified without refits."""
+    """Return the upper ends of μ for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
     return RecordStream(
         leak.source,
@@ -283,7 +283,7 @@ def within(
 def guess_in_chunks(
     leak: Leakage[Any], column: Any, prior: Prior, precision: float
 ) -> RecordStream:
-    """Return the same for records that are read in chunks, certified without refits."""
+    """Return the same for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
     return _stream(leak, changes, _among_levels(leak, changes, column, precision), prior)
 
@@ -291,7 +291,7 @@ def guess_in_chunks(
 def within_in_chunks(
     leak: Leakage[Any], column: Any, tolerance: float, prior: Prior, values: Any
 ) -> RecordStream:
-    """Return the same for records that are read in chunks, certified without refits."""
+    """Return the same for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
     question = _to_within(leak, changes, column, tolerance, values, prior)
     return _stream(leak, changes, question, prior)
@@ -299,7 +299,7 @@ def within_in_chunks(
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is guessed about a record, and what is common to all of them."""
+    """What is guessed about a record, and what all records share."""
 
     others: Alternatives
     levels: tuple[Any, ...]
@@ -317,9 +317,9 @@ class Candidates:
     def answer(
         self, moves: Moves, believed: np.ndarray, doubt: np.ndarray, seed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the least and the most that the best guess is right, and the integral's error.
+        """Return bounds on how often the best guess is right, and the integral's error.
 
-        ``doubt`` is how far, in all, the probabilities believed beforehand may be off.
+        ``doubt`` is the total error of the prior probabilities.
         """
         baseline = self.baseline(believed)
         if self.covered is None and believed.shape[1] == 2:
@@ -424,11 +424,11 @@ def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
     return changes
 
 
-# What they are made of ----------------------------------------------------------------------------
+# Refits and priors --------------------------------------------------------------------------------
 
 
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
-    """Refit as many records as the budget allows: the most exposed and those least known first."""
+    """Refit as many records as the budget allows: the most exposed and least certain first."""
     least, most = (ends.max(axis=1) for ends in moves.distances())
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(most > 0, 1 - least / most, 0.0)
@@ -458,7 +458,7 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
 def _by_given_refit(
     leak: Leakage[Any], sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
 ) -> Moves:
-    """Return the moves by a procedure of the caller's own, given the records that stay."""
+    """Return the moves under the caller's own procedure on the records that stay."""
     every = np.arange(len(leak.source))
     here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
     size = leak.release.template.size
@@ -467,7 +467,7 @@ def _by_given_refit(
     moves = np.full((len(sets), size), np.inf)
     for k, rows in enumerate(progress(sets, "refits")):
         there = np.asarray(as_numpy(refit(np.setdiff1d(every, rows))), dtype=float).reshape(-1)
-        if len(there) == size:  # a release of another length is told for certain
+        if len(there) == size:  # a release of another length gives the record away
             moves[k] = there - here
     lost = ~np.isfinite(moves).all(axis=1)
     moves[lost] = 0.0
@@ -491,7 +491,7 @@ def _check_room(rows: np.ndarray, alternatives: int) -> None:
 
 @dataclass(frozen=True)
 class Levels:
-    """The values that some columns (or the labels) have, and how often each."""
+    """The values of some columns (or the labels), and how often each occurs."""
 
     counts: dict[tuple[float, ...], int]
     classes: np.ndarray | None
@@ -503,7 +503,7 @@ class Levels:
         if len(counts) > _MOST_DISTINCT:
             raise InputError(
                 f"There are more than {_MOST_DISTINCT:,} different values, too many to count in "
-                "one pass; give those that the number may have by values=."
+                "one pass; give the values the number may have with values=."
             )
         return Levels(counts, self.classes)
 
@@ -533,13 +533,11 @@ def _levels_of_chunk(
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different rows of a table in order, and how often each occurs.
 
-    Rows are told apart by their products with one random vector, so that numbers are looked up and
-    no rows are sorted; should two different rows have the same product, they are after all.
+    Rows are recognised by their products with one random vector, so that numbers are looked up and
+    no rows sorted; should two different rows have the same product, the rows are sorted after all.
     """
-    keys = (
-        table @ np.random.default_rng(0).standard_normal(table.shape[1]) + 0.0
-    )  # no negative zero
-    known, inverse = looked_up(keys)
+    direction = np.random.default_rng(0).standard_normal(table.shape[1])
+    known, inverse = looked_up(table @ direction + 0.0)  # + 0.0 turns −0.0 into 0.0
     first = np.empty(len(known), dtype=np.int64)
     first[inverse[::-1]] = np.arange(len(table))[::-1]
     if not np.array_equal(table[first][inverse], table):
@@ -560,7 +558,7 @@ def _among_levels(
         codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
         counts = np.array([found.counts.get(code, 0) for code in codes])
         if counts.sum() != len(leak.source):
-            raise InputError("Some labels are no whole class; a guess is among classes.")
+            raise InputError("Some labels lie between classes, but a guess is one class.")
         names = leak.source.classes.tolist() if leak.source.in_memory else []
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
@@ -574,7 +572,7 @@ def _among_levels(
     if not 1 < len(values) <= _MOST_LEVELS:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
-            f"A guess is among a few levels, but {about} has {problem}; of a number, ask "
+            f"A guess is one of a few levels, but {about} has {problem}; for a number, ask "
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
@@ -599,7 +597,7 @@ def _to_within(
         unknowns, about = leak.unknowns(column, False)
         columns = unknowns.columns or ()
         if len(columns) != 1:
-            raise InputError(f"{about} is more than one number; of a category, use leak.guess().")
+            raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
     found, counts = leak.source.total(ask, "values").sorted()
     if found.shape[1] != 1:
@@ -608,7 +606,7 @@ def _to_within(
     if values is not None:
         grid = np.unique(np.asarray(values, dtype=float))
         if len(grid) != np.size(values):
-            raise InputError("The values must be different numbers, in ascending order.")
+            raise InputError("values= must hold different numbers in ascending order.")
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(found.min(), found.max(), _GRID)
     elif len(found) > _MOST_VALUES:
@@ -616,7 +614,7 @@ def _to_within(
     else:
         grid = found
     if len(grid) < 2 or not np.isfinite(grid).all():
-        raise InputError(f"{about} has fewer than two values to choose from.")
+        raise InputError(f"{about} has fewer than two values, so there is nothing to guess.")
     nearest = np.abs(found[:, None] - grid[None, :]).argmin(axis=1)
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
@@ -645,7 +643,7 @@ def _prior(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what the adversary believes of each record before the release, (m, K).
 
-    And how far these probabilities, all of a record's together, may be off, (m,).
+    And the total error of each record's probabilities, (m,).
     """
     shape = (len(rows), len(others))
     sure = np.zeros(len(rows))
@@ -661,17 +659,17 @@ def _prior(
             "probabilities."
         )
     scores, off = changes.log_likelihoods(rows, others, refits)
-    if others.values is not None:  # by Bayes' rule, from how common the levels are
+    if others.values is not None:  # by Bayes' rule, from the frequencies of the levels
         with np.errstate(divide="ignore"):
             scores = scores + np.log(shares)
     found = np.exp(scores - scores.max(axis=1, keepdims=True))
     believed = found / found.sum(axis=1, keepdims=True)
-    # Each odds are off by a factor of exp(±2 off): so are the probabilities, or less.
+    # Odds have an error factor of exp(±2 off), and probabilities no more.
     return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
 
 
 def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
-    """Return how much any guess may gain where moves are only known to within their radius."""
+    """Return how much any guess may gain when moves are only known to within their radius."""
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 

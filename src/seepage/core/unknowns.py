@@ -1,4 +1,4 @@
-"""What an adversary does not know of a record, and how callers name it.
+"""What an adversary does not know about a record, and how callers name it.
 
 :class:`Unknowns` are directions of a record: some of its columns, its label, or all of it.
 :class:`Attributes` finds them for the columns that a caller names.
@@ -29,7 +29,7 @@ class Unknowns:
         Whether the label is unknown too.
     basis
         With a basis ``V`` of shape ``(len(columns), t)``, only the directions it spans are
-        unknown: the others are ruled out beforehand, as for a one-hot attribute on its simplex.
+        unknown; the others are ruled out beforehand, as for a one-hot attribute on its simplex.
     """
 
     columns: tuple[int, ...] | None
@@ -72,7 +72,7 @@ class Unknowns:
 class Attributes:
     """Attributes of a table: single columns, or columns that belong together under one name.
 
-    Such as the one-hot columns of a category: those that the source knows of, and those declared.
+    Such as the one-hot columns of a category: those the source knows, and those declared.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Download one file, and unpack it, so that a final name only ever holds whole, verified bytes.
+"""Download and unpack one file, so that a final name only ever holds complete, verified bytes.
 
-What has arrived waits in ``NAME.part``; an interrupted download goes on from there with an HTTP
+Partial downloads are kept in ``NAME.part``; an interrupted one resumes from there with an HTTP
 range request, and the part is renamed only when its length and SHA-256 are the published ones. An
 archive is unpacked into its own folder and nowhere else.
 """
@@ -29,7 +29,7 @@ class _WrongContentError(Exception):
 
 
 def download(file: RemoteFile, folder: Path) -> Path:
-    """Return the path of the verified file in ``folder``, downloading what is missing of it."""
+    """Return the path of the verified file in ``folder``, downloading what is missing."""
     target = folder / file.name
     if target.is_file():
         _check(target, file)
@@ -52,7 +52,7 @@ def download(file: RemoteFile, folder: Path) -> Path:
         else:
             part.replace(target)
             return target
-    kept = f" What arrived waits in {part}; the next try goes on there." if part.exists() else ""
+    kept = f" What arrived is kept in {part}; the next try resumes there." if part.exists() else ""
     raise InputError(
         f"{file.name} could not be downloaded ({'; '.join(failures)}); try again later, or put "
         f"the file into {folder} yourself.{kept}"
@@ -84,7 +84,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
     have = part.stat().st_size if part.exists() else 0
     if have >= file.size:
         return
-    # Compressed transfer would make the range and the length those of other bytes.
+    # With compressed transfer, range and length would count other bytes.
     headers = {"User-Agent": "seepage", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -99,7 +99,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
                 desc=file.name,
                 unit="B",
                 unit_scale=True,
-                disable=None,  # quiet where nobody watches
+                disable=None,  # quiet if nobody is watching
             ) as bar,
         ):
             out.seek(start)
@@ -143,9 +143,9 @@ def _reason(error: BaseException) -> str:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive into ``folder``: plain files and folders only, each file whole.
+    """Unpack a tar archive into ``folder``: plain files and folders only, each file complete.
 
-    Members with absolute names, names that climb out by ``..``, links and devices are refused
+    Members with absolute names, names that escape through ``..``, links and devices are refused
     before anything is written. Files are unpacked into a temporary folder beside their final
     place and then renamed, so a final name never holds half a file.
     """

@@ -55,11 +55,11 @@ class Adult:
 
 
 def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
-    """Read ``adult.data`` and ``adult.test``, fetching them where they are missing.
+    """Read ``adult.data`` and ``adult.test``, fetching them if they are missing.
 
     People of the 1994 census, and whether they earn more than $50,000 a year. The test file's
-    labels carry a full stop, which is taken off.
-    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    labels carry a full stop, which is removed.
+    It is looked for, and fetched if allowed, as by :func:`locate`.
     """
     home = locate("adult", folder, download=download)
     return Adult(
@@ -106,11 +106,11 @@ _PATIENTS = 4_819
 
 
 def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
-    """Read ``iwpc-scaled.csv``, fetching it where it is missing; the target is ``dose``.
+    """Read ``iwpc-scaled.csv``, fetching it if it is missing; the target is ``dose``.
 
     The stable warfarin dose of 4,819 patients from clinical and genetic traits, as Yeom et al.
     (2018) prepared it: age, height, weight and dose are whitened.
-    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    It is looked for, and fetched if allowed, as by :func:`locate`.
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
@@ -122,7 +122,7 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 def load_bundled(name: str) -> Tabular:
     """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
 
-    scikit-learn's linnerud is left out: it has three targets at once, and every model here one.
+    scikit-learn's linnerud is left out: it has three targets, and every model here has one.
     """
     known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
     if name not in known:
@@ -143,10 +143,10 @@ def load_bundled(name: str) -> Tabular:
 
 
 def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
-    """Read MNIST from the publisher's four ``.gz`` files, fetching them where they are missing.
+    """Read MNIST from the publisher's four ``.gz`` files, fetching them if they are missing.
 
     60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
-    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    It is looked for, and fetched if allowed, as by :func:`locate`.
     """
     home = locate("mnist", folder, download=download)
     return ImageSet(
@@ -172,11 +172,11 @@ _BYTES = 1 + 3 * 32 * 32
 
 
 def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
-    """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive where it is missing.
+    """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive if it is missing.
 
     Per image the file has one byte of class, then 3×32×32 bytes of colour; here pixels come in
     height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``.
-    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    It is looked for, and fetched if allowed, as by :func:`locate`.
     """
     batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
     return ImageSet(
@@ -214,7 +214,7 @@ def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> Imag
     """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
 
     Children's chest X-rays, normal or with pneumonia, 28×28 bytes (MedMNIST v2).
-    Where it is looked for, and whether it may be fetched, is as for :func:`locate`.
+    It is looked for, and fetched if allowed, as by :func:`locate`.
     """
     path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
     shapes: dict[str, tuple[int | None, ...]] = {}
@@ -274,7 +274,7 @@ def load_celeba(
     """Read the aligned images and ``list_attr_celeba.txt`` as their publisher packs them.
 
     Faces of celebrities with forty attributes each (Liu et al. 2015), 1 or 0 (the file has −1).
-    With ``identity_CelebA.txt`` the column ``person`` says who it is; without, it is empty.
+    With ``identity_CelebA.txt`` the column ``person`` says who it is; without it, it is empty.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
     folder
         As for :func:`locate`.
     size
-        Height and width to which the images are brought; 100×100 in paper 003.
+        Height and width to which the images are resized; 100×100 in paper 003.
     """
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)

@@ -11,19 +11,19 @@ from seepage.data.download import unpack
 from seepage.data.registry import DataSet, data_set
 from seepage.errors import InputError
 
-Folder: TypeAlias = "str | os.PathLike[str] | None"  # where the sets' folders lie
+Folder: TypeAlias = "str | os.PathLike[str] | None"  # the folder that holds the sets' folders
 
 
 def cache_folder() -> Path:
     """Return the per-user folder of the XDG convention: ``$XDG_CACHE_HOME/seepage/data``."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The convention says that a relative path there is to be ignored.
+    # The convention says to ignore a relative path there.
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "seepage" / "data"
 
 
 def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
-    """Return the folders searched, in order; what is downloaded goes into the first.
+    """Return the folders searched, in order; downloads go into the first.
 
     A folder that is named is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before
     the per-user cache.
@@ -45,14 +45,14 @@ def find(data_set: DataSet, folder: Folder = None) -> Path | None:
 
 
 def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
-    """Return the folder that holds the set's files: a local one first, else after fetching it.
+    """Return the folder that holds the set's files: a local one, or one just fetched.
 
     Parameters
     ----------
     name
         One of ``seepage data list``.
     folder
-        Where the sets' folders lie; by default ``$SEEPAGE_DATA``, then the per-user cache.
+        Where the sets' folders are; by default ``$SEEPAGE_DATA``, then the per-user cache.
     download
         Whether a set that is not there may be fetched from its publisher.
     """
@@ -65,7 +65,7 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
 
 
 def fetch(name: str, folder: Folder = None) -> Path:
-    """Download what is missing of a set into the first folder searched; return the set's folder.
+    """Download the missing files of a set into the first folder searched; return the set's folder.
 
     Files that are there already are left alone; loaders check their structure when they read.
     """

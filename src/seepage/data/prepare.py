@@ -37,10 +37,10 @@ def two_class_pca(
 ) -> Problem:
     """Take two classes of images in a few principal components (001's Table 1).
 
-    Pixels are divided by 255 and flattened, all rows of a split by the split's largest row norm
+    Pixels are divided by 255 and flattened, all rows of a split divided by its largest row norm
     (so that every row lies in the unit ball), and both splits are projected onto the leading
     eigenvectors of the training rows' covariance, centred with the training mean, not whitened.
-    Components come in order of falling variance; the sign of each is fixed by making its largest
+    Components come in order of decreasing variance; the sign of each is fixed by making its largest
     loading positive. For linear regression 001 uses the targets ``2*y - 1``.
     """
     X, y = _two_classes(images.train, classes)
@@ -81,7 +81,7 @@ def iwpc_one_hot(patients: Records) -> Problem:
             blocks.append(patients[name][:, None])
             names.append(name)
     X, y = np.hstack(blocks), patients["dose"]
-    # NumPy promises the raw stream of a bit generator for ever, but not that of permutation().
+    # NumPy guarantees the raw stream of a bit generator for ever, but not permutation().
     order = np.argsort(np.random.PCG64(0).random_raw(len(y)), kind="stable")
     train, test = np.split(order, [len(y) * 8 // 10])
     return Problem(X[train], y[train], X[test], y[test], tuple(names), attributes)

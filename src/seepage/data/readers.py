@@ -29,7 +29,7 @@ def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]
     try:
         with gzip.open(path, "rb") as stream:
             head = stream.read(header.size)
-            # One byte more than announced tells a longer file from a whole one.
+            # Asking for one byte more than announced reveals a longer file.
             body = stream.read(count + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise broken(path, f"is cut off or is not a gzip file ({error})", name) from error
@@ -95,7 +95,7 @@ def read_csv(
     text: Sequence[str],
     allow_missing: bool = False,
 ) -> Records:
-    """Return the columns of ``path``, all of them numbers but for those named in ``text``.
+    """Return the columns of ``path``, all of them numbers except those named in ``text``.
 
     The header must begin with the columns ``leading``; the names of others begin with ``further``
     (``None`` allows no others). With ``allow_missing`` a field may be empty: NaN in a column of
@@ -133,10 +133,10 @@ def read_csv(
 
 
 def read_images(paths: Sequence[Path], size: tuple[int, int], name: str) -> NDArray[np.uint8]:
-    """Return colour images, ``(n, height, width, 3)``, resized where they have another size."""
+    """Return colour images, ``(n, height, width, 3)``, resized if they have another size."""
     from PIL import Image, UnidentifiedImageError
 
-    from seepage.support.chunks import progress  # brings array libraries that bytes do without
+    from seepage.support.chunks import progress  # loads libraries that bytes do not need
 
     out = np.empty((len(paths), *size, 3), dtype=np.uint8)
     for k, path in enumerate(progress(paths, f"reading {name}")):

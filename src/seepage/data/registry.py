@@ -13,7 +13,7 @@ from seepage.errors import InputError, nearest
 class RemoteFile:
     """One file as published: its name in the set's folder, its addresses, length and SHA-256.
 
-    Every address serves the same bytes, so an interrupted download may go on at another one.
+    Every address serves the same bytes, so an interrupted download may resume at another one.
     ``archive`` files are unpacked beside themselves.
     """
 
@@ -48,10 +48,10 @@ def _bundled(name: str, title: str) -> DataSet:
 def _served(
     published: str, *addresses: str, files: tuple[str, ...] | None = None, archive: bool = False
 ) -> dict[str, Any]:
-    """Return what is known of files by lines of SHA-256, size and name.
+    """Return files from lines of SHA-256, size and name.
 
-    An address that ends in a slash serves each under its name. Loaders read them as they are,
-    unless ``files`` says what they read.
+    An address that ends in a slash serves each under its name. Loaders read these files, unless
+    ``files`` names others.
     """
     downloads = []
     for line in published.split("\n"):
@@ -201,7 +201,7 @@ DATA_SETS: dict[str, DataSet] = {data_set.name: data_set for data_set in _ALL}
 
 
 def data_set(name: str) -> DataSet:
-    """Return the data set of that name, or say which one may have been meant."""
+    """Return the data set of this name, or say which one may have been meant."""
     if name not in DATA_SETS:
         raise InputError(
             f"There is no data set called {name!r}{nearest(name, DATA_SETS)}; there are "

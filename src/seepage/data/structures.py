@@ -63,7 +63,7 @@ class Faces:
 
 @dataclass(frozen=True, eq=False)
 class Tabular:
-    """A table of numbers with one target; ``classes`` is empty where the target is a quantity."""
+    """A table of numbers with one target; ``classes`` is empty if the target is a quantity."""
 
     name: str
     X: NDArray[np.float64]

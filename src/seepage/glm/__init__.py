@@ -1,10 +1,10 @@
 """Generalized linear models: their losses, their fits, and what releasing them leaks.
 
-From the bottom up: ``inputs`` (what callers hand in), ``losses``, ``fitting`` (objectives and
+From the bottom up: ``inputs`` (what callers pass in), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
 libraries), ``jacobian`` (the closed forms of a release's Jacobian) and ``reweighting``; ``leakage``
-is the door. Everything that knows the shape of a GLM belongs here, and nothing that would do for
-any release.
+is the entry point. Everything that knows the shape of a GLM belongs here; what holds for any
+release does not.
 """
 
 from __future__ import annotations

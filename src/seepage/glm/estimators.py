@@ -1,4 +1,4 @@
-"""Linear models in scikit-learn's manner: what they share, classifiers, and regressors."""
+"""Linear models with scikit-learn's interface: their common base, classifiers and regressors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     weighted_: bool
     """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
     _start: Array | None = None
-    """Where Newton's method starts: set by whoever refits one model to much the same data."""
+    """Where Newton's method starts: set it to refit one model to similar data."""
 
     def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
         self.l2 = l2
@@ -128,7 +128,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         super().__init__(l2=l2, fit_intercept=fit_intercept)
 
     def _family_of(self, classes: int) -> Family | Categorical:
-        """Return the loss for so many classes."""
+        """Return the loss for this number of classes."""
         raise NotImplementedError
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray]:
@@ -167,7 +167,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:
         """Return the margins ``wᵀx + w₀``, (n, K); for two classes that of the second, (n,).
 
-        Two classes with a margin each are told apart by the difference of the two.
+        Where two classes have a margin each, it is the difference of the two.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -187,7 +187,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most probable class of every record, (n,).
 
-        In the library of ``X``, save that classes that are not numbers come as a NumPy array.
+        In the library of ``X``; classes that are not numbers come as a NumPy array.
         """
         margins = self.decision_function(X)
         xp = array_namespace(margins)
@@ -201,7 +201,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         return xp.asarray(self.classes_, device=best.device)[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: the (weighted) share of records whose class is predicted."""
+        """Return the accuracy: the (weighted) share of records predicted correctly."""
         from sklearn.metrics import accuracy_score
 
         weights = None if sample_weight is None else as_numpy(sample_weight)
@@ -415,7 +415,7 @@ class PoissonRegression(GLMRegressor):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
-        # Without an intercept, counts that are not near 1 at x = 0 are badly predicted.
+        # Without an intercept, counts far from 1 at x = 0 are badly predicted.
         tags.regressor_tags.poor_score = not self.fit_intercept
         return tags
 

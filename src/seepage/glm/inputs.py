@@ -1,4 +1,4 @@
-"""Read what callers hand to an estimator, or with a fitted one: sources, tables, labels."""
+"""Read what callers pass to an estimator, or along with a fitted one: sources, tables, labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X`` and remember (or compare with) its number of columns and their names."""
+    """Read ``X`` and store (or compare with those stored) its number of columns and their names."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
@@ -89,7 +89,7 @@ def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     check_length(labels, table, "y")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
         raise InputError("y contains NaN or infinity; drop those rows or fill the gaps.")
-    # Of objects only the first is looked at.
+    # Of an array of objects only the first is inspected.
     check_classification_targets(labels[:1] if labels.dtype.kind == "O" else labels)
     return distinct(labels)
 
@@ -129,7 +129,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise unless the model is fitted, on as many columns as the table's and of the same names."""
+    """Raise unless the model is fitted, on columns of the table's number and names."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
     size = int(model.coef_.shape[-1])
@@ -155,7 +155,7 @@ def check_column_count(fitted: int, table: Table) -> None:
 
 
 def is_streamed(X: Any) -> bool:
-    """Say whether a caller's table is one to be read in chunks: a source, a path or a data set."""
+    """Say whether a caller's table is to be read in chunks: a source, a path or a data set."""
     if isinstance(X, RowSource | str | os.PathLike) or _is_dask(X):
         return True
     return type(X).__module__.startswith("pyarrow.") and hasattr(X, "get_fragments")
@@ -173,7 +173,7 @@ def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> R
     if not is_streamed(X):
         return MemorySource(read_table(X, dtype=dtype), y, sample_weight)
     if dtype not in (None, "float64"):
-        raise InputError("Data that are read in chunks are measured in float64; leave dtype out.")
+        raise InputError("Data read in chunks are measured in float64; leave dtype out.")
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(

@@ -1,8 +1,8 @@
-"""``sp.leakage``: from a fitted model, its data and a noise to the leakage of the release.
+"""``sp.leakage``: from a fitted model, its data and the noise to the leakage of the release.
 
-One pass over the data checks that the model minimises its objective on them, and gives the Hessian,
-and with it all that the leakage of a row needs besides the row itself. Everything that is summed
-over the rows is summed in float64, whatever the table's type; the Jacobian is of the table's own.
+One pass over the data checks that the model minimises its objective on them, and gives the Hessian:
+all that the leakage of a row needs besides the row itself. Sums over the rows are taken in float64,
+whatever the table's type; the Jacobian has the table's own.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def leakage(
         tensor (the work is then done where the tensor lives). For data larger than memory,
         :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
         ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
-        then read in chunks, and what there is of every record is computed when it is read.
+        then read in chunks, and every record's leakage is computed as it is read.
     noise
         What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`.
     sample_weight
@@ -124,10 +124,10 @@ def leakage(
     dtype
         ``"float64"`` (the default) or ``"float32"``.
     preprocessing
-        Of a pipeline: whether what its steps learnt from the data counts as public
+        For a pipeline: whether what its steps learnt from the data counts as public
         (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
     categorical
-        Of a pipeline: columns whose numbers are codes of categories.
+        For a pipeline: columns whose numbers are codes of categories.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def _through_steps(
 ) -> Leakage[Any]:
     """Return the leakage about raw columns through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
-        y = opened.model.model.endog  # which a formula has taken from the data frame
+        y = opened.model.model.endog  # the formula took it from the data frame
     inner = MemorySource(read_table(followed.features), y, sample_weight)
     release = release_of(opened.model, inner, noise, on_mismatch)
     raw = followed.table()
@@ -191,7 +191,7 @@ def _through_steps(
 
 @dataclass(frozen=True)
 class _PipelineAnew:
-    """A pipeline fitted anew on some of its records, nλ as it was on all of them."""
+    """A pipeline refitted on some of its records, with nλ as it was on all of them."""
 
     pipeline: Any
     X: Any
@@ -200,7 +200,7 @@ class _PipelineAnew:
     noise: Noise
 
     def __call__(self, kept: np.ndarray) -> np.ndarray:
-        """Return its parameters at the minimiser; NaN where there is none on these records."""
+        """Return its parameters at the minimiser; NaN where these records have none."""
         from sklearn.base import clone
 
         inner = self.release.inner
@@ -208,12 +208,12 @@ class _PipelineAnew:
         pipeline = clone(self.pipeline)
         try:
             found = self._fitted(pipeline, kept)
-            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # a penalty for each record
+            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # the penalty is stated per record
                 stated = pipeline[-1].get_params()
                 name = next(name for name in ("l2", "alpha", "alphas") if name in stated)
                 pipeline[-1].set_params(**{name: stated[name] * ridge / found.ridge})
                 found = self._fitted(pipeline, kept)
-        except (InputError, ValueError, StopIteration):  # no minimiser, or a class that is gone
+        except (InputError, ValueError, StopIteration):  # no minimiser, or a class without records
             return np.full(inner.template.size, np.nan)
         return np.asarray(as_numpy(found.parameters)).reshape(-1)
 
@@ -233,14 +233,14 @@ class _PipelineAnew:
 class GLMRelease(MeasuredRelease):
     """The parameters of a fitted GLM with noise."""
 
-    # The model. Its target and weights are those of a table in memory, or of no row.
+    # The model, with the target and weights of a table in memory, or without any rows.
     fit: FittedGLM
-    # How the labels of a chunk are read; ``None`` for a table in memory, whose are in ``fit``
+    # How the labels of a chunk are read; ``None`` for a table in memory: ``fit`` has its labels
     problem: PenalisedLoss | None
-    # The Jacobian about all rows of a table in memory, or about one made-up row: what all rows have
-    # in common is kept in it, and passed on to the Jacobians of the chunks
+    # The Jacobian about all rows of a table in memory, or about one made-up row: it keeps what all
+    # rows have in common, for the Jacobians of the chunks
     template: GLMJacobian
-    # On the parameters; several where they were released as often
+    # On the parameters; several where these were released several times
     noise: tuple[Noise, ...]
     optimum: Optimum
 
@@ -260,7 +260,7 @@ class GLMRelease(MeasuredRelease):
         return _categorical(fit, chunk.X, self.optimum.margins(near), self.template.map, near)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
-        """Return both releases as one where they are the same model with other noise."""
+        """Return both releases as one where they are the same model with different noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None
         template = self.template.merged(other.template)
@@ -269,7 +269,7 @@ class GLMRelease(MeasuredRelease):
         return replace(self, template=template, noise=self.noise + other.noise)
 
     def finite_changes(self) -> ChangedRecords:
-        """Return how far the parameters move when a record leaves or is another."""
+        """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
                 "What the model would be without a record needs all records in memory; these are "
@@ -277,7 +277,7 @@ class GLMRelease(MeasuredRelease):
             )
         if self.fit.tilt is not None:
             raise InputError(
-                "What an L1 penalty would keep without a record, or with another, is not known; "
+                "Which columns an L1 penalty would keep without a record is not known; "
                 "pass refit= to membership(), or fit with an L2 penalty alone."
             )
         return self._changes
@@ -290,12 +290,12 @@ class GLMRelease(MeasuredRelease):
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
-        """Return the certified moves of the records of a chunk; a pass finds what they share."""
+        """Return the certified moves of a chunk's records; one pass finds what they share."""
         problem = self.problem
         if problem is None or len(self.noise) != 1:
             raise InputError(
-                "Take the releases one by one: of several with other noise on the same numbers, "
-                "read in chunks, the moves are not known."
+                "Risks of several releases of the same numbers are not known for data read in "
+                "chunks; ask about each release by itself."
             )
         if self.fit.family.self_concordance is None:
             raise InputError(
@@ -336,9 +336,9 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
-    """Return a model's description, with the rows of a table in memory or without any.
+    """Return a model's description, with or without the rows of a table in memory.
 
-    Without, there is also the objective it states, which reads the labels of every chunk.
+    Without rows, also return the objective it states, which reads the labels of every chunk.
     """
     if isinstance(source, MemorySource):
         fit = describe(model, source.table, source.y, source.sample_weight)
@@ -350,8 +350,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
         )
     if type(model).__module__.startswith("statsmodels"):
         raise InputError(
-            "Results of statsmodels hold their whole table in memory: pass that table instead of "
-            "data that are read in chunks."
+            "statsmodels results hold their whole table in memory; pass that table instead of "
+            "data read in chunks."
         )
     if source.weighted != getattr(model, "weighted_", source.weighted):
         raise InputError(
@@ -371,7 +371,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
             "rows it was fitted on into memory."
         )
     penalty = kind_of(model).penalty
-    if penalty is not None:  # per record or weight, of which the description has made-up rows
+    if penalty is not None:  # stated per record or weight, but the description has made-up rows
         weight = source.total(_weight, "weights") if source.weighted else float(len(source))
         fit = replace(fit, ridge=penalty(model, len(source), weight))
     fit = replace(fit, sample_weight=None, target=fit.target[:0, ...])
@@ -387,11 +387,11 @@ def _weight(chunk: Chunk) -> float:
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> GLMJacobian:
-    """Return the Jacobian about a record that stands in a row of ``X`` instead of the one there.
+    """Return the Jacobian about a record that replaces the one in a row of ``X``.
 
-    The model is known to be the minimiser on that table. All of it takes ordinary arithmetic, and
-    the table is not copied unless its columns are far from zero: the record that left has no
-    weight, and the curvature of the other one is added.
+    The model is known to be the minimiser on that table. Ordinary arithmetic throughout, and the
+    table is copied only if its columns are far from zero: the record that left gets weight zero,
+    and the curvature of the new one is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -416,11 +416,11 @@ def jacobian_of_replaced(
 def largest_leakage(
     model: Any, source: MemorySource, unknowns: Unknowns, label_step: float, allowed: Array
 ) -> float:
-    """Return the largest ``η/allowed`` of a record at σ = 1, of a model that was just fitted.
+    """Return the largest ``η/allowed`` of any record at σ = 1, for a model that was just fitted.
 
-    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are taken of
-    those with the largest traces only, until no other record can exceed them. All of it takes
-    ordinary arithmetic: for tables that are looked at by the hundred.
+    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are computed
+    only for the records with the largest traces, until no other can exceed them. Ordinary
+    arithmetic throughout: this is for tables examined by the hundred.
     """
     fit, _ = describe_on(model, source)
     about = _plain_jacobians(fit, source.table.values, Gaussian(1.0))
@@ -439,7 +439,7 @@ def largest_leakage(
 def _plain_jacobians(
     fit: FittedGLM, X: Array, noise: Noise
 ) -> Callable[[slice | Array], GLMJacobian]:
-    """Return what gives the Jacobian about some rows, in ordinary arithmetic."""
+    """Return the function that gives the Jacobian about some rows, in ordinary arithmetic."""
     found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
 
@@ -470,7 +470,7 @@ def _changes_of_chunk(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What moves of single records need of all: the sizes of chunks are joined."""
+    """What the moves of single records need to know of all, joined over chunks."""
 
     largest: float
     quartic: np.ndarray
@@ -486,9 +486,9 @@ def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Si
 def _jacobian_at(
     found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener
 ) -> GLMJacobian:
-    """Return the Jacobian about rows, whose labels and weights are in ``fit``, at an optimum.
+    """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows as the optimum has shifted them.
+    ``near`` are the rows as shifted for the optimum.
     """
     lost = 0.0
     if not whitener.precise:  # what ordinary products ``A x̃`` lose
@@ -516,7 +516,7 @@ def _jacobian_at(
 
 
 def _extreme(A: Array) -> bool:
-    """Say whether squares of squares of such numbers would leave the range of single precision."""
+    """Say whether fourth powers of these numbers would leave the range of single precision."""
     xp = array_namespace(A)
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 

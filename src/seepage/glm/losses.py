@@ -53,15 +53,15 @@ class Family:
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        Given the labels, one clause saying why they cannot belong to this family, or ``None``.
+        From the labels, a clause saying why they cannot belong to this family, or ``None``.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
         :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
     self_concordance
-        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), where there is one:
-        risks of all records are then certified at the price of a few products, without refits.
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one:
+        the risks of all records are then certified by a few products, without refits.
     """
 
     name: str
@@ -139,7 +139,7 @@ def _not_positive(y: Array) -> str | None:
 
 
 def _inside(m: Array, y: Array) -> Array:
-    """Return by how much a record lies inside the margin of its class, 0 where it does not."""
+    """Return how far a record lies inside the margin of its class, or 0 if it does not."""
     xp = array_namespace(m)
     left = 1 - (2 * y - 1) * m
     return xp.where(left > 0, left, xp.zeros_like(left))
@@ -153,7 +153,7 @@ def _is_inside(m: Array, y: Array) -> Array:
 def tweedie(power: float) -> Family:
     """Return the Tweedie family with a logarithmic link, for a power from 1 to 2.
 
-    Half the unit deviance, without what does not depend on the margin::
+    Half the unit deviance, without the terms that do not depend on the margin::
 
         ℓ(m, y) = e^{(2−p)m}/(2−p) − y e^{(1−p)m}/(1−p),     m + y e^{−m} for p = 2
 
@@ -255,7 +255,7 @@ _registry = {family.name: family for family in (gaussian, bernoulli, poisson, ga
 
 
 def get_family(name: str | Family) -> Family:
-    """Return the family of that name (a :class:`Family` is returned as it is)."""
+    """Return the family of this name (a :class:`Family` is returned unchanged)."""
     if isinstance(name, Family):
         return name
     if name not in _registry:
@@ -267,12 +267,12 @@ def get_family(name: str | Family) -> Family:
 
 
 def register_family(family: Family) -> Family:
-    """Make a family known by its name, after checking its derivatives.
+    """Register a family under its name, after checking its derivatives.
 
     ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
     compared at ``family.probe`` with automatic differentiation of ``loss`` (by torch where it is
     installed, else by extrapolated central differences), and the curvature must not be negative:
-    the loss is to be convex.
+    the loss must be convex.
 
     Examples
     --------
@@ -297,8 +297,8 @@ def register_family(family: Family) -> Family:
 def check_derivatives(family: Family) -> None:
     """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
 
-    So must be the third derivatives, as far as they are stated. All are compared at every pair of a
-    probe margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
+    The same holds for third derivatives, if stated. All are compared at every pair of a probe
+    margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
     torch is installed, else with extrapolated central differences of the next lower derivative to
     1e-6. The curvature must not be negative.
     """
@@ -313,7 +313,7 @@ def check_derivatives(family: Family) -> None:
         stated = _stated(family, name, margins, labels)
         error = np.abs(stated - truth)
         allowed = tolerance * np.maximum(1.0, np.abs(truth))
-        if not np.all(error <= allowed):  # written so that NaN fails
+        if not np.all(error <= allowed):  # in this form NaN fails too
             worst = int(np.argmax(np.where(np.isnan(error), np.inf, error / allowed)))
             raise InputError(
                 f"{name} of family {family.name!r} is not {_MEANING[name]}: at m = "
@@ -350,7 +350,7 @@ def _by_torch(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths
     (slope,) = torch.autograd.grad(loss, m, create_graph=True)
 
     def by_both(values: torch.Tensor) -> list[torch.Tensor]:
-        # Linear in a variable, it leaves no graph to differentiate again: the derivative is zero.
+        # A function linear in a variable leaves no graph to differentiate: the derivative is zero.
         if not values.requires_grad:
             return [torch.zeros_like(m), torch.zeros_like(m)]
         found = torch.autograd.grad(torch.sum(values), (m, y), create_graph=True, allow_unused=True)
@@ -419,7 +419,7 @@ class Categorical:
 
     outputs: int  # the number of classes K, at least 2
     name: str = "categorical"
-    self_concordance: ClassVar[float] = 1.0  # with the span of a shift of the margins for |t|
+    self_concordance: ClassVar[float] = 1.0  # where |t| is the span of a shift of the margins
 
     def __post_init__(self) -> None:
         if self.outputs < 2:
@@ -428,8 +428,8 @@ class Categorical:
     def loss(self, M: Array, Y: Array) -> Array:
         """Return ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of every record, (n,)."""
         xp = array_namespace(M)
-        # Beside the label's own margin, and the largest apart: it keeps its digits where a fit is
-        # good.
+        # Relative to the label's own margin, the largest taken out: keeps its digits where a fit
+        # is good.
         beside = M - xp.sum(Y * M, axis=1)[:, None]
         top = xp.max(beside, axis=1, keepdims=True)
         classes = xp.arange(M.shape[1], device=device(M))
@@ -497,7 +497,7 @@ def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.nda
 
 
 def _others(P: Array) -> Array:
-    """Return ``1 − π_k`` as the sum of the other probabilities: nothing cancels near one."""
+    """Return ``1 − π_k`` as the sum of the other probabilities, so nothing cancels near one."""
     xp = array_namespace(P)
     K = P.shape[1]
     return P @ (1 - xp.eye(K, dtype=P.dtype, device=device(P)))

@@ -1,17 +1,17 @@
-"""What noise tells whose shape comes from the released records themselves, counted exactly.
+"""The leakage of noise whose shape comes from the released records themselves, counted exactly.
 
 For ``N(θ(D), Σ(D))`` the information about the unknowns of a record is (Kay 1993, section 3.9)::
 
     I_ab = ∂_aθᵀ Σ⁻¹ ∂_bθ + ½ tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)
 
 Here ``Σ = σ² S`` with the shape ``S = (1 − ρ) P G/tr G + ρ I`` of :func:`noise_shape` at the
-model's own records, ``G = H⁻¹``. The curvature ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty`` moves with a
-record by itself and, through the minimiser, by the curvature of all (``c = ∂³ℓ/∂m³``)::
+model's own records, ``G = H⁻¹``. A record moves ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty`` directly
+and, through the minimiser, by the curvature of all records (``c = ∂³ℓ/∂m³``)::
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
-with ``∂m_i`` what the record's own features move its margin by, and ``∂a_i = ∂³ℓ/∂m²∂y`` for its
-label. A common factor of Σ cancels in the second term: more noise does not make it less.
+with ``∂m_i`` how far the record's own features move its margin, and ``∂a_i = ∂³ℓ/∂m²∂y`` for its
+label. A common factor of Σ cancels in the second term: more noise does not reduce it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def private_shape_leakage(
     rows: Sequence[int] | None = None,
     plain: float = 0.05,
 ) -> Result:
-    """Return the leakage η of records when the shape of the noise comes from them, too.
+    """Return the leakage η of records when the shape of the noise comes from them too.
 
     The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
     model's own records. Use a shape of public records where you can: this is for those who insist.
@@ -51,11 +51,11 @@ def private_shape_leakage(
     model
         A fitted linear, logistic, Poisson or registered model with one output.
     X, y
-        The records that it was fitted on.
+        The records it was fitted on.
     sigma
         The scale σ of the noise, declared beforehand.
     rows
-        The positions of the records that are asked about; all where not given.
+        The positions of the records to measure; all if not given.
     plain
         ρ, the share of plain noise, as for :func:`noise_shape`.
 
@@ -73,11 +73,11 @@ def private_shape_leakage(
     fit = describe(model, table, as_numpy(y), None)
     family = fit.family
     if isinstance(family, Categorical):
-        raise InputError("A shape that comes from the records is counted for one output only.")
+        raise InputError("Noise shaped by the records is supported for one output only.")
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} states no third derivatives, which this takes: give "
+            f"The family {family.name!r} states no third derivatives, which this needs: give "
             "it curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
@@ -92,7 +92,7 @@ def private_shape_leakage(
 
 
 class _Counted:
-    """All that the information about a record takes, of the model and the shape."""
+    """What the information about a record needs of the model and the shape."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Counted:
     def largest(self, row: int, sigma: float) -> float:
         """Return the largest eigenvalue of the information about a record, with its label."""
         x, d, P = self.design[row], len(self.coef), self.design.shape[1]
-        # What the gradient of the objective moves by with each feature, and with the label last
+        # How far the gradient of the objective moves with each feature, and last with the label
         gradient = np.zeros((P, d + 1))
         gradient[:, :d] = self.bend[row] * np.outer(x, self.coef)
         gradient[:d, :d] += self.slope[row] * np.eye(d)

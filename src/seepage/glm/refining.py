@@ -19,15 +19,15 @@ from seepage.tables.source import as_numpy, read_table
 def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """Return a copy of a fitted model at the minimiser of its own objective on these data.
 
-    Leakage is the derivative of the minimiser, so a model that stopped before it (an
+    Leakage is the derivative of the minimiser, so a model that stopped short of it (as an
     ``SGDClassifier`` does, and others at a loose ``tol``) is refused by :func:`seepage.leakage`.
     Newton's method takes it the rest of the way; release the copy, not the original.
 
     Parameters
     ----------
     model
-        A model that :func:`seepage.leakage` takes and that has ``coef_``, or a pipeline of
-        transformers and one.
+        A model that :func:`seepage.leakage` takes and that has ``coef_``, or a pipeline or search
+        that ends in one.
     X, y, sample_weight
         What it was fitted on.
 
@@ -51,7 +51,10 @@ def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
         refined.steps = [*model.steps[:-1], (name, refine(model[-1], rows, y, sample_weight))]
         return refined
     if not hasattr(model, "coef_"):
-        raise InputError("Only a fitted model with coef_ can be refined; fit others again.")
+        raise InputError(
+            f"{type(model).__name__} cannot be refined, because it has no coef_ to change; fit it "
+            "again to a tighter tolerance."
+        )
     table = read_table(X)
     fit = describe(model, table, y, sample_weight)
     found = minimise(Objective.of(fit, table.values), fit.parameters, table.names)

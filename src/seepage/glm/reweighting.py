@@ -1,13 +1,13 @@
 """Fair leakage: refit with sample weights until every record leaks the same (IRFIL).
 
 Record i of unit k (a unit is a record, or a group of them) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With
-``η̄_k`` the mean leakage of the unit's records and ``t_k`` the leakage wanted of it, relative to the
+``η̄_k`` the mean leakage of the unit's records and ``t_k`` its target leakage, relative to the
 others, the factors follow (paper 001, algorithm 1, where every record is a unit and every t one)::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
 With limits the right-hand side is clipped to them, and c is such that the sum holds after clipping.
-Where rounds no longer bring the leakages nearer to each other, because the weights swing to and fro
+Where rounds no longer bring the leakages nearer to each other, because the weights oscillate
 about the fixed point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
 on. The fixed point is the same.
 
@@ -18,7 +18,7 @@ once. Where the rounds have settled, the weights are a function of the parameter
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 
 with c given by the sum of the weights, and f_k constant where it is at a limit. So the procedure is
-an implicit system in ``s = (θ, H)``, of P + P(P+1)/2 unknowns however many records there are::
+an implicit system in ``s = (θ, H)`` of P + P(P+1)/2 unknowns, however many records there are::
 
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
@@ -26,8 +26,8 @@ and a record zᵢ moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ �
 enough for all records. Not in the papers: 001 takes the weights as constants.
 
 Per unit of weight, a record leaks ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and
-``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is there where
-the label is unknown. With the leading singular vectors u and v of ``A M``, with ``g = Aᵀu`` and
+``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is present if
+the label is unknown. With the leading singular vectors u and v of ``A M``, ``g = Aᵀu`` and
 ``h = H⁻¹Mv``, first-order perturbation of a singular value gives::
 
     de = uᵀ d(A M) v = −gᵀ dH h + gᵀ dM v
@@ -80,7 +80,7 @@ NOTICE = (
 )
 
 _SHORTEST_STEP = 1 / 16
-# Of the largest leakage: below it a unit is said to leak nothing, and has a kink for a slope.
+# Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
 _NOTHING = 1e-12
 _LARGEST_SYSTEM = 12_000  # unknowns of the implicit system: its matrix then takes a gigabyte
 _SETTLED = 1e-3  # the relative change of the weights up to which they count as settled
@@ -93,14 +93,14 @@ class ReweightRound(NamedTuple):
     weights: np.ndarray  # (n,)
     factors: np.ndarray  # (units,)
     eta: np.ndarray  # (n,)
-    change: float  # how far the next factors lie away, relative, root mean square over the units
+    change: float  # how far away the next factors lie, relative, root mean square over the units
 
 
 @dataclass(frozen=True, eq=False)
 class ReweightRule:
-    """Which records share a weight, what leakage is wanted of them, and within which limits."""
+    """Which records share a weight, their target leakage, and the limits of the weights."""
 
-    start: np.ndarray  # ``ω⁰``, (n,). Records of weight zero stay out: they count in no mean.
+    start: np.ndarray  # ``ω⁰``, (n,). Records of weight zero are left out of every mean.
     unit: np.ndarray  # the unit of every record, (n,)
     target: np.ndarray  # ``t``, (units,)
     # The limits of the factors
@@ -127,14 +127,14 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); the weights of others can do nothing."""
+        """Return which units leak at all, (units,); a weight can do nothing for the others."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
     def following(self, factors: np.ndarray, eta: np.ndarray, step: float = 1.0) -> np.ndarray:
-        """Return the factors of the next round, (units,), or some part of the way to them.
+        """Return the factors of the next round, (units,), or a point part of the way to them.
 
-        A unit that leaks nothing, whatever its weight, keeps the factor it has.
+        A unit that leaks nothing, whatever its weight, keeps its factor.
         """
         moving = self.leaking(eta)
         if not np.any(moving):
@@ -227,8 +227,8 @@ def _row_targets(target: Any, table: Table) -> np.ndarray:
     wanted = as_numpy(target)
     if wanted.ndim == 0 or wanted.dtype.kind not in "biuf":
         raise InputError(
-            "target must hold one number per row: the leakage wanted of it, relative to the "
-            "others; only with by= it is a mapping from groups to numbers."
+            "target must hold one number per row, its target leakage relative to the "
+            "others; only with by= is it a mapping from groups to numbers."
         )
     check_length(wanted, table, "target")
     return _positive(wanted.astype(float))
@@ -260,7 +260,7 @@ def _positive(wanted: np.ndarray) -> np.ndarray:
 
 
 def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups' labels in sorted order, and the position among them of every record's."""
+    """Return the groups' labels in sorted order, and the position of every record's among them."""
     values = as_numpy(by)
     if values.ndim == 0:
         raise InputError('by must be "class" or hold the group of every row.')
@@ -286,13 +286,13 @@ def _limits(clamp: Any) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """What one round of reweighting left: the leakage of the records, and how good the model is."""
+    """The state after a round of reweighting: the records' leakage, and how good the model is."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
     spread: float  # the standard deviation over the records
     largest: float
-    change: float  # how far the next weights lie from these, relative, root mean square
+    change: float  # how far the next weights lie from these: relative, root mean square
     score: float
 
 
@@ -321,7 +321,7 @@ class Reweighting:
     eta
         The leakage of every record with these weights taken as constants, at ``noise``.
     trajectory
-        One :class:`Round` for the fit with the first weights and one for each round after it.
+        One :class:`Round` for the fit with the first weights, and one for each round after it.
     groups
         With ``by``, the mean leakage of each group.
     noise
@@ -352,7 +352,7 @@ class Reweighting:
     notice: str = NOTICE
 
     def leakage(self, noise: Noise | None = None) -> Leakage:
-        """Return the usual leakage of releasing the model, the weights taken as constants."""
+        """Return the usual leakage of releasing the model, with the weights taken as constants."""
         here = self._setting
         return leakage(
             self.model,
@@ -367,8 +367,8 @@ class Reweighting:
         """Return the leakage about each record with the choice of the weights included.
 
         A record moves the released parameters in three ways: through its own term of the
-        objective, which :meth:`leakage` measures; through its own weight; and through the weights
-        of all others. This is ``‖Φ^½ dθ/dzᵢ‖₂`` with the derivative of all of it, by implicit
+        objective, as :meth:`leakage` measures; through its own weight; and through the weights
+        of all others. This is ``‖Φ^½ dθ/dzᵢ‖₂`` with the derivative of all three, by implicit
         differentiation of the minimiser and the weights together where the rounds have settled
         (:mod:`seepage.glm.reweighting`). It is about the same unknowns as ``eta``.
 
@@ -377,7 +377,7 @@ class Reweighting:
         rows
             Positions, in any order, or a mask; ``None`` means all.
         noise
-            The noise of the release; that of ``eta`` where none is given.
+            The noise of the release; that of ``eta`` if none is given.
 
         Raises
         ------
@@ -449,11 +449,11 @@ def reweight(
     """Fit a model with weights that make every record leak the same (IRFIL).
 
     Each round fits the model, measures the leakage η of every record and sets the weights to
-    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Records that leak much come to weigh little.
+    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Records that leak much end up light.
 
-    The weights depend on the data. The η that is made equal takes them as constants, as the paper
+    The weights depend on the data. The η that becomes equal takes them as constants, as the paper
     does; :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights
-    included, which is not equal, and can be larger than that of a fit without weights.
+    included; it is not equal over the records, and can exceed that of a fit without weights.
 
     Parameters
     ----------
@@ -464,8 +464,8 @@ def reweight(
     rounds
         How many times to set new weights and refit, at most.
     target
-        The leakage wanted of each record, relative to the others: a number above zero each; with
-        ``by``, a mapping from each group to its number. All the same where none is given.
+        Each record's target leakage relative to the others, a number above zero; with
+        ``by``, a mapping from each group to its number. All are equal if none is given.
     columns, label, simplex, attributes
         What the leakage is about, as for :meth:`seepage.Leakage.records`: the whole record with its
         label, or the named columns.
@@ -479,20 +479,20 @@ def reweight(
         Stop when the weights would change by less than this, relative, root mean square. Without
         limits that is the standard deviation of η over its mean.
     noise
-        The noise of the release; only the ratios of its variances matter here. The same for every
-        parameter, of standard deviation one, where none is given.
+        The noise of the release; only the ratios of its variances matter here. If none is given,
+        every parameter has noise of standard deviation one.
     sample_weight
         Weights to begin with: record i weighs ``ω⁰ᵢ`` times the weight found for it, and the
-        sum stays ``Σω⁰``. Records of weight zero stay out.
+        sum stays ``Σω⁰``. Records of weight zero are left out.
     X_test, y_test
-        Data to score the model of every round on; the training data where none are given.
+        Data on which to score the model of every round; the training data if none are given.
     scoring
-        ``scoring(model, X, y)``; the model's own ``score`` where none is given.
+        ``scoring(model, X, y)``; the model's own ``score`` if none is given.
 
     Returns
     -------
     Reweighting
-        The fitted model, the weights, the leakage and how it went.
+        The fitted model, the weights, the leakage and the rounds.
 
     Examples
     --------
@@ -633,8 +633,8 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
 class _System:
     """The system in s, linearised where the rounds have settled.
 
-    ``F_k = ∂G/∂f_k`` is what a unit's factor does to the system, and ``F̄`` the mean of it over the
-    units whose factor moves, by weight: what the normalisation does.
+    ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system, and ``F̄`` its weighted mean
+    over the units whose factor moves: the effect of the normalisation.
     """
 
     maker: SlopeMaker
@@ -652,8 +652,8 @@ class _System:
         silent = counted & (last.eta <= _NOTHING * np.max(last.eta))
         if np.any(silent):
             raise InputError(
-                f"Row {int(np.argmax(silent))} leaks nothing whatever its weight, so the weights "
-                "are no smooth function of the data there; leave such rows out."
+                f"Row {int(np.argmax(silent))} leaks nothing, whatever its weight, so the weights "
+                "are not a smooth function of the data there; leave such rows out."
             )
         factors = np.where(moves, last.factors, 0.0)
         P = len(maker.H)
@@ -689,7 +689,7 @@ class _System:
         first, second = adjoint[:, :P], unpacked_form(adjoint[:, P:], P)
         along = np.reshape(t.design @ np.reshape(second, (P * P, P)).T, (-1, P, P))
         square = np.vecdot(along, t.design[:, None, :])
-        # What the record's own data do to H at its weight: to its curvature, and to x̃x̃ᵀ.
+        # The effect of the record's own data on H at its weight: by its curvature, and by x̃x̃ᵀ.
         bent = square[:, :, None] * (t.a_m[:, None] * V.of(self.maker.fit.coef))[:, None, :]
         bent += 2 * t.a[:, None, None] * (along @ self.maker.selection)
         if V.label:
@@ -702,7 +702,7 @@ class _System:
         slopes = self.maker.slopes(rows)
         if np.any(slopes.tied & (self.scale[rows] > 0)):
             raise InputError(
-                "Some record leaks equally much in two directions, where its leakage has no "
+                "Some record leaks equally in two directions, so its leakage has no "
                 "derivative; the whole procedure cannot be measured for these data."
             )
         return slopes
@@ -733,14 +733,14 @@ def _pieces(maker: SlopeMaker) -> Iterator[slice]:
 
 
 class RecordSlopes(NamedTuple):
-    """What some records contribute, with the derivatives of their leakage per unit of weight."""
+    """The records' contributions, and the derivatives of their leakage per unit of weight."""
 
     design: np.ndarray  # x̃, (m, P)
     a: np.ndarray
     a_m: np.ndarray  # ∂a/∂m
     a_y: np.ndarray  # ∂a/∂y
     M: np.ndarray  # (m, P, q)
-    tied: np.ndarray  # whether the leading singular value is not alone, so that the rest is void
+    tied: np.ndarray  # whether the leading singular value is tied, so that the rest is void
     own: np.ndarray  # ∂e/∂z by the record's own unknowns, (m, q)
     by_theta: np.ndarray  # ∂e/∂θ, (m, P)
     by_hessian: np.ndarray  # ∂e/∂H, packed, (m, P(P+1)/2)
@@ -748,7 +748,7 @@ class RecordSlopes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SlopeMaker:
-    """Makes the :class:`RecordSlopes` of records of a table."""
+    """Computes the :class:`RecordSlopes` of a table's records."""
 
     # A model with one output and its table, as NumPy arrays
     fit: FittedGLM
@@ -776,7 +776,7 @@ class SlopeMaker:
         return family.slope(*at), family.curvature(*at), family.label_slope(*at)
 
     def slopes(self, rows: slice | np.ndarray) -> RecordSlopes:
-        """Return what the records contribute."""
+        """Return the contributions of the records."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
@@ -795,7 +795,7 @@ class SlopeMaker:
         v_x, v_y = v[:, : len(w)], v[:, -1] if label else np.zeros(len(v))
         g_x, g_V = np.vecdot(g, design), g @ E
         wv, gv = v_x @ w, np.vecdot(g_V, v_x)
-        # gᵀ dM v by a change of the margin alone, of the label alone, and of x̃ where it stands in M
+        # gᵀ dM v for a change of the margin alone, of the label alone, and of x̃ as it occurs in M
         by_margin = (a_m * wv + a_y * v_y) * g_x + a * gv
         by_label = (a_y * wv + b_y * v_y) * g_x + b * gv
         own = by_margin[:, None] * w + (a * wv + b * v_y)[:, None] * g_V
@@ -809,7 +809,7 @@ def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the leading singular vectors of each matrix, (m, P) and (m, q), and where they tie."""
     tall = B.shape[1] > B.shape[2]
     transposed = np.matrix_transpose(B)
-    # The gram of the shorter side: of the leading vectors it costs no digits.
+    # The Gram matrix of the shorter side: it costs the leading vectors no digits.
     squares, vectors = np.linalg.eigh(transposed @ B if tall else B @ transposed)
     near = vectors[:, :, -1]
     far = ((B if tall else transposed) @ near[:, :, None])[:, :, 0]

@@ -1,10 +1,10 @@
-"""Noise of another shape: more of it where the predictions mind less, by what public records say.
+"""Shaped noise: more of it where predictions suffer less, as judged from public records.
 
 Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, with ``H`` the curvature of the loss: so it
 costs less along directions in which ``H`` is small. A shape that comes from the private records
 leaks by itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``, up to η = 5.2 about single records on the demo's data where
-the mean was held to 1), and the best shape of a small public part is no good for others; so this is
-the inverse curvature of a public part, mixed with plain noise.
+the mean was held to 1), and the best shape for a small public part suits no other records; so this
+is the inverse curvature of a public part, mixed with plain noise.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def noise_shape(
 ) -> Gaussian:
     """Return noise shaped like the inverse curvature of a model of **public** records.
 
-    ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Hand it to
+    ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass it to
     :func:`seepage.leakage` about the private records, and :func:`seepage.calibrate` scales it to a
-    target: since the shape does not depend on them, all that is counted is right. On the demo's
+    target: the shape does not depend on these records, so nothing is left uncounted. On the demo's
     data it costs somewhat less accuracy than plain noise (``python benchmarks/shaped_noise.py``).
 
     Parameters
@@ -36,7 +36,7 @@ def noise_shape(
         A model of the same kind, columns and penalty as the one to release, fitted on the public
         records.
     X, y, sample_weight
-        The public records: ones that are known to everybody, or about nobody.
+        The public records: known to everybody, or about nobody.
     plain
         ρ, the share of plain noise, between 0 and 1.
 

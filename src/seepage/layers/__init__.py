@@ -1,8 +1,8 @@
 """Which layer of a network gives away what: per-layer measures and federated rounds; needs torch.
 
-``measures`` has one number per layer, with its interval; ``federated`` what leaves the clients,
-simulated or recorded. The audit joins the two. What holds for a network as a whole is in
-:mod:`seepage.nn`, and attacks on what is recorded here in :mod:`seepage.attacks`.
+``measures`` gives one number per layer, with its interval; ``federated`` covers what leaves the
+clients, simulated or recorded. The audit joins the two. Measures of a whole network are in
+:mod:`seepage.nn`, attacks on recordings in :mod:`seepage.attacks`.
 
 Everything here is imported on first use, so that ``import seepage`` never waits for torch.
 """

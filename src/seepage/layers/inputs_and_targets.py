@@ -1,4 +1,4 @@
-"""Inputs and targets as a caller has them, made into what the network and its loss can take."""
+"""A caller's inputs and targets, converted to what the network and its loss can take."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from seepage.tables.source import as_numpy
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
-    """Return inputs with NumPy arrays, also those in a tuple or dict, as the network's tensors.
+    """Return inputs with their NumPy arrays, nested ones too, as the network's tensors.
 
-    Whatever else a network may take (tensors, graphs, masks that are ``None``) stays as it is.
+    Anything else a network may take (tensors, graphs, masks that are ``None``) is left unchanged.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def read_inputs(x: Any, net: nn.Module) -> Inputs:
 
 
 def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor:
-    """Return targets as a tensor; class numbers as the 64-bit integers that torch asks for."""
+    """Return targets as a tensor; class numbers become the 64-bit integers torch expects."""
     target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
     if target.dim() == 0:
         raise InputError("Targets need one entry per record, but there is a single number.")
@@ -50,7 +50,7 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
 def read_pair(
     pair: Any, net: nn.Module, loss: str | nn.Module | Loss, where: str
 ) -> tuple[Inputs, Tensor]:
-    """Return a pair of inputs and targets as tensors; ``where`` it comes from: "Batch 3"."""
+    """Return a pair of inputs and targets as tensors; ``where`` names it, as in "Batch 3"."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
             f"{where} must be a pair of inputs and targets, but is {type(pair).__name__}."
@@ -59,17 +59,17 @@ def read_pair(
 
 
 def is_finite(x: Any) -> bool:
-    """Return whether tensors, also those in tuples and dicts, are free of NaN and infinity."""
+    """Return whether tensors, nested ones too, are free of NaN and infinity."""
     # The answers are gathered before they are fetched, since fetching waits for the device.
     found = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
     return not found or bool(torch.stack([each.to(found[0].device) for each in found]).all())
 
 
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
-    """Raise where class numbers lie outside the classes that the network's output has.
+    """Raise if a class number is not one of the classes in the network's output.
 
-    Of losses that are not about classes, nothing is known. ``where`` says where the targets come
-    from: "Batch 3".
+    Losses that are not about classes are not checked. ``where`` names the origin of the targets, as
+    in "Batch 3".
     """
     each = per_record(loss)
     axis = class_axis(each)
@@ -79,8 +79,8 @@ def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, whe
     wrong = without_output(each, target, classes)
     if bool(wrong.any()):
         raise InputError(
-            f"{where} has the label {int(target[wrong][0])}, but the network tells {classes} "
-            f"classes apart, numbered from 0 to {classes - 1}; renumber the labels."
+            f"{where} has the label {int(target[wrong][0])}, but the network has {classes} "
+            f"classes, numbered from 0 to {classes - 1}; renumber the labels."
         )
 
 
@@ -96,7 +96,7 @@ def _tensor(values: np.ndarray, net: nn.Module, what: str) -> Tensor:
     if values.dtype.kind not in "fiub":
         raise InputError(f"The {what} hold {values.dtype} values; give numbers or tensors.")
     like = next(net.parameters(), torch.zeros(0))
-    # Torch takes neither reversed arrays nor, without a warning, those that cannot be written to.
+    # Torch refuses reversed arrays, and warns about read-only ones.
     tensor = torch.as_tensor(np.require(values, None, ["C", "W"]), device=like.device)
-    # NumPy's numbers are of double precision unless asked otherwise, those of networks seldom.
+    # NumPy defaults to double precision; networks seldom use it.
     return tensor.to(like.dtype) if tensor.is_floating_point() else tensor

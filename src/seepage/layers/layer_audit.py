@@ -1,4 +1,4 @@
-"""The audit of a network's layers: both measures, which layers to protect, what remedies change."""
+"""The audit of a network's layers: both measures, the layers to protect, the effect of remedies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from seepage.nn.problem.views import batch_size as size_of
 from seepage.tables.source import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
-_SINGLE = 8  # named layers up to which each is also dropped alone
+_SINGLE = 8  # up to this many named layers are also dropped one by one
 _NEED_RECORDS = {
     "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
     "it needs the records, and an update of several steps is no gradient",
@@ -37,9 +37,9 @@ _NEED_RECORDS = {
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """What is left to read off a whole update once something is done about it."""
+    """What can be read off a whole update after a remedy."""
 
-    name: str  # what is done
+    name: str  # the remedy
     # The V-information of the whole update about the property, and its 95 % interval
     value: float
     low: float
@@ -54,23 +54,23 @@ class LayerAudit:
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer; the first only where the records are there.
+        The two measures, layer by layer; the first only if the records are at hand.
     protect
-        The layers whose V-information is above zero beyond doubt (by the test, the number of layers
-        allowed for, and by the interval, or with half of the highest estimate) and whose interval
-        reaches that of the highest. That none is named does not say that none gives anything away:
-        with few groups no test can be sure. It is a rule about each layer by itself: what the
-        others tell without those that are named, the remedies say, and over a whole training
+        The layers whose V-information is clearly above zero (by the test, adjusted for the number
+        of layers, and by the interval or an estimate of at least half the highest) and whose
+        interval overlaps that of the highest. If none is named, layers may still give something
+        away: with few groups no test can be sure. The rule looks at each layer by itself; what the
+        others tell without the named ones is shown by the remedies and, over a whole training, by
         :func:`seepage.attacks.compare_remedies`.
     remedies
-        The V-information of the whole update as it is, and after each remedy.
+        The V-information of the whole update, unchanged and after each remedy.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` where nobody
         drew them.
     notes
-        Which remedies could not be tried, and why.
+        The remedies that could not be tried, and why.
     refused
-        The measures that make no sense here, and why.
+        The measures that do not apply here, and why.
     """
 
     sensitivity: PerLayer | None
@@ -152,12 +152,12 @@ def audit(
     """Measure every layer both ways, name those to protect, and try the remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
-    (unless told otherwise), from pools that share no record, one pool to a fold. Remedies are tried
-    on the recorded gradients: dropping each of the named layers alone (if they are no more than 8),
-    and all of them together, where something is left to send; clipping to the median norm; and
-    Gaussian noise of ``noise`` times that norm on top. The network is used in its present mode: in
-    training mode, BatchNorm and dropout leave no gradient of one record, so that there is
-    V-information but no sensitivity, and the result says so.
+    (unless told otherwise), from pools that share no record, one pool per fold. Remedies are tried
+    on the recorded gradients: dropping each of the named layers alone (if there are at most 8), and
+    all of them together, if something is left to send; clipping to the median norm; and Gaussian
+    noise of ``noise`` times that norm on top. The network is used in its present mode: in training
+    mode, BatchNorm and dropout leave no gradient of a single record, so there is V-information but
+    no sensitivity, and the result says so.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def audit(
     layers
         Names of modules; by default every module that has parameters of its own.
     records
-        Records for the sensitivity.
+        The number of records for the sensitivity.
     noise
         The noise multiplier of the last remedy.
     seed
@@ -234,21 +234,21 @@ def audit_updates(
     How a client came to its update (one step or many, momentum, Adam, weight decay) does not
     matter to V-information, and what it sent besides parameters is measured too: buffers, and
     metrics (how many records it has, its loss) as the entry ``"client metrics"``. The remedies are
-    those of :func:`audit`. Measures that need the records are refused, each by its reason.
+    those of :func:`audit`. Measures that need the records are refused, each with its reason.
 
-    Updates are as they were recorded: nobody has seen to it that clients with and without the
-    property have the same labels, so that a layer may tell the property by these.
+    Updates are taken as recorded: clients with and without the property need not have the same
+    labels, so a layer may tell the property through the labels.
 
     Parameters
     ----------
     updates
-        What was recorded: by :func:`record_updates`, or ``recorder.gradients()`` for Flower.
+        A recording: from :func:`record_updates`, or ``recorder.gradients()`` for Flower.
     property
         The property of every update, ``(n,)``: usually that of its client.
     groups
         As for :func:`v_information`, by default the nodes that the recording knows. Updates of one
-        client are alike: without groups, one learns to know the clients again, not the property.
-        ``False`` for none.
+        client are alike: without groups, a classifier learns to recognise the clients, not the
+        property. ``False`` for none.
     family, folds, unit
         As for :func:`v_information`.
     noise
@@ -286,7 +286,7 @@ def audit_updates(
 def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
 ) -> tuple[PerLayer, tuple[str, ...], tuple[LayerRemedy, ...], tuple[str, ...]]:
-    """Return the V-information, the layers to protect, and what remedies leave; with notes."""
+    """Return the V-information, the layers to protect, the effect of remedies, and notes."""
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
@@ -320,18 +320,20 @@ def _tried(
 def _read_records(
     net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
 ) -> tuple[Inputs, Tensor]:
-    """Return the records as tensors, refusing early what would fail after most of the work."""
+    """Return the records as tensors, refusing bad input before the work begins."""
     x, y = read_inputs(x, net), read_targets(y, net, loss)
     if len(y) == 0 or size_of(x) != len(y):
-        raise InputError(f"There are {size_of(x)} records and {len(y)} labels; give one for each.")
+        raise InputError(
+            f"There are {size_of(x)} records but {len(y)} labels; give one for each record."
+        )
     with torch.no_grad(), kept_buffers(net):
-        output = call(net, rows_of(x, slice(0, 2)))  # of one alone, BatchNorm has no variance
+        output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
     check_classes(loss, output, y, "y")
     return x, y
 
 
 def _refused(net: nn.Module) -> dict[str, str]:
-    """Return the measures that the network has none of in its present mode, and why."""
+    """Return the measures that do not exist in the network's present mode, and why."""
     try:
         refuse_modes(net)
     except InputError as error:
@@ -342,9 +344,9 @@ def _refused(net: nn.Module) -> dict[str, str]:
 def _drops(
     protect: Sequence[str], layers: Sequence[str]
 ) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return which of these layers to drop, each choice a remedy, and what to say about it.
+    """Return which of these layers to drop, each choice a remedy, and notes.
 
-    Metrics, which are no layer, may be dropped too, but are not enough to be left.
+    Metrics, which are no layer, may be dropped too, but something besides them must be left.
     """
     named, notes = tuple(protect), []
     whole = set(layers) <= set(named)
@@ -368,10 +370,10 @@ def _drops(
 def layers_to_protect(information: PerLayer) -> list[str]:
     """Return the layers that give something away and are not clearly below the highest.
 
-    The P-values are raised for the number of layers by the rule of Benjamini and Hochberg (1995):
-    where there is nothing, the chance that any layer is named is 5 %. Few clients leave an interval
-    wide even where they are all told apart, so a layer may also be named whose interval reaches
-    down to zero, if its estimate is at least half of the highest.
+    The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
+    where there is nothing, the chance that any layer is named is 5 %. With few clients the interval
+    is wide even if all are told apart, so a layer whose interval reaches zero may also be named, if
+    its estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

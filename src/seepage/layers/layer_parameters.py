@@ -1,4 +1,4 @@
-"""Which parameters make up a layer: those of one module, under the name its user knows it by."""
+"""Which parameters make up a layer: those of one module, under its name in the network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
 
     A layer is a module that has parameters of its own, known by its name in
     ``net.named_modules()``; a parameter of the network itself is a layer under its own name.
-    Weights that several modules share belong to the first. Instead, modules may be named, each with
-    everything below it (``"encoder.block1"``).
+    Weights that several modules share belong to the first. If modules are named, each is a layer
+    with everything below it (``"encoder.block1"``).
 
     Examples
     --------
@@ -32,7 +32,7 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     found: dict[str, list[str]] = {}
     asked = [layers] if isinstance(layers, str | int) else layers
     if asked is not None and not len(asked):
-        raise InputError("layers names none; leave it out to take them all.")
+        raise InputError("layers is empty; leave it out to take all layers.")
     if asked is None:
         for name in trained:
             found.setdefault(name.rpartition(".")[0] or name, []).append(name)
@@ -55,8 +55,8 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
         twice = sorted({name for name in named if named.count(name) > 1})
         if twice:
             raise InputError(
-                f"The parameter {twice[0]!r} belongs to two of the layers that were asked for; "
-                "name layers that do not lie inside one another."
+                f"The parameter {twice[0]!r} belongs to two of the named layers; name layers that "
+                "do not contain one another."
             )
     return {layer: tuple(names) for layer, names in found.items()}
 

@@ -20,9 +20,9 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.tables.names import listed
 
-Recording = LayerGradients | str | os.PathLike[str]  # what was recorded, or the file of it
+Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
 
-_SHOWN = 8  # clients that are printed
+_SHOWN = 8  # most clients printed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,23 +32,24 @@ class RecordingAudit:
     Parameters
     ----------
     layers
-        What each layer tells and what remedies leave of it, over all rounds.
+        What each layer tells over all rounds, and what is left of that after remedies.
     over_rounds
-        Since when it does; none where the property is not one of clients, or rounds are not known.
+        The first round after which it does; ``None`` if the property is not one of clients, or
+        rounds are not known.
     clients
         Whose updates stand out.
     by_client
-        Whether the property is the clients': whether each has one value of it.
+        Whether the property belongs to clients: each has a single value.
     shares
-        By value of the property, how many clients have it (or updates, where clients have several).
+        The number of clients with each value of the property (of updates, if clients have several).
     updates
-        How many were recorded.
+        The number of recorded updates.
     rounds
         The first and the last round, where they are known.
     metrics
         What clients sent besides the network's state.
     notes
-        What must be known to read the answers right.
+        What a reader of the answers must know.
     """
 
     layers: LayerAudit
@@ -62,10 +63,11 @@ class RecordingAudit:
     notes: tuple[str, ...]
 
     def telling(self) -> tuple[str, ...]:
-        """Return the layers that tell the property beyond doubt, those that tell most first.
+        """Return the layers that tell the property beyond doubt, the most telling first.
 
-        Those that tell it after some round: where there is nothing to find, the chance that any is
-        named is 5 %. Where that was not asked, those which the audit of the layers names.
+        These are the layers that tell it after some round: where there is nothing to find, the
+        chance that any is named is 5 %. If rounds were not tested, they are those named by the
+        audit of the layers.
         """
         if self.over_rounds is None:
             return self.layers.protect
@@ -73,10 +75,10 @@ class RecordingAudit:
         return tuple(sorted(sure, key=lambda k: -self.layers.v_information[k]))
 
     def least_p_value(self) -> float:
-        """Return the smallest P-value that exchanging the clients' labels can lead to.
+        """Return the smallest P-value that exchanging the clients' labels can give.
 
         Ten clients, five of them with the property, can be labelled in 252 ways, of which each is
-        as good as its opposite: 2/252. One client alone among ten leads to no less than 1/10.
+        as good as its opposite: 2/252. With one client against nine it is 1/10.
         """
         counts = list(self.shares.values())
         ways = math.factorial(sum(counts)) // math.prod(math.factorial(n) for n in counts)
@@ -127,14 +129,14 @@ def audit_recording(
     Parameters
     ----------
     recording
-        What was recorded with its nodes, or the file of it.
+        A recording with nodes, or its file.
     property
         A mapping from clients (nodes) to values, or from pairs of client and round; or one value
         for every update, ``(n,)``. Nodes may be given as numbers or as text.
     family, noise, folds, unit
-        As for :func:`audit_updates`; folds are fewer where a value of the property is rare.
+        As for :func:`audit_updates`; fewer folds are used if a value of the property is rare.
     permutations
-        Of the tests over rounds.
+        The number of permutations of the tests over rounds.
     seed
         Of all draws.
 
@@ -172,16 +174,18 @@ def audit_recording(
     notes = list(found.v_information.notes)
     if known.alone:
         notes.append(
-            "A value of the property belongs to a single client: the information in the layers is "
-            "about telling that client from the others, by this property or by anything else."
+            "A value of the property belongs to a single client: the information in the layers "
+            "is about telling that client from the others, by this property or anything else."
         )
     if not known.by_client:
         notes.append(
-            "Clients have several values of the property, so that since when it shows cannot be "
-            "asked by exchanging clients."
+            "Clients have several values of the property, so exchanging clients cannot show the "
+            "first round that tells it."
         )
     elif rounds is None:
-        notes.append("The recording does not know its rounds, so nothing is said about when.")
+        notes.append(
+            "The recording has no rounds, so the first round that tells the property is not known."
+        )
     if known.by_client and rounds is not None:
         over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
     return RecordingAudit(
@@ -212,7 +216,7 @@ class KnownUpdates:
     by_client, shares
         As in :class:`RecordingAudit`.
     folds
-        As many as asked for, or fewer where a value of the property is rare.
+        The number asked for, or fewer if a value of the property is rare.
     """
 
     seen: LayerGradients
@@ -234,7 +238,10 @@ class KnownUpdates:
         whole = bool(((of_client > 0).sum(axis=1) == 1).all())
         counts = (of_client > 0).sum(axis=0) if whole else of_client.sum(axis=0)
         if len(levels) < 2:
-            raise InputError("All clients have the same property: there is nothing to tell apart.")
+            raise InputError(
+                "All clients have the same property, so there is nothing to tell apart; record "
+                "clients of another class."
+            )
         if whole and 2 * len(levels) > len(who.clients):
             raise InputError(
                 f"The property takes {len(levels)} values among {len(who.clients)} clients; put "
@@ -251,7 +258,7 @@ class KnownUpdates:
 
     @property
     def alone(self) -> bool:
-        """Whether a client is alone with its value, so that nothing can be held out by clients."""
+        """Whether a client alone has its value, so that clients cannot be held out."""
         return self.by_client and min(self.shares.values()) < 2
 
 
@@ -263,7 +270,7 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
     nodes = [str(node) for node in _listed(recording.nodes)]
     pairs = any(isinstance(key, tuple) for key in known)
     if pairs and recording.rounds is None:
-        raise InputError("The recording does not know its rounds: give the property by client.")
+        raise InputError("The recording has no rounds; give the property by client.")
     rounds = [str(number) for number in _listed(recording.rounds)] if pairs else []
     wanted: list[Any] = list(zip(nodes, rounds, strict=True)) if pairs else list(nodes)
     missing = list(dict.fromkeys(key for key in wanted if key not in known))

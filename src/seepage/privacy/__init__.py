@@ -1,4 +1,4 @@
-"""Differential privacy, as far as bounds on reconstruction need it: what a mechanism promises.
+"""Differential privacy as the bounds on reconstruction need it: what a mechanism promises.
 
 ``statements`` are the promises, whoever keeps them (a ``dp_accounting`` event is read into one);
 ``gaussian_mechanism`` says how much noise buys (ε, δ); ``sensitivity`` says how far one record can

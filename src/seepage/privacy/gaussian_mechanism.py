@@ -22,8 +22,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """Return the least σ with which Gaussian noise is (ε, δ)-differentially private.
 
-    Exact for every ε (Balle and Wang 2018), where the classic formula is valid below 1 only and
-    asks for more noise than is needed.
+    Exact for every ε (Balle and Wang 2018), whereas the classic formula is valid only below 1 and
+    asks for more noise than needed.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    if second >= first:  # equal but for rounding, where δ is out of reach of float64
+    if second >= first:  # they differ by rounding only: δ is beyond the range of float64
         return -math.inf
     return first + math.log(-math.expm1(second - first))
 
@@ -82,11 +82,11 @@ def _log_delta(epsilon: float, mu: float) -> float:
 def _check(epsilon: float, delta: float, sensitivity: float) -> None:
     check_epsilon(epsilon)
     if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, but it is {delta!r}.")
+        raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
     check_positive(sensitivity, "sensitivity")
 
 
 def check_epsilon(epsilon: float) -> None:
     """Raise unless ε is finite and not negative."""
     if not 0 <= epsilon < math.inf:
-        raise InputError(f"epsilon must be finite and not negative, but it is {epsilon!r}.")
+        raise InputError(f"epsilon must be finite and not negative, but is {epsilon!r}.")

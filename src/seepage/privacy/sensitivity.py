@@ -1,4 +1,4 @@
-"""How far one record can move a release, and what noise hides of it.
+"""How far one record can move a release, and what privacy its noise then promises.
 
 Let two tables differ in one record, and ``w``, ``w'`` be their minimisers. The objective of one is
 strongly convex with constant nλ, and its gradient at the other's minimiser is that of two losses::
@@ -6,15 +6,15 @@ strongly convex with constant nλ, and its gradient at the other's minimiser is 
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
 (Chaudhuri, Monteleoni and Sarwate 2011), so that the sensitivity is ``2L/(nλ)``. ``L`` must hold
-for every record that could be in the table, but at minimisers only:
+for every record that could be in the table, but only at minimisers:
 
 * logistic: at most 1; softmax: a vector no longer than √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, hence the residual;
 * Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
 
 The intercept is not penalised, so nothing bounds how far it moves: models with one are refused.
-Where the release itself bounds every record's part, as a sum of clipped gradients does, that is the
-answer.
+Where the release itself bounds every record's contribution, as a sum of clipped gradients does,
+that bound is used.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Sensitivity:
     value
         ``2L/(nλ)`` of a penalised model, ``2L`` of a sum of clipped gradients.
     lipschitz
-        ``L``: the largest gradient of a loss, clipped where gradients are.
+        ``L``: the largest norm of a record's gradient, after clipping if gradients are clipped.
     guarantee
-        Whether it rests on stated bounds alone; if not, on the data at hand, and then it is an
-        indication only.
+        Whether it rests on stated bounds alone; one that rests on the data at hand is an
+        indication.
     assumptions
         What it rests on.
     """
@@ -81,10 +81,10 @@ def output_sensitivity(
         The leakage of one release, about records in memory or read in chunks. A linear model must
         have a penalty and no intercept.
     row_norm
-        What no record's norm ``‖x‖`` exceeds: a promise about all records, kept for instance by
-        :func:`clip_rows`. Where not given, the largest in the data, and no guarantee.
+        A bound on every record's norm ``‖x‖``: a promise about all records, kept for instance by
+        :func:`clip_rows`. By default the largest norm in the data, which gives no guarantee.
     label_bound
-        What no label's size exceeds; needed for least squares and Poisson.
+        A bound on the size of every label; needed for least squares and Poisson.
     lipschitz
         ``L`` itself, for a family of your own.
 
@@ -101,7 +101,7 @@ def output_sensitivity(
     """
     known = leak.release.sensitivity
     if known is not None and len(leak.noise) == 1:
-        clipped = f"No record's part of the release is larger than {known / 2:g}."
+        clipped = f"No record contributes more than {known / 2:g} to the release."
         return Sensitivity(known, known / 2, True, (clipped,))
     fit = _penalised_fit(leak)
     assumptions: tuple[str, ...]
@@ -156,15 +156,15 @@ def output_perturbation(
 def clip_rows(X: Any, norm: float) -> Array:
     """Return the table as an array, with rows longer than ``norm`` scaled down to that length.
 
-    Fit on what it returns, and the norm of every record, present or future, is bounded by a number
-    that does not depend on the data: what :func:`output_sensitivity` takes as ``row_norm``.
+    Fit on the clipped table, and every record's norm, present or future, is bounded by a number
+    that does not depend on the data: the ``row_norm`` of :func:`output_sensitivity`.
     """
     check_positive(norm, "norm")
     values = read_table(X).values
     xp = array_namespace(values)
     lengths = xp.sqrt(xp.sum(values * values, axis=1))
     longer = lengths > norm
-    # A hair below, so that rounding leaves no row above.
+    # A hair below the norm, so that rounding lifts no row above it.
     scale = xp.where(longer, norm * (1 - 1e-14) / xp.where(longer, lengths, 1.0), 1.0)
     return values * scale[:, None]
 
@@ -172,8 +172,8 @@ def clip_rows(X: Any, norm: float) -> Array:
 def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
     """Return ``2/(nλσ)``, which paper 004 prints as ε at order 2 (section 7.1).
 
-    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it serves the
-    comparison with that paper's Figure 2, and nothing else.
+    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it serves only
+    to compare with that paper's Figure 2.
     """
     return 2 / (n * l2 * sigma)
 
@@ -182,11 +182,13 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     fit: FittedGLM | None = leak.release.model
     if fit is None or len(leak.noise) != 1:
         raise InputError(
-            "The sensitivity is that of one release of one linear model; of another release, state "
-            "what it promises."
+            "The sensitivity is known only for one release of one linear model; for any other "
+            "release, state its privacy with sp.guarantees(…, dp=…)."
         )
     if fit.ridge == 0:
-        raise InputError("Without a penalty nothing bounds how far one record moves the model.")
+        raise InputError(
+            "Without a penalty nothing bounds how far one record moves the model; fit with one."
+        )
     if fit.intercept is not None:
         raise InputError(
             "The intercept is not penalised, so nothing bounds how far one record moves it; fit "
@@ -197,7 +199,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
 
 @dataclass(frozen=True)
 class LargestSeen:
-    """The largest record, label and weight of some records, and the sum of their weights."""
+    """The largest norm, label and weight of some records, and the sum of their weights."""
 
     norm: float
     row: int
@@ -220,7 +222,7 @@ def _largest_in(chunk: Chunk, fit: FittedGLM) -> LargestSeen:
     xp = array_namespace(chunk.X)
     lengths = xp.sqrt(xp.sum(chunk.X * chunk.X, axis=1))
     row = int(xp.argmax(lengths))
-    # The labels and weights of a table in memory are the model's own; a chunk brings its own.
+    # For a table in memory, labels and weights are those of the fit; a chunk brings its own.
     weight = chunk.weight if fit.sample_weight is None else fit.sample_weight
     label = 0.0
     if fit.family.name in _LABELLED:
@@ -241,7 +243,7 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
     if seen.norm > stated:
         raise InputError(
             f"Row {seen.row} has norm {seen.norm:.4g}, above the stated row_norm {stated:g}; fit "
-            f"on sp.privacy.clip_rows(X, {stated:g}), or state a larger one."
+            f"on sp.privacy.clip_rows(X, {stated:g}), or state a larger row_norm."
         )
     return float(stated), True, (f"No record's norm exceeds {stated:g}.",)
 
@@ -249,7 +251,7 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return the largest size of ``∂ℓ/∂m`` at any minimiser, and what that rests on."""
+    """Return the largest size of ``∂ℓ/∂m`` at any minimiser, and its assumptions."""
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":
@@ -264,7 +266,7 @@ def _slope(
         if seen.label > label_bound:
             raise InputError(
                 f"A label has size {seen.label:.4g}, above the stated label_bound "
-                f"{label_bound:g}; clip the labels and fit again, or state a larger one."
+                f"{label_bound:g}; clip the labels and fit again, or state a larger bound."
             )
         Y, stated, about = float(label_bound), True, f"No label's size exceeds {label_bound:g}."
     n = seen.total

@@ -21,9 +21,9 @@ from typing import Any
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import check_epsilon, gaussian_delta, gaussian_mu
 
-# In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: at p = 3/2 (orders 3 and
-# 4) it is exact for the Gaussian mechanism; the others may do better for another curve.
-# Each line: the weight 2 − 1/p, and both orders.
+# In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: p = 3/2 (orders 3 and 4)
+# is exact for the Gaussian mechanism; for other curves another p may do better. Each line: the
+# weight 2 − 1/p, and both orders.
 _BY_WAY_OF_REMOVAL = tuple(
     (2 - 1 / p, 2 * p, (2 - 1 / p) * p / (p - 1)) for p in (1.2, 1.5, 2.0, 3.0)
 )
@@ -43,11 +43,11 @@ class PrivacyStatement(ABC):
 
     @abstractmethod
     def renyi(self) -> float:
-        """Return the Rényi divergence of order 2 under replacement, at most; maybe infinite."""
+        """Return an upper bound, perhaps infinite, on the Rényi divergence of order 2."""
 
     @abstractmethod
     def total_variation(self) -> float:
-        """Return the total variation under replacement, at most."""
+        """Return an upper bound on the total variation under replacement."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DifferentialPrivacy(PrivacyStatement):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if not 0 <= self.delta < 1:
-            raise InputError(f"delta must be at least 0 and below 1, but it is {self.delta!r}.")
+            raise InputError(f"delta must be at least 0 and below 1, but is {self.delta!r}.")
         _check_neighbours(self.neighbours)
 
     @property
@@ -114,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """What Gaussian noise promises: to tell neighbours apart is to tell N(0, 1) from N(μ, 1).
+    """What Gaussian noise promises: neighbours are as hard to tell apart as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -122,7 +122,7 @@ class GaussianDP(PrivacyStatement):
     Parameters
     ----------
     mu
-        How far a neighbour can move what is released (its sensitivity) over σ.
+        The sensitivity over σ: how far a neighbour can move the release, in units of the noise.
     neighbours
         ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
 
@@ -142,19 +142,19 @@ class GaussianDP(PrivacyStatement):
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu < math.inf:
-            raise InputError(f"mu must be finite and not negative, but it is {self.mu!r}.")
+            raise InputError(f"mu must be finite and not negative, but is {self.mu!r}.")
         _check_neighbours(self.neighbours)
 
     @classmethod
     def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
         """Return the Gaussian mechanism whose noise is just enough for (ε, δ).
 
-        For who knows (ε, δ), and that Gaussian noise was calibrated to it exactly: unlike (ε, δ)
-        alone, it has a Rényi divergence.
+        Use it when (ε, δ) is known and Gaussian noise was calibrated to it exactly: unlike (ε, δ)
+        alone, the mechanism has a finite Rényi divergence.
         """
         check_epsilon(epsilon)
         if not 0 < delta < 1:
-            raise InputError(f"delta must lie between 0 and 1, but it is {delta!r}.")
+            raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
         return cls(gaussian_mu(epsilon, delta), neighbours)
 
     @property
@@ -182,8 +182,8 @@ class GaussianDP(PrivacyStatement):
 class RenyiDP(PrivacyStatement):
     """Rényi differential privacy: bounds ε(α) on the Rényi divergence at one or more orders α.
 
-    ``(α − 1) D_α`` is convex in α and zero at α = 1, so the bounds at hand imply others in between:
-    ε(2) follows from one order at or above 2, or better from one on either side.
+    ``(α − 1) D_α`` is convex in α and zero at α = 1, so the given bounds imply others in between:
+    ε(2) follows from one order at or above 2, or more tightly from one on either side.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class RenyiDP(PrivacyStatement):
             if not 1 < order < math.inf:
                 raise InputError(f"Rényi orders lie above 1, but one is {order:g}.")
             if not epsilon >= 0:
-                raise InputError(f"ε at order {order:g} must not be negative: it is {epsilon:g}.")
+                raise InputError(f"ε at order {order:g} must not be negative, but is {epsilon:g}.")
         _check_neighbours(self.neighbours)
         object.__setattr__(self, "curve", tuple(points))
 
@@ -225,7 +225,7 @@ class RenyiDP(PrivacyStatement):
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
     def at(self, order: float) -> float:
-        """Return a bound on the divergence of this order, from those at the orders given."""
+        """Return a bound on the divergence of this order, implied by the given ones."""
         scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self._points())]
         best = math.inf
         for low, at_low in (point for point in scaled if point[0] <= order):
@@ -236,7 +236,7 @@ class RenyiDP(PrivacyStatement):
         return best
 
     def renyi(self) -> float:
-        """Return ε(2) under replacement; infinite where the orders given do not reach it."""
+        """Return ε(2) under replacement; infinite where the given orders do not imply it."""
         if self.neighbours == "replace":
             return self.at(2.0)
         return min(
@@ -245,7 +245,7 @@ class RenyiDP(PrivacyStatement):
         )
 
     def total_variation(self) -> float:
-        """Return what χ² = e^ε − 1 leaves: ``√χ²/2`` up to 1, ``χ²/(1 + χ²)`` beyond."""
+        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² up to 1, ``χ²/(1 + χ²)`` beyond."""
         epsilon = self.renyi()
         if epsilon <= math.log(2):
             return math.sqrt(math.expm1(epsilon)) / 2
@@ -264,10 +264,9 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
         Any event that ``dp_accounting``'s RDP accountant supports: Gaussian, Laplace, Poisson
         sampling, compositions, and so on.
     neighbours
-        What the event's noise multiplier is relative to: how far ``"add-or-remove"`` one record
-        (as for private SGD) or ``"replace"`` one can move the sum. Sampling without replacement is
-        about replacing, Poisson sampling about adding or removing; the accountant refuses the
-        other.
+        The change its noise multiplier is relative to: ``"add-or-remove"`` one record (as for
+        private SGD) or ``"replace"`` one. Sampling without replacement is about replacing, Poisson
+        sampling about adding or removing; the accountant refuses the other way round.
 
     Examples
     --------
@@ -298,7 +297,10 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     pairs = zip(accountant.orders.tolist(), accountant.rdp.tolist(), strict=True)
     curve = [(order, epsilon) for order, epsilon in pairs if math.isfinite(epsilon)]
     if not curve:
-        raise InputError("The event has no finite Rényi divergence: it does not protect anything.")
+        raise InputError(
+            "The event has no finite Rényi divergence, so it protects nothing; add noise to the "
+            "release."
+        )
     return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
 
 

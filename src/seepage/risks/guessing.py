@@ -1,14 +1,14 @@
 """How often the best guess is right, given how far apart the candidates put the release.
 
-**Two candidates.** Whoever sees one draw of ``N(0, I)`` or of ``N(μ, I)`` and says which it was
+***Two candidates.** Whoever sees one draw from ``N(0, I)`` or ``N(μ, I)`` and says which it was
 has, at best, the trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
-differential privacy. Distances of independent releases add by their squares.
+differential privacy. For independent releases, squared distances add.
 
-**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. The guess that
-is best by Bayes' rule is the candidate with the largest ``p_k N(θ; w_k, I)``, and is right with
-probability ``∫ max_k p_k N(θ; w_k, I) dθ``. It depends on the ``w_k`` through their inner products
-alone (or their distances), is never below the best guess without the release, ``max_k p_k``, and
-grows with every distance.
+**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes' rule
+the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``, and is right with probability
+``∫ max_k p_k N(θ; w_k, I) dθ``. This depends on the ``w_k`` only through their inner products (or
+their distances), is never below the best guess without the release, ``max_k p_k``, and grows with
+every distance.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scipy.stats import qmc
 
 from seepage.errors import InputError
 
-_SAME = 1e-12  # squared distances below which two candidates are the same release
+_SAME = 1e-12  # squared distance below which two candidates are the same release
 _TINY = 1e-14
-_SCRAMBLES = 16  # independent repeats that the error of an integral is estimated from
+_SCRAMBLES = 16  # independent repeats from which the error of an integral is estimated
 _SPREAD = 4.1  # standard errors in the stated error: 99.9 % of Student's t with 15 degrees
 _FIRST_POINTS, _MOST_POINTS = 1 << 9, 1 << 17
-_CURVED = 6  # candidates up to which the stated precision is insisted on
+_CURVED = 6  # candidates up to which the requested precision is guaranteed
 
 
 def advantage(mu: Any) -> np.ndarray:
@@ -62,7 +62,7 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
 
 
 def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
-    """Return the most true positives that a test with so many false ones can have.
+    """Return the largest true positive rate of a test with this false positive rate.
 
     >>> true_positive_rate([0.0, 1.0], 0.01).round(4).tolist()
     [0.01, 0.0924]
@@ -77,9 +77,9 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
 
 
 class Success(NamedTuple):
-    """Probabilities of the best guess, and how far off they may be.
+    """Probabilities of the best guess, and their errors.
 
-    That is zero but for rounding, or the 99.9 % limit of an integral's error.
+    An error is zero up to rounding, or the 99.9 % limit of an integral's error.
     """
 
     right: np.ndarray
@@ -93,12 +93,12 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     ----------
     gram
         Inner products of the whitened means of the candidates, ``(m, K, K)``; infinite on the
-        diagonal for a candidate that leaves no release at all, which is then told for certain.
+        diagonal for a candidate that leaves no release at all, which is then certain to be guessed.
     prior
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
         The error to aim for where the integral has no closed form: with more than three
-        candidates. Beyond six it is only a target, and the error that was reached is returned.
+        candidates. Beyond six it is only a target, and the error reached is returned.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     gram = np.asarray(gram, dtype=float)
     count, K = gram.shape[:2]
     prior = checked_prior(prior, (count, K))
-    lost = np.isinf(np.einsum("mkk->mk", gram))  # no release: told for certain
+    lost = np.isinf(np.einsum("mkk->mk", gram))  # no release: guessed for certain
     told = np.sum(np.where(lost, prior, 0.0), axis=1)
     if lost.any():
         gram = np.where(lost[:, :, None] | lost[:, None, :], 0.0, gram)
@@ -132,7 +132,7 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
 
 
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return probabilities of that shape, one line for each record, or refuse them."""
+    """Return probabilities of this shape, one line for each record, or refuse them."""
     values = np.asarray(prior, dtype=float)
     if values.shape not in (shape, shape[1:]):
         raise InputError(
@@ -146,7 +146,7 @@ def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop the candidates that are likely in no record."""
+    """Drop the candidates that are possible for no record."""
     kept = np.flatnonzero(prior.max(axis=0) > 0)
     if len(kept) == 0:
         kept = np.array([0])
@@ -158,8 +158,8 @@ def _competition(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return when candidate k wins over the others, if it is the truth: ``U_l ≤ b_l`` for all l.
 
-    ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Of candidates
-    that are the same, the likelier wins, or the first.
+    ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Of identical
+    candidates the likelier wins, or the first.
 
     Returns the limits ``b (m, K − 1)``, the covariances and the candidates l.
     """
@@ -201,7 +201,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     opposite signs.
     """
     h, k = limits[:, 0], limits[:, 1]
-    alone = np.minimum(ndtr(h), ndtr(k))  # right where one limit is infinite, and for ρ = 1
+    alone = np.minimum(ndtr(h), ndtr(k))  # correct where one limit is infinite, and for ρ = 1
     free = np.sqrt(np.maximum((1 - correlation) * (1 + correlation), 0.0))
     inside = np.isfinite(h) & np.isfinite(k) & (free > 0)
     h, k, free = np.where(inside, h, 1.0), np.where(inside, k, 1.0), np.where(inside, free, 1.0)
@@ -234,7 +234,7 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
     places = _coordinates(gram)
     K, r = places.shape
     enough = precision if K <= _CURVED else max(precision, 1e-4)
-    if r < K - 1:  # the candidates lie in fewer directions than they might
+    if r < K - 1:  # the candidates span fewer directions than they could
         rule = partial(_won_on_lines, places, prior)
     else:
         rule = partial(_won_in_turn, [_ordered(places, prior, k) for k in range(K)], prior)
@@ -253,7 +253,7 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
 def _scrambled(directions: int, points: int) -> np.ndarray:
     """Return scrambled Sobol points, one set for every repeat, (s, points, directions).
 
-    They are kept, as the integrals of many records take the same ones.
+    They are kept, since the integrals of many records use the same points.
     """
     sets = [qmc.Sobol(directions, rng=np.random.default_rng(k)) for k in range(_SCRAMBLES)]
     return np.stack([one.random(points) for one in sets])

@@ -3,7 +3,7 @@
 The number is one of ``v_1 < … < v_G`` with probabilities ``p``, and puts the release at ``w_v``
 plus standard normal noise. The best guess names the interval of width ``2t`` that holds most of the
 posterior, and is right with probability ``E max_a P(v_a ≤ v ≤ v_a + 2t | release)``: the mean of
-a bounded quantity over draws of the release, which comes with an interval.
+a bounded quantity over draws of the release, given with an interval.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Within(NamedTuple):
 def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
     """Return which values each guess covers, ``(G, G)``: guess a all from ``v_a`` to ``v_a + 2t``.
 
-    No other guess covers more, as one may be moved up until it starts at a value.
+    No other guess covers more, since it can be moved up until it starts at a value.
     """
     slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
     ahead = values[None, :] - values[:, None]
@@ -74,13 +74,13 @@ def best_within(
 def _one(
     gram: np.ndarray, prior: np.ndarray, covered: np.ndarray, draws: int, rng: np.random.Generator
 ) -> tuple[float, float]:
-    if not np.isfinite(gram).all():  # a value leaves no release at all: no more can be said
+    if not np.isfinite(gram).all():  # a value leaves no release at all: nothing more can be said
         return 1.0, 1.0
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     with np.errstate(divide="ignore"):
         likely = np.log(prior) - np.diag(gram) / 2
-    # The truth of each draw, spread evenly over the prior: less noise than drawing it.
+    # The truth of each draw, spread evenly over the prior: less noisy than drawing it.
     ranks = (np.arange(draws) + rng.uniform(size=draws)) / draws
     truth = np.minimum(np.searchsorted(np.cumsum(prior), ranks), len(prior) - 1)
     seen = gram[truth] + rng.standard_normal((draws, len(gram))) @ root.T

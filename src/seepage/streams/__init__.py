@@ -1,7 +1,7 @@
 """Sources larger than memory: records that come in chunks, from Parquet files or a Dask cluster.
 
-Both give what :class:`~seepage.tables.source.RowSource` asks for and nothing else; what is asked of
-the chunks is not known here. What callers hand in becomes a source in ``glm.inputs``.
+Both implement :class:`~seepage.tables.source.RowSource` and nothing else; what is asked of the
+chunks is not known here. ``glm.inputs`` turns what callers pass into a source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every room needs and no idea owns: work in chunks, files, late imports, the number check.
+"""What every folder needs and no idea owns: work in chunks, files, lazy imports, the number check.
 
-What is put here is short, knows nothing of data or models, and is used by several rooms.
+Code here is short, knows nothing of data or models, and is used by several folders.
 """

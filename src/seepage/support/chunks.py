@@ -19,15 +19,15 @@ Array = Any
 Item = TypeVar("Item")
 
 # Numbers in one chunk: enough rows to keep a matrix product at full speed, few enough that what is
-# made of them stays far below the size of the table.
+# computed from them stays far below the size of the table.
 CHUNK = 1 << 19
 
-# The sizes of matrices from which on several cores take part in a decomposition, and up to which
-# they are hardly faster than one.
-_SHARED, _SMALL = 64, 1024
-
-# The same on an accelerator, which takes far more to be kept busy (half a gigabyte of float64).
+# The same on an accelerator, which needs far more to keep busy (half a gigabyte of float64).
 ACCELERATOR_CHUNK = 1 << 26
+
+# The size of a matrix from which several cores take part in decomposing it, and up to which they
+# are hardly faster than one.
+_SHARED, _SMALL = 64, 1024
 
 
 def chunk_for(array: Array) -> int:
@@ -87,8 +87,8 @@ def by_rows(
 ) -> Array:
     """Apply ``function`` to the slices of :func:`row_slices` and join what it returns.
 
-    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does: for NumPy,
-    and a function that may be asked about several slices at a time.
+    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does: for NumPy
+    arrays, and a function that may run on several slices at a time.
     """
     cut = even_slices if threads else row_slices
     pieces = list(cut(rows, width, chunk=chunk))
@@ -99,10 +99,10 @@ def by_rows(
 
 
 def spread(function: Callable[[Item], Array], pieces: Iterable[Item]) -> Iterator[Array]:
-    """Yield the function's answers on some pieces in order, each worked out by a core of its own.
+    """Yield the function's answers on some pieces in order, each computed on a core of its own.
 
-    Most of NumPy runs on one core, and matrix products keep to one meanwhile: their own threads
-    would only get in the way. No more pieces are begun than there are cores, and one.
+    Most of NumPy runs on one core, and matrix products are kept to one meanwhile: their own threads
+    would only interfere. At most one piece more than there are cores is in progress.
     """
     cores = usable_cores()
     if cores == 1:
@@ -137,7 +137,7 @@ def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
 
 
 def give_back_memory() -> None:
-    """Return memory that is kept for reuse to the system, where the C library can."""
+    """Give memory kept for reuse back to the system, if the C library can."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -148,7 +148,7 @@ def _libraries() -> ThreadpoolController:
 
 
 def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
-    """Put the answers on slices into one array as they come, so that none is held twice."""
+    """Put the answers on slices into one array as they come, so that none is stored twice."""
     out = None
     for piece, part in zip(pieces, parts, strict=True):
         if out is None:

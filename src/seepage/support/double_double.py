@@ -1,9 +1,9 @@
-"""Sums and matrix products to twice the working precision, at the speed of ordinary products.
+"""Sums and matrix products in twice the working precision, at the speed of ordinary products.
 
-A number of twice the precision is the unevaluated sum ``high + low`` of two floats. A product of
+A number in twice the precision is the unevaluated sum ``high + low`` of two floats. A product of
 two matrices is taken by Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012): each matrix is cut
 into slices of so few bits that ordinary products of slices are free of rounding, wherever the
-arrays live; the products are then added up with what each addition loses carried along.
+arrays live; the products are then added up, carrying along what each addition loses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = Any
 _BITS = 53
 _SPLITTER = 2.0**27 + 1
 _SLICES = 4  # about 84 bits below the largest entry of a row or column
-_ROWS = 4096  # summed over at a time: the more, the fewer bits a slice may have
+_ROWS = 4096  # terms summed at a time: the more, the fewer bits a slice may have
 
 
 class Double(NamedTuple):
@@ -29,7 +29,7 @@ class Double(NamedTuple):
 
     @classmethod
     def of(cls, values: Array) -> Double:
-        """Return ordinary numbers as such."""
+        """Return ordinary numbers in this form."""
         return cls(values, array_namespace(values).zeros_like(values))
 
     def transposed(self) -> Double:
@@ -79,8 +79,8 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 def exponential(x: Double) -> Double:
     """Return ``eˣ``, elementwise, to some 30 digits.
 
-    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, of which Taylor's series gives ``eᵗ − 1``; ``(1 +
-    p)² − 1 = 2p + p²`` nine times over, and a power of two, lead back.
+    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which Taylor's series gives ``eᵗ − 1``;
+    ``(1 + p)² − 1 = 2p + p²``, nine times, and a power of two undo the reduction.
     """
     xp = array_namespace(x.high)
     k = xp.round(x.high / _LOG2.high)
@@ -101,11 +101,11 @@ def exponential(x: Double) -> Double:
 def product(A: Double, B: Double) -> Double:
     """Return ``A B`` for matrices ``(m, k)`` and ``(k, p)``.
 
-    The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it is a sum of.
+    The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it sums.
     """
     xp = array_namespace(A.high)
     A, B = (Double(*(xp.astype(part, xp.float64, copy=False) for part in M)) for M in (A, B))
-    # The columns of A to the size of one first, by powers of two, and the rows of B inversely.
+    # First scale the columns of A to about one, by powers of two, and the rows of B inversely.
     sizes = xp.max(xp.abs(A.high), axis=0)
     scale = 2.0 ** xp.round(xp.log2(xp.where(sizes > 0, sizes, xp.ones_like(sizes))))
     A = Double(A.high / scale[None, :], A.low / scale[None, :])
@@ -133,7 +133,7 @@ def _product(A: Double, B: Double) -> Double:
 
 
 def _slices(A: Double, axis: int, bits: int) -> list[Array]:
-    """Cut a matrix into slices of so many bits, below the largest entry along an axis."""
+    """Cut a matrix into slices of ``bits`` bits, below the largest entry along an axis."""
     xp = array_namespace(A.high)
     high, low = A
     largest = xp.max(xp.abs(high), axis=axis, keepdims=True)

@@ -1,13 +1,13 @@
-"""Write files and folders whole or not at all, and never touch one that was not written here.
+"""Write files and folders completely or not at all, and never touch one not written here.
 
 They hold per-record numbers, so a file is readable by its owner only.
 
 A folder of results holds a manifest: the names of its files with their SHA-256. Only a folder that
 is empty, or holds exactly what its manifest says, is replaced. The new one is written beside it
 under a hidden name; then the two exchange their names, which Linux does in one step
-(``renameat2``), so that whoever looks sees the old folder or the new one. Where that cannot be done
-(another system, a mounted folder, the folder one works in) the new files come to lie in a hidden
-folder inside; its last name, :data:`_READY`, says that they are complete, and from then on they are
+(``renameat2``), so that whoever looks sees either the old folder or the new one. Where that is not
+possible (another system, a mounted folder, the working directory) the new files are written to a
+hidden folder inside; renaming it to :data:`_READY` says that they are complete, and they are then
 moved to their places, by the next run if this one is killed.
 """
 
@@ -36,27 +36,27 @@ except ImportError:  # Windows has no such locks
 
 Writer = Callable[[BinaryIO], object]
 
-# The end of a name that nobody else gives a file: what a killed writer left can be told by it.
+# A suffix that nobody else gives a file: it marks what a killed writer left.
 HALF_WRITTEN = ".seepage-part"
 
 MANIFEST = "manifest.json"
 _FORMAT = "seepage-folder/1"
-_NEW = ".seepage-new"  # the end of the name of a folder that is being written
-_READY = ".seepage-ready"  # one inside the results that waits to be moved to its place
+_NEW = ".seepage-new"  # the suffix of a folder that is being written
+_READY = ".seepage-ready"  # a folder inside the results, its files still to be moved
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
-_NAMED = 3  # foreign files that a refusal names
+_NAMED = 3  # the most foreign files that a refusal names
 
 
 def write_private(path: Path, write: Writer) -> None:
     """Let ``write`` fill a temporary file beside ``path`` (mode 0600), then rename it.
 
-    What writers of the same file left there when they were killed is removed.
+    Leftovers of killed writers of the same file are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_half_written(path)
     handle, temporary = _locked_temporary(path)
     try:
-        # The lock goes with the handle, and with that only after the file has its name.
+        # The lock ends with the handle, and so only after the file has its name.
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
@@ -70,7 +70,7 @@ def write_private(path: Path, write: Writer) -> None:
 
 
 def remove_half_written(path: Path) -> None:
-    """Remove what killed writers of ``path`` left beside it; those at work keep theirs."""
+    """Remove what killed writers of ``path`` left beside it; running ones keep theirs."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():
@@ -83,8 +83,8 @@ def remove_half_written(path: Path) -> None:
 def open_if_deserted(path: Path) -> Iterator[bool]:
     """Hold the lock of a file or folder while inside, if no living process holds it.
 
-    The system lets go of a dead process's lock. Where there are no locks (on Windows) nothing is
-    known to be deserted.
+    The system releases the lock of a dead process. Without locks (on Windows) nothing counts as
+    abandoned.
     """
     if fcntl is None:
         yield False
@@ -116,7 +116,7 @@ def hold(path: Path) -> int | None:
 
 
 def _locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new file of the owner's alone, whatever the umask, which nobody takes for left."""
+    """Return a new locked file, private to its owner whatever the umask."""
     while True:
         handle, name = tempfile.mkstemp(
             dir=path.parent, prefix=f".{path.name}.", suffix=HALF_WRITTEN
@@ -124,7 +124,7 @@ def _locked_temporary(path: Path) -> tuple[int, Path]:
         if fcntl is None:
             return handle, Path(name)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # not removed by another before it was locked
+        if os.fstat(handle).st_nlink:  # not removed by another process before it was locked
             return handle, Path(name)
         os.close(handle)
 
@@ -133,9 +133,9 @@ def _locked_temporary(path: Path) -> tuple[int, Path]:
 def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is in here for the same path.
 
-    For those who read a file, add to it and write it back. The lock is on a hidden file beside
-    ``path``, which stays there; the system lets go of it when a process dies. Without such locks
-    (on Windows) nobody waits.
+    For code that reads a file, adds to it and writes it back. The lock is on a hidden file beside
+    ``path``, which stays there; the system releases it when a process dies. Without such locks (on
+    Windows) nobody waits.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -149,7 +149,7 @@ def only_writer(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Path]:
-    """Give an empty folder to fill, which takes the place of ``out`` when all is written.
+    """Give an empty folder to fill, which replaces ``out`` when everything is written.
 
     Parameters
     ----------
@@ -159,12 +159,12 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
     kind
         What the folder holds, in one word for people: ``report``.
     keep
-        Files and folders that must stay as they are: what the results are computed from.
+        Files and folders that must not change: the results are computed from them.
 
     Raises
     ------
     InputError
-        When the folder holds anything else, or what must stay; nothing was changed then.
+        If the folder holds anything else, or something to keep; nothing has been changed then.
     """
     out = out.resolve()
     check_folder(out, kind, keep)
@@ -181,7 +181,7 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
             check_folder(out, kind, keep)
             _take_place(new, out)
         finally:
-            if new.is_dir():  # it is the old one now, or was never completed
+            if new.is_dir():  # by now the old one, or one never completed
                 _remove(new)
             if handle is not None:
                 os.close(handle)
@@ -193,7 +193,7 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
 
 
 def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
-    """Refuse a folder of results that would take the place of anything else."""
+    """Refuse a folder of results that would replace anything else."""
     out = out.resolve()
     name = _shown(out.name)
     if out.exists() and not out.is_dir():
@@ -202,8 +202,8 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
         real = source.resolve()
         if real.is_relative_to(out) or (real.is_dir() and out.is_relative_to(real)):
             raise InputError(
-                f"{_shown(source.name)} is read, so the {kind} cannot be written to {name}: one "
-                "lies within the other; name another folder with --out."
+                f"{_shown(source.name)} is being read, so the {kind} cannot be written to {name}: "
+                "one lies within the other; name another folder with --out."
             )
     if not out.is_dir() or (out / _READY).is_dir():
         return
@@ -214,14 +214,14 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     foreign = sorted(found - set(own) - {MANIFEST})
     if held is not None and held != kind:
         raise InputError(
-            f"{name} holds a {held}, which a {kind} must not take the place of; name another "
+            f"{name} holds a {held}, which a {kind} must not replace; name another "
             "folder with --out."
         )
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise InputError(
-            f"{name} holds what was not written by seepage "
-            f"({', '.join(map(_shown, foreign[:_NAMED]))}{more}) and is left as it is; name "
+            f"{name} holds files not written by seepage "
+            f"({', '.join(map(_shown, foreign[:_NAMED]))}{more}) and was left unchanged; name "
             "another folder with --out, or an empty one."
         )
     inputs = [source.stat() for source in keep if source.exists()]
@@ -231,33 +231,32 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             continue
         if any(os.path.samestat(path.stat(), other) for other in inputs):
             raise InputError(
-                f"{_shown(file)} in {name} is the very file that is read; name another folder with "
-                "--out."
+                f"{_shown(file)} in {name} is the file being read; name another folder with --out."
             )
         if _digest(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {name} was changed since it was written, and is left as it is; "
+                f"{_shown(file)} in {name} was changed since it was written, and is kept; "
                 "name another folder with --out, or remove the file."
             )
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, str]:
-    """Return the files of a folder with their SHA-256, having compared each; refuse others."""
+    """Return the files of a folder with their SHA-256, after comparing each."""
     own, held = _manifest_of(folder)
     if held != kind:
-        raise InputError(f"{_shown(folder.name)} is no {kind} that seepage wrote.")
+        raise InputError(f"{_shown(folder.name)} is not a {kind} written by seepage.")
     for file, digest in own.items():
         path = folder / file
         if not path.is_file() or _digest(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {_shown(folder.name)} is missing or not what was written; get "
-                f"the {kind} anew."
+                f"{_shown(file)} in {_shown(folder.name)} is missing or not as it was written; get "
+                f"the {kind} again."
             )
     return own
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return all that lies in a folder but plain folders and what is being written in it."""
+    """Return everything in a folder except plain folders and what is being written in it."""
     found = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)
@@ -269,7 +268,7 @@ def _files_of(folder: Path) -> set[str]:
 
 
 def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
-    """Return the files a folder says are its own, and its kind; nothing where it has no say."""
+    """Return the files that a folder's manifest lists, and its kind; nothing without one."""
     path = folder / MANIFEST
     if path.is_symlink() or not path.is_file():
         return {}, None
@@ -284,7 +283,7 @@ def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
 
 
 def _inside(name: str) -> bool:
-    """Say whether a name of a manifest stays within its folder."""
+    """Say whether a name in a manifest stays within its folder."""
     parts = name.split("/")
     return not any(part in ("", ".", "..") for part in parts) and "\\" not in name
 
@@ -301,20 +300,20 @@ def _digest(path: Path) -> str:
 
 
 def _make_parents(out: Path) -> list[Path]:
-    """Make the folders above ``out``, and return those that were not there, the innermost first."""
+    """Make the folders above ``out``, and return those that did not exist, the innermost first."""
     missing = [folder for folder in out.parents if not folder.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
     return missing
 
 
 def _start(out: Path) -> tuple[Path, int | None]:
-    """Return a new folder to fill, with a lock on it that says that somebody is at work."""
+    """Return a new folder to fill, with a lock that says it is in use."""
     inside = out.is_dir() and not _exchangeable(out)
     while True:
         new = Path(
             tempfile.mkdtemp(dir=out if inside else out.parent, prefix=f".{out.name}.", suffix=_NEW)
         )
-        with suppress(FileNotFoundError):  # it was removed by another before it was locked
+        with suppress(FileNotFoundError):  # removed by another process before it was locked
             handle = hold(new)
             if new.is_dir():
                 return new, handle
@@ -348,7 +347,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _move_into_place(out: Path) -> None:
-    """Move the files that are ready to their places; done again, it goes on where it ended."""
+    """Move the files that are ready to their places; a second run resumes where it stopped."""
     ready = out / _READY
     before, _ = _manifest_of(out)
     after, _ = _manifest_of(ready)
@@ -377,12 +376,12 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def _being_written(out: Path) -> re.Pattern[str]:
-    """Return what the folders are called that are to take the place of ``out``."""
+    """Return the pattern of the names of folders that are to replace ``out``."""
     return re.compile(re.escape(f".{out.name}.") + r"[a-z0-9_]{8}" + re.escape(_NEW))
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of ours; of one that was complete, only what its manifest says."""
+    """Remove a folder of ours; if it was complete, only the files its manifest lists."""
     own, _ = _manifest_of(folder)
     if not own:
         shutil.rmtree(folder, ignore_errors=True)
@@ -391,7 +390,7 @@ def _remove(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     _remove_empty_folders(folder, own)
-    with suppress(OSError):  # somebody put a file of their own there at the last moment
+    with suppress(OSError):  # somebody put a file of their own there in the meantime
         folder.rmdir()
 
 

@@ -2,9 +2,9 @@
 
 Noise protects a release only while nobody can draw it again. General-purpose generators do not give
 that: torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can be found
-by trying all of them, and the state of PCG64 or of the Mersenne Twister follows from what it has
-put out. Here a stream is ChaCha20 (RFC 8439), which nobody is known to predict without the key. A
-run that stops can go on with the same numbers: they depend on nothing but the key and the name.
+by trying all of them, and the state of PCG64 or of the Mersenne Twister follows from its output.
+Here a stream is ChaCha20 (RFC 8439), which nobody is known to predict without the key. A run that
+stops can resume with the same numbers: they depend only on the key and the name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def grid_of(deviation: float) -> float:
     """Return the grid that a noisy number is rounded to: a power of two, 2⁻¹² of its deviation.
 
     The digits of a floating-point number beyond the grid depend on the number that the noise was
-    added to (Mironov 2012), and would tell it. The rounding adds 5e-9 of the noise's variance.
+    added to (Mironov 2012), and would reveal it. The rounding adds 5e-9 of the noise's variance.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def grid_of(deviation: float) -> float:
 
 
 class KeyedStream:
-    """A source of random numbers that are a function of its key, 32 bytes to be kept secret.
+    """Random numbers that are a function of a key, 32 bytes to be kept secret.
 
     Examples
     --------
@@ -59,13 +59,13 @@ class KeyedStream:
 
     @classmethod
     def of_seed(cls, seed: int) -> KeyedStream:
-        """Return the stream of a seed, all of whose digits count: for experiments, not releases."""
+        """Return the stream of a seed, whose every digit counts: for experiments, not releases."""
         return cls(hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *name: str | int) -> KeyedStream:
-        """Return the stream of that name: its key is a keyed hash (BLAKE2b) of the name.
+        """Return the stream of this name: its key is a keyed hash (BLAKE2b) of the name.
 
-        Streams of different names look independent, and none tells anything about the key.
+        Streams of different names look independent, and none reveals anything about the key.
         """
         told = json.dumps(name).encode()
         return KeyedStream(hashlib.blake2b(told, key=self.key, digest_size=KEY_BYTES).digest())
@@ -75,7 +75,7 @@ class KeyedStream:
         return int(self.words(1)[0] >> np.uint64(1))
 
     def fingerprint(self) -> str:
-        """Return what tells this stream from others and nothing about its numbers."""
+        """Return what identifies this stream but reveals none of its numbers."""
         return self.child("fingerprint").key.hex()[:16]
 
     def words(self, count: int) -> np.ndarray:

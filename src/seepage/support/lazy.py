@@ -15,10 +15,10 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
-    What the package imports under ``if TYPE_CHECKING:`` is what it offers, a line for each public
-    name: type checkers follow those lines (and ``as`` tells them that the name is handed on), and
-    this function reads the home of every name from them, so that no second list has to agree with
-    them. ``known`` are the package's ``globals()``: a name stays there once it was used.
+    The package offers what it imports under ``if TYPE_CHECKING:``, one line for each public name:
+    type checkers follow those lines (and ``as`` tells them that the name is re-exported), and this
+    function reads from them where every name lives, so that there is no second list to keep in
+    step. ``known`` are the package's ``globals()``: a name stays there once it has been used.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
     known["__all__"] = sorted(name for name in homes if not name.startswith("_"))

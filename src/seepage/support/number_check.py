@@ -1,4 +1,4 @@
-"""Settings that must be numbers: they are, or a sentence says so."""
+"""Checks that settings are numbers, with a sentence if they are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_noise(value: Any) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raise unless a setting is a finite number; text that reads like one is none."""
+    """Raise unless a setting is a finite number; text that looks like one does not count."""
     try:
         good = not isinstance(value, str | bytes) and math.isfinite(float(value))
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Says which version is installed; git's tags name it when the package is built."""
+"""The installed version; git tags name it when the package is built."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,5 +1,5 @@
-"""What comes in: tables as others made them, and the source of records that every table is.
+"""What comes in: tables as others made them, each a source of records.
 
-Here is what columns hold, what they are called, how they become numbers, and the source with one
-chunk (a table in memory). Nothing here knows a model or a measure.
+What columns hold, what they are called, how they become numbers, and the source with one chunk (a
+table in memory). Nothing here knows a model or a measure.
 """

@@ -1,8 +1,8 @@
 """What a column holds and how it becomes numbers: its sums over pieces, its profile, its encoding.
 
-A table in memory is one piece. Means and sums of squares of two pieces are joined as Chan, Golub
-and LeVeque (1979) do, so that a scan is as accurate as a pass over the whole column that knows its
-mean.
+A table in memory is one piece. Means and sums of squares of two pieces are combined as in Chan,
+Golub and LeVeque (1979), so that a scan is as accurate as a pass over the whole column with its
+mean known.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from seepage.errors import InputError
 from seepage.tables.names import printable, shown, unique
 from seepage.tables.source import Chunk, check_column, first_not_finite
 
-MOST_LEVELS = 1000  # different values that are counted; of more only this is known
-ENOUGH = 10  # rows from which all-different values make an identifier
-FEW = 20  # different texts up to which numbers among them are taken for codes
+MOST_LEVELS = 1000  # the most different values that are counted
+ENOUGH = 10  # number of rows from which all-different values make an identifier
+FEW = 20  # different texts up to which numbers among them count as codes
 
-_HEAD = 4 * MOST_LEVELS  # rows that show at once that a column has more
+_HEAD = 4 * MOST_LEVELS  # rows inspected first, to see at once that a column has more
 # A spread below this share of the largest value is rounding, not variation.
 _ROUNDING = 4 * float(np.finfo(float).eps)
 _DATE = re.compile(
@@ -48,7 +48,7 @@ class Piece:
 
 
 def rows_in(pieces: Iterable[Piece]) -> int:
-    """Return how many rows some pieces have."""
+    """Return the number of rows of some pieces."""
     return sum(piece.batch.num_rows for piece in pieces)
 
 
@@ -74,16 +74,16 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def decoded(column: Column) -> Column:
-    """Return a column with its values written out, however they are stored."""
+    """Return a column with its values decoded, however they are stored."""
     plain = plain_type(column.type)
     return column if plain == column.type else column.cast(plain)
 
 
 def plain_numbers(column: Column) -> Column:
-    """Return a column of numbers with nothing in place of NaN, one zero, and decimals as floats.
+    """Return a column of numbers with nulls for NaN, a single zero, and decimals as floats.
 
-    Columns of anything else come back as they are. Arrow tells -0.0 from 0.0 where it counts or
-    looks up values; nobody who groups by them does.
+    Other columns come back unchanged. Arrow distinguishes -0.0 from 0.0 when it counts or looks up
+    values; people who group by them do not.
     """
     if pa.types.is_decimal(column.type) or column.type == pa.float16():
         column = column.cast(pa.float64())
@@ -113,12 +113,12 @@ def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """What some rows of a column hold; the sum of two is what their rows hold together."""
+    """What some rows of a column hold; two add up to what their rows hold together."""
 
     rows: int = 0
     missing: int = 0  # how many of the rows have no value (or NaN)
-    # The mean of the values as a number near it and what is missing to it (so that the means of
-    # pieces far from zero can be told apart), and the sum of the squared distances from it
+    # The mean as a number near it plus the remainder (so that the means of pieces far from zero
+    # stay distinct), and the sum of the squared distances from it
     origin: float = 0.0
     offset: float = 0.0
     squares: float = 0.0
@@ -147,12 +147,12 @@ class ColumnSums:
 
     @property
     def may_count_up(self) -> bool:
-        """Whether the values may be the numbers of the rows, in any order and from any start."""
+        """Whether the values may be row numbers, in any order and from any start."""
         spanned = self.missing == 0 and self.most - self.least == self.rows - 1
         return spanned and self.whole and self.rows >= ENOUGH
 
     def with_gaps_filled(self, fill: float) -> ColumnSums:
-        """Return the sums with a number in the place of every gap."""
+        """Return the sums with a number in place of every gap."""
         return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
 
     def __add__(self, other: ColumnSums) -> ColumnSums:
@@ -175,7 +175,7 @@ class ColumnSums:
 
 
 class Scan(dict[str, ColumnSums]):
-    """The sums of several columns; the sum of two scans is that of every column."""
+    """The sums of several columns; two scans add up column by column."""
 
     def __add__(self, other: Scan) -> Scan:
         return Scan({name: self[name] + other[name] for name in self})
@@ -241,13 +241,13 @@ class ColumnProfile:
     rows: int
     missing: int  # how many of the rows have no value
     distinct: int = 0  # how many different values there are
-    capped: bool = False  # whether there are at least ``distinct`` of them, and no more is known
+    capped: bool = False  # whether ``distinct`` is only a lower bound
     kind: str = "categorical"  # ``numeric``, ``boolean`` or ``categorical``
     integer: bool = False  # whether the type is an integer
     whole: bool = True  # whether all values are whole numbers (or text)
     least: float = 0.0  # the smallest value of a column of numbers
-    identifier: str = ""  # why the column is an identifier, to follow "its values", or nothing
-    refused: str = ""  # what it holds that cannot be used (``dates``, …), or nothing
+    identifier: str = ""  # why the column is an identifier, a clause after "its values", or nothing
+    refused: str = ""  # what it holds if that cannot be used (``dates``, …), or nothing
     almost_numbers: bool = False  # whether it is text, but mostly numbers
 
 
@@ -261,9 +261,8 @@ def profile_column(
 ) -> ColumnProfile:
     """Return what a column is, given its sums and its type.
 
-    ``as_codes`` takes numbers for codes of categories; ``counts_up`` says that its values are the
-    numbers of the rows. Of the column itself, where it is in memory, all values are counted,
-    however many they are.
+    ``as_codes`` takes numbers as codes of categories; ``counts_up`` says that its values are row
+    numbers. If the column itself is in memory, all values are counted, however many there are.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
@@ -293,7 +292,7 @@ def profile_column(
 
 
 def _refused_type(stored: pa.DataType) -> str:
-    """Return what a column of a type that cannot be used holds, or nothing."""
+    """Return what a column holds if its type cannot be used, or nothing."""
     if pa.types.is_temporal(stored):
         return "dates"
     if is_number(stored) or is_text(stored) or pa.types.is_boolean(stored):
@@ -303,7 +302,7 @@ def _refused_type(stored: pa.DataType) -> str:
 
 
 def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) -> ColumnProfile:
-    """Return what text is, by its different values and how often each of them occurs."""
+    """Return what a column of text holds, from its different values and their counts."""
     if isinstance(levels, pa.Array):
         texts, counts = levels.field("values"), levels.field("counts").to_numpy()
     else:
@@ -325,7 +324,7 @@ def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) ->
 
 
 def first_text(column: Column) -> int | None:
-    """Return the first row of a column of text that is no number, or nothing."""
+    """Return the first row of a column of text that is not a number, or nothing."""
     row = int(pc.index(pc.match_substring_regex(decoded(column), _NUMBER), False).as_py())
     return None if row < 0 else row
 
@@ -336,15 +335,15 @@ class ColumnEncoding:
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
-    # How many gaps it has, and what is put there: a number, or the position of a level
+    # How many gaps it has, and what fills them: a number, or the position of a level
     filled: int = 0
     fill: Any = None
-    # Of numbers with their gaps filled, of two values as 0 and 1; or `category_spread`
+    # Of numbers with their gaps filled; of two values coded 0 and 1; or `category_spread`
     mean: float = 0.0
     spread: float = 1.0
     levels: pa.Array | None = None  # the values of a category in order, as they are in the table
     constant: bool = False  # whether all values are the same
-    # Of a column of two values, the smaller one, and by how much the other is larger
+    # For a column of two values, the smaller one, and how much larger the other is
     low: float = 0.0
     step: float = 1.0
 
@@ -382,7 +381,7 @@ class ColumnEncoding:
         """Return the encoding of a category, its gaps filled with its most frequent level."""
         if sums.levels is None:
             raise InputError(
-                f"Column {name!r} has more than 1,000 different values; put rare ones together, or "
+                f"Column {name!r} has more than 1,000 different values; group the rare ones, or "
                 "leave it out with columns=."
             )
         counts = dict(sorted(sums.levels.items()))
@@ -402,13 +401,13 @@ class ColumnEncoding:
 
     @property
     def fill_text(self) -> str:
-        """The value the gaps are filled with, to be read."""
+        """The value the gaps are filled with, for people to read."""
         return (
             f"{self.fill:g}" if self.levels is None else shown(level_names(self.levels)[self.fill])
         )
 
     def width(self, drop_first: bool) -> int:
-        """Return how many features the column becomes."""
+        """Return the number of features the column becomes."""
         return 1 if self.levels is None else len(self.levels) - int(drop_first)
 
     def titles(self, drop_first: bool) -> list[str]:
@@ -418,7 +417,7 @@ class ColumnEncoding:
         return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
-        """Write the column of a piece into its place among the features, which is zero so far."""
+        """Write the column of a piece into its place among the features, which holds zeros."""
         column = decoded(piece.batch.column(self.name))
         if self.fill is None:
             _refuse_gaps(column, self.name, piece)
@@ -456,7 +455,7 @@ class ColumnEncoding:
 def category_spread(shares: np.ndarray) -> float:
     """Return the root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
 
-    Of two levels, one of which says all: that of the one, ``√(p (1 − p))``.
+    For two levels, where one says everything, that of the one: ``√(p (1 − p))``.
     """
     total = max(0.0, 1.0 - float(shares @ shares))
     return float(np.sqrt(total / 2 if len(shares) == 2 else total))
@@ -533,7 +532,7 @@ class TableEncoding:
 def encode_columns(
     names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
 ) -> tuple[ColumnEncoding, ...]:
-    """Return how each of some columns is encoded, text and what is to be scaled after a scan."""
+    """Return how columns are encoded; text and columns to be scaled take a scan."""
     kinds = {name: plain_type(schema.field(name).type) for name in names}
     to_scan = [n for n in names if scale or is_text(kinds[n])]
     found = scan(to_scan) if to_scan else Scan()
@@ -541,7 +540,7 @@ def encode_columns(
 
 
 def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEncoding:
-    """Return how a column is encoded, numbers as they are where no scan has seen them."""
+    """Return how a column is encoded; numbers that were not scanned stay as they are."""
     if sums is not None and is_text(kind):
         return ColumnEncoding.of_category(name, kind, sums)
     if pa.types.is_boolean(kind):
@@ -555,7 +554,7 @@ def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEn
         return ColumnEncoding(name, "numeric")
     if not sums.spread > 0:
         raise InputError(
-            f"Column {name!r} has one value only, so it cannot be scaled; leave it out with "
+            f"Column {name!r} has only one value, so it cannot be scaled; leave it out with "
             "columns=."
         )
     return ColumnEncoding.of_numbers(name, sums)
@@ -578,19 +577,19 @@ def choose_columns(
         if wanted.count(name) > 1:
             raise InputError(f"Column {name!r} was named twice.")
     if not wanted:
-        raise InputError("There is no column left for the features.")
+        raise InputError("No column is left for the features.")
     return wanted
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
-    """Refuse a table of which two columns have one name."""
+    """Refuse a table in which two columns have the same name."""
     twice = next((n for n, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"Several columns are called {shown(twice)}; rename all but one.")
 
 
 def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
-    """Return the different labels, sorted, from what a scan found of them."""
+    """Return the different labels, sorted, from a scan."""
     if sums.missing:
         raise InputError(f"The labels in column {target!r} have {sums.missing:,} gaps.")
     if sums.levels is None:
@@ -607,13 +606,13 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
 
 
 def typed_levels(levels: Iterable[Any], stored: pa.DataType) -> pa.Array:
-    """Return the values of a scan as they are looked up in a column of a type."""
+    """Return the values of a scan in the form in which a column of this type looks them up."""
     as_floats = pa.types.is_decimal(stored) or stored == pa.float16()  # see plain_numbers
     return pa.array(list(levels), pa.float64() if as_floats else plain_type(stored))
 
 
 def labels_of(column: Column, missing: str = "") -> np.ndarray:
-    """Return every value as text, (n,), one object per different value however long it is."""
+    """Return every value as text, (n,), one object per different value, however often it occurs."""
     plain = plain_numbers(decoded(column))
     levels = pc.unique(plain.drop_null())
     texts = level_names(levels)

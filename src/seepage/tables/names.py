@@ -1,8 +1,8 @@
 """Names that others chose (columns, categories): made unique, printable and short enough to show.
 
-Nothing here escapes for a web page or a shell; whoever writes one does that there. What is taken
-out are the characters that no output can show safely: control codes, which move a terminal's
-cursor, and the marks that turn the direction of the text around them.
+Nothing here escapes for a web page or a shell; the code that writes one does that. Removed are the
+characters that no output can show safely: control codes, which move a terminal's cursor, and the
+marks that reverse the direction of the text around them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-SHOWN = 60  # characters of a name in a sentence
+SHOWN = 60  # the most characters of a name in a sentence
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -18,12 +18,12 @@ _UNSAFE = re.compile(
 
 
 def printable(name: str) -> str:
-    """Return a name without control codes and direction marks, and without space around it."""
+    """Return a name without control codes, direction marks and surrounding space."""
     return _UNSAFE.sub(" ", name).strip()
 
 
 def escaped(text: str) -> str:
-    r"""Return a text whose control codes and direction marks are written out, as ``\x1b``."""
+    r"""Return a text with its control codes and direction marks written out, as ``\x1b``."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -48,7 +48,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def shown(name: object) -> str:
-    """Return a name in quotation marks, cut where it is too long for a sentence."""
+    """Return a name in quotation marks, shortened if too long for a sentence."""
     text = printable(str(name))
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")
 

@@ -1,6 +1,6 @@
-"""Where records come from: sources that give them in chunks, and tables in memory, which are one.
+"""Where records come from: sources that give them in chunks; a table in memory is one chunk.
 
-A table in memory is read without copying it, and answered in the caller's own library.
+A table in memory is read without copying it, and answers come in the caller's own library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
-_FINITE_CHUNK = 1 << 20  # elements looked at in one go while checking for NaN
+_FINITE_CHUNK = 1 << 20  # elements examined at once when checking for NaN
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Chunk:
 class RowSource(ABC):
     """A table that is read in chunks; one in memory is a source with a single chunk.
 
-    All that is ever asked of it: sums of a function over the chunks, and the function's answers
-    one after the other. The functions depend on one chunk each, so that whoever implements this
-    may run them in any order, in threads, or on other machines.
+    It gives sums of a function over the chunks, and the function's answers one after another. A
+    function depends on one chunk at a time, so that implementations may run it in any order, in
+    threads, or on other machines.
 
     Attributes
     ----------
@@ -71,10 +71,10 @@ class RowSource(ABC):
     target, weighted
         The label's name, and whether the rows have sample weights.
     in_memory
-        Whether all rows are one chunk, so that what there is of every record may be held as well.
+        Whether all rows are one chunk, so that per-record answers fit into memory too.
     index, library
-        The caller's row labels (``None``: rows are known by their position), and the library in
-        which answers are given.
+        The caller's row labels (``None``: rows are known by their position), and the library of
+        the answers.
     """
 
     names: tuple[str, ...]
@@ -107,7 +107,7 @@ class RowSource(ABC):
         what
             The name of the bar that shows the progress.
         extra
-            Columns that the chunks are to carry besides.
+            Further columns that the chunks should carry.
         """
 
     def total(
@@ -117,7 +117,7 @@ class RowSource(ABC):
         return reduce(add, self.each(function, what, extra))
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function makes of the chunks to one Parquet file."""
+        """Write the tables that the function makes from the chunks to one Parquet file."""
         from seepage.tables.table_file import write_tables
 
         write_tables(self.each(function, what), path)
@@ -129,7 +129,7 @@ class RowSource(ABC):
 
 @dataclass(frozen=True)
 class AnswerIfAny:
-    """The answer on some rows, or none where there was no row; two add up to one."""
+    """The answer on some rows, or none if there was no row; two add up to one."""
 
     given: tuple[Any, ...]
 
@@ -141,7 +141,7 @@ class AnswerIfAny:
 
 @dataclass(frozen=True)
 class Table:
-    """A two-dimensional table of numbers, with what is needed to answer in the same terms."""
+    """A two-dimensional table of numbers, with what it takes to answer in the caller's terms."""
 
     # The numbers, ``(n, d)``: a NumPy array, or a torch tensor on the caller's device
     values: Array
@@ -202,7 +202,7 @@ class MemorySource(RowSource):
 
 
 class ShiftedSource(RowSource):
-    """The records of a source that is read in chunks, less a centre, column by column."""
+    """The records of a source read in chunks, less a centre, column by column."""
 
     def __init__(self, source: RowSource, centre: np.ndarray) -> None:
         self.source, self.centre = source, centre
@@ -324,7 +324,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, where it is more than the numbers of the rows."""
+    """Return the index of a pandas table, if it is more than the row numbers."""
     index = getattr(X, "index", None)
     if not type(X).__module__.startswith("pandas") or _is_plain_range(index):
         return None
@@ -357,7 +357,7 @@ def check_finite(table: Table) -> None:
 def first_not_finite(values: Array) -> int | None:
     """Return the first row that holds NaN or infinity, or nothing."""
     xp = array_namespace(values)
-    # One sum is far cheaper than a mask, and it is finite unless something is amiss.
+    # One sum is far cheaper than a mask, and is finite unless something is wrong.
     if bool(xp.isfinite(xp.sum(values))):
         return None
     bad = ~xp.isfinite(values)
@@ -406,9 +406,9 @@ def as_numpy(values: Any) -> np.ndarray:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different values in ascending order, and the place of each value among them.
+    """Return the different values in ascending order, and the position of each value among them.
 
-    As ``numpy.unique`` does; but text is looked up, which takes a fraction of the time of sorting.
+    Like ``numpy.unique``, but text is looked up, which takes a fraction of the time of sorting.
     """
     if values.dtype.kind != "O":
         known, places = np.unique(values, return_inverse=True)
@@ -419,10 +419,10 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different texts, floats or objects as they are first met, and each one's place."""
+    """Return the different texts, floats or objects in order of appearance, and positions."""
     import pyarrow as pa
 
-    with suppress(ValueError, TypeError):  # of objects that Arrow does not know
+    with suppress(ValueError, TypeError):  # objects that Arrow does not know
         column = pa.array(values)
         known_to_arrow = isinstance(column, pa.StringArray) or values.dtype.kind == "f"
         if known_to_arrow and not column.null_count:

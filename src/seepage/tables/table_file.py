@@ -1,4 +1,4 @@
-"""Write tables one after the other to a Parquet file that appears whole or not at all."""
+"""Write tables one after another to a Parquet file that appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seepage.support.files import write_private
 def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
     """Write tables of one schema as they come, to a file that only its owner can read.
 
-    Where the disk is full or the folder cannot be written to, nothing is left behind.
+    If the disk is full or the folder cannot be written to, nothing is left behind.
     """
     try:
         write_private(path, partial(write_each, tables))
@@ -28,7 +28,7 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
 
 
 def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
-    """Write tables of one schema, one after the other, to an open file."""
+    """Write tables of one schema, one after another, to an open file."""
     first = next(tables)
     with pq.ParquetWriter(file, first.schema) as writer:
         writer.write_table(first)

@@ -63,7 +63,7 @@ def test_attributes_of_a_problem():
     ("arguments", "message"),
     [
         (("a", (), np.empty((2, 0)), ("x", "y")), "has no columns"),
-        (("a", (0,), np.array([[0.0]]), ("x",)), "one level only"),
+        (("a", (0,), np.array([[0.0]]), ("x",)), "only one level"),
         (("a", (0,), np.array([[1.0], [1.0]]), ("x", "y")), "have the same code"),
         (("a", (0, 1), np.array([[1.0], [0.0]]), ("x", "y")), "their shape is"),
         (("a", (0,), np.array([[np.nan], [0.0]]), ("x", "y")), "NaN or infinity"),
@@ -108,7 +108,7 @@ def test_codes_that_no_level_has():
 
 def test_knowing_nothing():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="This Prior knows nothing yet: call fit"):
+    with pytest.raises(sp.InputError, match="This Prior knows nothing yet; call fit"):
         Prior(attribute).predict(X, y)
 
 
@@ -136,16 +136,16 @@ def test_nothing_to_learn_from():
 
 def test_adversaries_that_need_a_release():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="needs what was released"):
+    with pytest.raises(sp.InputError, match="needs a release"):
         WhiteBox(attribute, sp.glm.LinearRegression()).fit(X, y).predict(X, y)
-    with pytest.raises(sp.InputError, match="asks a released model"):
+    with pytest.raises(sp.InputError, match="queries a released model"):
         BlackBox(attribute).fit(X, y).predict(X, y)
 
 
 def test_black_box_labels_the_model_does_not_know():
     X, y, attribute = _known()
     model = sp.glm.LogisticRegression().fit(X, binary(112, X))
-    with pytest.raises(sp.InputError, match="none of the model's classes"):
+    with pytest.raises(sp.InputError, match="not one of the model's classes"):
         BlackBox(attribute).fit(X, y).predict(X, y, model)
 
 
@@ -165,7 +165,7 @@ def test_white_box_targets_that_are_not_training_rows():
         white.predict(other, y, white.model_)
     with pytest.raises(sp.InputError, match="Row 0 of X, or its label, is not row 0"):
         white.predict(X, y + 1, white.model_)
-    with pytest.raises(sp.InputError, match="X has 10 rows, but 40 rows were named"):
+    with pytest.raises(sp.InputError, match="X has 10 rows, but fit named 40 rows"):
         white.predict(X[:10], y[:10], white.model_)
 
 
@@ -200,7 +200,7 @@ def test_white_box_models_it_cannot_refit():
     softmax = WhiteBox(attribute, sp.glm.SoftmaxRegression(0.1))
     with pytest.raises(sp.InputError, match="a margin for each class"):
         softmax.fit(X, np.arange(40) % 3)
-    with pytest.raises(sp.InputError, match="cannot be trained again"):
+    with pytest.raises(sp.InputError, match="cannot be refitted"):
         WhiteBox(attribute, "linear regression").fit(X, y)
 
 

@@ -87,14 +87,14 @@ def test_options_that_make_no_sense(options, words):
 def test_labels_that_cannot_be_read_off():
     net = network(2, bias=False)
     adversary = sp.attacks.GradientInversion(net, **TABLE, steps=5)
-    with pytest.raises(sp.InputError, match="three or more classes only; give the labels"):
+    with pytest.raises(sp.InputError, match="at least three classes; give the labels"):
         adversary.reconstruct(released(net))
     assert adversary.reconstruct(released(net), labels=Y).labels_known
     with pytest.raises(sp.InputError, match="labels must have the shape"):
         adversary.reconstruct(released(net), labels=Y[:3])
     regression = nn.Sequential(nn.Linear(6, 1))
     seen = sp.attacks.release_gradients(regression, "mse", X, Y)
-    with pytest.raises(sp.InputError, match="cross-entropy only"):
+    with pytest.raises(sp.InputError, match="only for plain cross-entropy"):
         sp.attacks.GradientInversion(regression, "mse", **TABLE).reconstruct(seen)
     bare = nn.Conv1d(1, 2, 6)
     with pytest.raises(sp.InputError, match="no linear layer"):
@@ -124,7 +124,7 @@ def test_releases_that_do_not_fit():
         (uneven, {}, "different numbers of gradients"),
         ({}, {}, "no gradients"),
         (good.gradients, {"batch_size": 0}, "batch_size must be"),
-        (good.gradients, {"noise": -1.0}, "cannot have the deviation"),
+        (good.gradients, {"noise": -1.0}, "standard deviation must be finite"),
     ):
         with pytest.raises(sp.InputError, match=words):
             sp.attacks.GradientReleases(gradients, **options)
@@ -133,8 +133,8 @@ def test_releases_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 3}, "4 records cannot be cut into batches of 3"),
-        ({"batch_size": 0}, "cannot be cut"),
+        ({"batch_size": 3}, "4 records cannot be divided into batches of 3"),
+        ({"batch_size": 0}, "cannot be divided"),
         ({"noise_multiplier": -1.0}, "must not be negative"),
     ],
 )

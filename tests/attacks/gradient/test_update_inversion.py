@@ -122,12 +122,12 @@ def test_what_cannot_be_is_refused_with_the_reason():
         sp.attacks.release_updates(net, "cross_entropy", x, y, training="sgd")
     with pytest.raises(InputError, match="noise must not be negative"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training=adam, noise=-1.0)
-    with pytest.raises(InputError, match="cut into batches"):
+    with pytest.raises(InputError, match="divided into batches"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training=adam, batch_size=3)
     seen = sp.attacks.release_updates(net, "cross_entropy", x, y, training=adam, batch_size=2)
     with pytest.raises(InputError, match="give the labels instead"):
         sp.attacks.GradientInversion(net, shape=(1, 12, 12)).reconstruct(seen)
-    with pytest.raises(InputError, match="leave clip or training out"):
+    with pytest.raises(InputError, match="leave out clip or training"):
         sp.attacks.GradientReleases(
             seen.gradients, batch_size=2, clip=sp.nn.HardClip(1.0), training=adam
         )

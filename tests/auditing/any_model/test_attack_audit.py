@@ -109,7 +109,7 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     assert (out / "report.html").exists()
     for extra, words in (
         (["--sigma", "1"], "is for linear models"),
-        (["--max-eta", "1"], "an attack proves none to be kept"),
+        (["--max-eta", "1"], "an attack cannot prove that a limit is kept"),
     ):
         refused = CliRunner().invoke(app, [*command, *extra])
         assert refused.exit_code == 2

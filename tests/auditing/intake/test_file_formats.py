@@ -177,8 +177,8 @@ CASES = [
         "either.csv",
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
-        "either.csv may be separated by commas or semicolons: each makes as many cells of every "
-        "line; say which with --separator.",
+        "either.csv may be separated by commas or semicolons: each gives every line equally "
+        "many cells; say which with --separator.",
     ),
     Case(
         "decimal commas",
@@ -352,7 +352,7 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
     path = tmp_path / "people.csv"
     path.write_bytes(PLAIN)
     url = Path(f"file://{path}")
-    with pytest.raises(InputError, match="nothing is fetched unless asked: say --fsspec"):
+    with pytest.raises(InputError, match="nothing is fetched unasked: say --fsspec"):
         FileOptions().read(url)
     assert FileOptions(fetch=True).read(url).column("x").to_pylist() == DOSE
     with pytest.raises(InputError, match="cannot be fetched"):
@@ -385,12 +385,12 @@ def test_a_wrong_encoding_that_is_named_is_refused(tmp_path):
 
 def test_sheets_and_dialects_are_for_files_that_have_them(tmp_path):
     pq.write_table(TABLE, tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="is one table"):
+    with pytest.raises(InputError, match="is a single table"):
         read_file(tmp_path / "t.parquet", sheet="people")
     with pytest.raises(InputError, match="carries its own columns"):
         read_file(tmp_path / "t.parquet", dialect=Dialect(decimal=","))
     sqlite(tmp_path / "t.db")
-    with pytest.raises(InputError, match="has no table 'animals', but 'people'"):
+    with pytest.raises(InputError, match="has no table 'animals'; it has 'people'"):
         read_file(tmp_path / "t.db", sheet="animals")
 
 

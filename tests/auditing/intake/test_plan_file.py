@@ -79,12 +79,12 @@ def test_a_release_takes_a_plan(run, tmp_path):
     [
         ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which is not there"),
         ('"age" = "numeric"', "", "does not say what to do with 'age'"),
-        ('"age" = "numeric"', '"age" = "number"', "for 'number'; choose from numeric"),
+        ('"age" = "numeric"', '"age" = "number"', "as 'number'; choose from numeric"),
         ('"age" = "numeric"', '"age" = "boolean"', "does not hold two numbers"),
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
-        ("group = []", "group = 3", "group is a list of columns"),
-        ("group = []", "secret = 3", "no use for 'secret'"),
-        ("[columns]", "[columns", "is no plan"),
+        ("group = []", "group = 3", "group must be a list of columns"),
+        ("group = []", "secret = 3", "unknown key 'secret'"),
+        ("[columns]", "[columns", "is not a plan"),
     ],
 )
 def test_what_a_plan_cannot_mean_is_refused_in_a_sentence(run, tmp_path, old, new, said):
@@ -107,7 +107,7 @@ def test_without_a_target_the_columns_are_listed(run):
     ("words", "said"),
     [
         (["--remedies", "prayer"], "no remedy 'prayer'; choose from noise, penalty, weights"),
-        (["--remedies", "shape"], "name their table by --public"),
+        (["--remedies", "shape"], "name their table with --public"),
     ],
 )
 def test_remedies_are_chosen_by_name(run, words, said):

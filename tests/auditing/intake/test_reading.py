@@ -161,7 +161,7 @@ def test_truncated_file_is_named_so(tmp_path, kind, writer):
     path = tmp_path / ("t.parquet" if kind == "Parquet" else "t.feather")
     writer(path)
     write(path, path.read_bytes()[: path.stat().st_size // 2])
-    assert f"not a whole {kind} file" in refusal(path)
+    assert f"not a complete {kind} file" in refusal(path)
 
 
 def test_wrong_extension_is_named_with_the_right_one(tmp_path):
@@ -173,10 +173,10 @@ def test_wrong_extension_is_named_with_the_right_one(tmp_path):
     assert "Excel" in refusal(write(tmp_path / "t.csv", b"PK\x03\x04rest"))
     assert "gzip" in refusal(write(tmp_path / "t.csv", b"\x1f\x8brest"))
     assert "table.csv.gz" in refusal(write(tmp_path / "t.gz", b"\x1f\x8brest"))
-    assert "not a whole zstd" in refusal(write(tmp_path / "t.csv.zst", "a,b\n1,2\n"))
+    assert "not a complete zstd" in refusal(write(tmp_path / "t.csv.zst", "a,b\n1,2\n"))
     assert "'.dat'" in refusal(write(tmp_path / "t.dat", "a,b\n"))
     assert "no extension" in refusal(write(tmp_path / "table", "a,b\n"))
-    assert "not a whole Parquet" in refusal(write(tmp_path / "t.parquet", "a,b\n1,2\n"))
+    assert "not a complete Parquet" in refusal(write(tmp_path / "t.parquet", "a,b\n1,2\n"))
 
 
 def test_header_options_are_for_csv_only(tmp_path):

@@ -32,6 +32,7 @@ def opinions():
     return [release_attack.opinions_by_dose(tables(), seed) for seed in range(2)]
 
 
+@pytest.mark.slow
 def test_the_attacker_knows_how_the_noise_is_drawn():
     """What he works out are the probabilities of the draw, and what is drawn is of that kind."""
     prepared = Procedure(target="response").prepare(patients())

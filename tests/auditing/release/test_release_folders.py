@@ -94,9 +94,9 @@ def test_a_changed_release_is_not_loaded(run, tmp_path):
     folder = tmp_path / "seepage-release"
     assert sp.load_release(folder).predict(patients()).shape == (200,)
     (folder / "release.json").write_text("{}")
-    with pytest.raises(InputError, match="not what was written"):
+    with pytest.raises(InputError, match="not as it was written"):
         sp.load_release(folder)
-    with pytest.raises(InputError, match="is no release"):
+    with pytest.raises(InputError, match="is not a release written by seepage"):
         sp.load_release(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
         (("people.parquet", "--target", "ill"), "Nearly every record has a value of its own"),
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
         ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
-        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "one more thing that leaves"),
+        ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
         ((*PEOPLE, "--rare", "merge", "--domain", "aeg=1:5"), "no column 'aeg'"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=0:30"), "beyond its declared domain"),

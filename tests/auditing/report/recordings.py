@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -35,8 +36,9 @@ def make_recording(
     return replace(LayerGradients.of(blocks), nodes=nodes[client], rounds=number, metrics=told)
 
 
-def make_report(text=None, *, passed=None, values=False, **changes):
-    """Return what is reported of such a recording; with a text, every name in it is that text."""
+@cache
+def audited(text, **changes):
+    """Return an audit of such a recording with what was known of its clients, made but once."""
     if text is not None:
         changes |= {
             "layers": (text, text + "2.buffers", text + "3"),
@@ -46,7 +48,12 @@ def make_report(text=None, *, passed=None, values=False, **changes):
     recording = make_recording(**changes)
     odd, even = ("wears glasses", "does not") if text is None else (text + "o", text + "e")
     known = {str(n): odd if k % 2 else even for k, n in enumerate(changes.get("nodes", NODES))}
-    audit = audit_recording(recording, known, family="logistic", permutations=199)
+    return audit_recording(recording, known, family="logistic", permutations=199), known
+
+
+def make_report(text=None, *, passed=None, values=False, **changes):
+    """Return what is reported of such a recording; with a text, every name in it is that text."""
+    audit, known = audited(text, **changes)
     gates = ()
     if passed is not None:
         words = f"{'within' if passed else 'over'} the limit."

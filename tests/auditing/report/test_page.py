@@ -186,7 +186,7 @@ def test_the_bounds_on_the_most_exposed_record_say_what_they_assume(figures):
     assert "0.31" in lines["advantage"]
     assert section.count("tightest") == 1
     assert "An indication, not a guarantee" in section
-    assert 'id="guarantees"' not in render(make_audit(guarantees=None))
+    assert 'id="guarantees"' not in render_page(make_audit(guarantees=None), figures)
 
 
 def test_many_groups_and_columns_are_cut_and_said(figures):

@@ -41,6 +41,11 @@ def hostile():
     return make_report(HOSTILE, passed=False, values=True)
 
 
+@pytest.fixture(scope="module")
+def page(report):
+    return render(report)
+
+
 def listing(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
@@ -97,8 +102,7 @@ def test_one_client_alone_cannot_be_tested():
     assert any("single client" in note for note in audit.notes)
 
 
-def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report):
-    page = render(report)
+def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, page):
     assert "wears glasses</" not in page
     assert str(NODES[0]) in page
     shown = render(replace(report, values={str(n): "wears glasses" for n in NODES}))
@@ -106,16 +110,14 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report):
     assert "because you asked for it" in shown
 
 
-def test_metrics_leave_too(report):
-    page = render(report)
+def test_metrics_leave_too(page):
     assert "They leave as they are, and no clipping or noise reaches them" in page
     assert "client metrics" in page
 
 
 def test_files_are_the_owners(report, tmp_path):
     out = tmp_path / "out"
-    page = write_recording_report(report, out)
-    assert page == out / "report.html"
+    assert write_recording_report(report, out) == out / "report.html"
     assert listing(out) == FILES
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in FILES} == {0o600}
@@ -135,19 +137,17 @@ def test_the_summary_has_no_client_and_is_plain_json(report):
     assert summary["recording"]["metrics"] == ["num-examples", "loss"]
 
 
-def test_the_page_needs_nothing_else_and_runs_nothing(report):
-    page = render(report)
+def test_the_page_needs_nothing_else_and_runs_nothing(page):
     assert "<script" not in page
     assert re.search(r'(src|href)="(?!#|data:,)', page) is None
     assert "script-src 'none'" in page
 
 
 def test_no_name_can_say_anything_else(hostile, tmp_path):
-    page = render(hostile)
+    page = write_recording_report(hostile, tmp_path / "out").read_text("utf-8")
     assert "<script" not in page
     assert "<img" not in page
     assert "\x00" not in page
-    write_recording_report(hostile, tmp_path / "out")
     assert "<script" not in (tmp_path / "out" / "figures" / "layers.svg").read_text()
 
 

@@ -203,14 +203,14 @@ def test_codes_of_categories_are_asked_about():
 
 def test_what_is_cut_has_no_derivative():
     ranked = make_pipeline(FunctionTransformer(lambda rows: rows.rank()), lm.Ridge()).fit(Z, REAL)
-    with pytest.raises(sp.InputError, match="does not take every row by itself"):
+    with pytest.raises(sp.InputError, match="does not transform every row by itself"):
         sp.leakage(ranked, Z, REAL, noise=sp.Gaussian(1.0))
     cut = make_pipeline(FunctionTransformer(lambda rows: rows.round(2)), lm.Ridge()).fit(Z, REAL)
     with pytest.raises(sp.InputError, match="FunctionTransformer has no derivative at some"):
         sp.leakage(cut, Z, REAL, noise=sp.Gaussian(1.0))
     power = make_pipeline(PowerTransformer(), lm.Ridge(2.0)).fit(Z, REAL)
     assert sp.leakage(power, Z, REAL, noise=sp.Gaussian(1.0)).records().shape == (N,)
-    with pytest.raises(sp.InputError, match="PowerTransformer learnt moves with a record is not"):
+    with pytest.raises(sp.InputError, match="PowerTransformer cannot be refitted here"):
         sp.leakage(power, Z, REAL, noise=sp.Gaussian(1.0), preprocessing="refitted")
 
 

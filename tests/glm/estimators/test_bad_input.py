@@ -204,7 +204,7 @@ def test_separable_classes_whose_penalty_is_lost_are_refused_by_that_name():
     x = np.r_[np.full(11, 2.0**30), 0.0, 0.0][:, None]
     y = np.r_[np.arange(11) % 2, 0, 0]
     model = SoftmaxRegression(l2=1e-12, fit_intercept=True).fit(x, y)
-    with pytest.raises(InputError, match=r"separable, and l2 is next to nothing .* larger l2"):
+    with pytest.raises(InputError, match=r"separable, and l2 is negligible .* larger l2"):
         sp.leakage(model, x, y, noise=sp.Gaussian(1.0))
 
 

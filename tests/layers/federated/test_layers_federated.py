@@ -325,9 +325,9 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
         ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),
         ({"lr": 0.0}, "lr above zero"),
-        ({"noise_multiplier": 1.0}, "needs max_norm"),
+        ({"noise_multiplier": 1.0}, "give max_norm too"),
         ({"max_norm": 0.0}, "max_norm must be above zero"),
-        ({"together": 3}, "3 of them aggregated"),
+        ({"together": 3}, "3 aggregated together"),
         ({"per_round": 3}, "3 take part"),
         ({"rounds": -1}, "must not be negative"),
         ({"noise_multiplier": float("nan"), "max_norm": 1.0}, "noise_multiplier must be a number"),
@@ -353,7 +353,7 @@ def test_clients_need_data():
     x, y = data[1]
     with pytest.raises(InputError, match="data of client 1 contain NaN"):
         simulate(net, LOSS, [data[0], (x / 0 * 0, y)], rounds=1)
-    with pytest.raises(InputError, match="Client 1 has the label 2, but the network tells 2"):
+    with pytest.raises(InputError, match="Client 1 has the label 2, but the network has 2"):
         simulate(net, LOSS, [data[0], (x, y + 1)], rounds=1)
 
 

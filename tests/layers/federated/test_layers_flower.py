@@ -162,7 +162,7 @@ def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, chang
     recorder.add(state, moved, 1, 1)
     recorder.save()
     assert len(UpdateRecorder(net, path, width=8)) == 1
-    with pytest.raises(InputError, match=r"cannot be continued.*(projected|same layers)"):
+    with pytest.raises(InputError, match=r"cannot be continued.*(projected|different layers)"):
         UpdateRecorder(net, path, **({"width": 8} | change))
 
 
@@ -247,7 +247,7 @@ def test_updates_that_hold_different_things_are_not_mixed():
     recorder = UpdateRecorder(net)
     recorder.add(state, bare, 1, 1)  # buffers that a client does not send are no part of its update
     assert recorder.gradients().sizes["1.buffers"] == 1
-    with pytest.raises(InputError, match="Node 2 sent what others did not"):
+    with pytest.raises(InputError, match="Node 2 sent different entries"):
         recorder.add(state, state, 1, 2)
     with pytest.raises(InputError, match=r"'1\.running_mean', which the first lacked"):
         record_updates(net, [bare, state])
@@ -264,7 +264,7 @@ def test_a_recording_with_buffers_goes_on(tmp_path):
         recorder.add(net.state_dict(), net.state_dict(), 1, node)
         recorder.save()
     assert load_gradients(path)[0].nodes.tolist() == [1, 2]
-    with pytest.raises(InputError, match=r"cannot be continued.*same layers"):
+    with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
         UpdateRecorder(net, path, layers=["0", "1"])
 
 

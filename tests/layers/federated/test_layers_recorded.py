@@ -105,7 +105,7 @@ def test_targets_to_be_ignored_are_no_classes():
         ([batch(), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], "Batch 1 is empty"),
         (
             [(batch()[0], batch()[1] + 1)],
-            "Batch 0 has the label 2, but the network tells 2 classes",
+            "Batch 0 has the label 2, but the network has 2 classes",
         ),
         (batch(), "Batch 0 must be a pair"),
         ([(np.array([["a"] * 3] * 8), batch()[1])], "inputs hold <U1 values"),
@@ -133,8 +133,8 @@ def test_names_that_layers_cannot_have():
     [
         ({"records": -1}, "records must be at least 1"),
         ({"noise": float("nan")}, "noise must be a number"),
-        ({"x": torch.zeros(30, 3)}, "There are 30 records and 40 labels"),
-        ({"y": torch.arange(40) % 3}, "y has the label 2, but the network tells 2 classes"),
+        ({"x": torch.zeros(30, 3)}, "There are 30 records but 40 labels"),
+        ({"y": torch.arange(40) % 3}, "y has the label 2, but the network has 2 classes"),
         ({"seed": -1}, "seed must lie between 0"),
     ],
 )
@@ -229,9 +229,9 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"norms": np.ones((5, 1))}, "one row for each of 5"),
+        ({"norms": np.ones((5, 1))}, "one row for each of the 5"),
         ({"norms": np.full((6, 1), np.nan)}, "norms"),
-        ({"variance 0": np.ones(4)}, "another width"),
+        ({"variance 0": np.ones(4)}, "the width stated"),
         ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
         ({"column client": np.arange(4)}, "column 'client'"),
     ],

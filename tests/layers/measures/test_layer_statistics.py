@@ -104,8 +104,8 @@ def test_five_clients_are_said_to_be_too_few():
         found = v_information(seen, p, groups=client, **QUICK)
     assert found.columns["p_value"][0] == pytest.approx(0.1, abs=0.05)
     assert found.columns["p_value"][0] >= 0.1
-    assert any("10 ways only" in str(warning.message) for warning in said)
-    assert "10 ways only" in " ".join(found.notes)
+    assert any("in only 10 ways" in str(warning.message) for warning in said)
+    assert "in only 10 ways" in " ".join(found.notes)
 
 
 def test_a_class_of_one_node_is_not_grouped_and_said_so():

@@ -197,8 +197,8 @@ def test_frozen_parameters_are_not_sent():
         ({"norm": 2}, "norm must be"),
         ({"directions": 1}, "directions at least 2"),
         ({"layers": ["3"]}, "There is no layer '3'"),
-        ({"layers": []}, "layers names none"),
-        ({"layers": ["0", "0.weight"]}, "two of the layers"),
+        ({"layers": []}, "layers is empty"),
+        ({"layers": ["0", "0.weight"]}, "two of the named layers"),
         ({"wrt": "input", "norm": "inf", "exact": 2}, "cannot be estimated"),
     ],
 )
@@ -229,12 +229,12 @@ def test_one_layer_may_be_named_without_a_list():
 
 
 def test_classes_beyond_the_outputs():
-    with pytest.raises(InputError, match="from 0 to 2, but y goes from 0 to 3"):
+    with pytest.raises(InputError, match="between 0 and 2, but those in y range from 0 to 3"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.arange(4))
 
 
 def test_targets_must_match():
-    with pytest.raises(InputError, match="4 records and 3 targets"):
+    with pytest.raises(InputError, match="4 records but 3 targets"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2]))
 
 

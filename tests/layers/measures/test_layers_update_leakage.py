@@ -212,7 +212,7 @@ def test_convolutions_labels_and_batch_statistics_that_stay_with_the_client():
     v[1, 0, 2, 2] = 1.0
     change = leak.jacobian.run.change(v, 1e-6)
     assert np.isclose(np.asarray(leak.cells())[1, 10], float(change.norm()) / 0.1, rtol=1e-5)
-    assert "meet in the network's BatchNorm" in leak.conditions[-1]
+    assert "interact in the network's BatchNorm" in leak.conditions[-1]
     about = sp.layers.update_leakage(
         net, "cross_entropy", x, y, **options, view=sp.nn.Label()
     ).records()
@@ -240,7 +240,7 @@ def test_what_has_no_answer_is_refused_with_the_reason():
         ask(nn.Sequential(nn.Linear(3, 2), nn.Dropout()).double())
     with pytest.raises(InputError, match="says how the client trains"):
         ask(training=torch.optim.SGD)
-    with pytest.raises(InputError, match="takes method='exact'"):
+    with pytest.raises(InputError, match="use method='exact'"):
         ask().records(method="finite")
     with pytest.raises(InputError, match="no method 'fast'"):
         ask().layers(method="fast")
@@ -260,8 +260,8 @@ def test_what_has_no_answer_is_refused_with_the_reason():
         ({"lr": 1.0, "epochs": 0}, "epochs must be"),
         ({"lr": 1.0, "batch_size": 0}, "batch_size must be"),
         ({"lr": 1.0, "momentum": -1.0}, "must not be negative"),
-        ({"lr": 1.0, "momentum": 0.9, "optimiser": "adam"}, "belongs to 'sgd'"),
-        ({"lr": 1.0, "betas": (0.9, 1.0)}, "betas must lie"),
+        ({"lr": 1.0, "momentum": 0.9, "optimiser": "adam"}, "only for 'sgd'"),
+        ({"lr": 1.0, "betas": (0.9, 1.0)}, "betas must be at least 0"),
         ({"lr": 1.0, "batches": [[0]], "epochs": 2}, "not both"),
         ({"lr": 1.0, "batches": []}, "at least one step"),
     ],
@@ -280,5 +280,5 @@ def test_local_steps_are_told_by_their_records():
     assert shuffled[0].tolist() != shuffled[2].tolist()
     again = sp.layers.LocalTraining(lr=1.0, epochs=2, batch_size=4, seed=5).rows_of_steps(6)
     assert all(torch.equal(a, b) for a, b in zip(shuffled, again, strict=True))
-    with pytest.raises(InputError, match="a record that is not there"):
+    with pytest.raises(InputError, match="a record that does not exist"):
         sp.layers.LocalTraining(lr=1.0, batches=[[0, 3]]).rows_of_steps(3)

@@ -213,14 +213,14 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"family": "forest"}, "no family 'forest'"),
         ({"family": LinearSVC()}, "LinearSVC cannot serve"),
         ({"unit": "bans"}, "unit must be"),
-        ({"groups": np.arange(40) // 20}, "2 groups cannot be dealt"),
+        ({"groups": np.arange(40) // 20}, "2 groups are too few for"),
         ({"groups": np.arange(3)}, "groups has the shape"),
         ({"gradients": {}}, "no layers"),
         ({"gradients": {"a": np.zeros((40, 2)), "b": np.zeros((39, 2))}}, "different numbers"),
         ({"gradients": np.zeros(40)}, "one row per gradient"),
         ({"gradients": np.full((40, 2), np.nan)}, "NaN or infinity"),
         ({"width": 0}, "width must be"),
-        ({"family": ExtraTreesClassifier}, r"give a classifier of it, such as ExtraTrees"),
+        ({"family": ExtraTreesClassifier}, r"give an instance of it, such as ExtraTrees"),
         ({"groups": [None, *range(39)]}, "groups is missing"),
         ({"groups": np.array(["a", 1] * 20, object)}, "groups mixes kinds"),
         ({"seed": -1}, "seed must lie between 0"),
@@ -293,7 +293,7 @@ def test_recordings_are_joined_only_if_projected_alike():
             joined([first, other])
         with pytest.raises(InputError, match="projected differently"):
             first.clipped(1.0).rows(slice(0)).check_same_projection(other)
-    with pytest.raises(InputError, match="not of the same layers"):
+    with pytest.raises(InputError, match="different layers"):
         joined([first, LayerGradients.of({"b": g}, width=10)])
     # What was not projected is the same whatever the seed.
     narrow = [LayerGradients.of({"a": g}, seed=seed) for seed in (0, 1)]

@@ -104,7 +104,7 @@ def test_unclipped_gradients_count_in_full():
         np.asarray(accountant.records("dfil", amplified=False)), nan_ok=True
     )
     assert accountant.privacy().epsilon == math.inf
-    with pytest.raises(InputError, match="not clipped"):
+    with pytest.raises(InputError, match="Unclipped gradients"):
         accountant.individual_privacy()
 
 
@@ -248,7 +248,7 @@ def test_a_state_goes_on_where_it_was_taken():
     [
         ({"n": N + 1}, "records = 12"),
         ({"probes": 3}, "probes = 2"),
-        ({"individual": False}, "do not keep the same"),
+        ({"individual": False}, "keep different things"),
         ({"view": Input(torch.tensor([True, False, False, False, False]))}, "about ="),
         ({"sketch": 2}, "sketched = None"),
     ],
@@ -347,7 +347,7 @@ def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
             run.observe([1, 2], x[1:3], y[1:3])
     for run in (runs[0], merge_runs(runs), join_shares(runs)):
         assert run.failure_probability == pytest.approx(1e-3 * spent)
-        told = f"up to {1e-3 * spent:.3g} over the steps"
+        told = f"at most {1e-3 * spent:.3g} over the steps"
         assert any(told in text for text in run.records("dfil").conditions)
         assert any(told in text for text in run.records("dfil").mse_bound().assumptions)
         assert not any(

@@ -41,15 +41,21 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
     [
         ({"x": changed(X, 7, torch.nan)}, "Record 7 of this batch has a number in x"),
         ({"x": changed(X, 9, -torch.inf)}, "Record 9 of this batch has a number in x"),
-        ({"y": changed(Y, 8, 7)}, "classes must lie from 0 to 2, but y goes from 0 to 7"),
-        ({"y": changed(Y, 8, -100)}, "classes must lie from 0 to 2, but y goes from -100 to 2"),
+        (
+            {"y": changed(Y, 8, 7)},
+            "classes must lie between 0 and 2, but those in y range from 0 to 7",
+        ),
+        (
+            {"y": changed(Y, 8, -100)},
+            "classes must lie between 0 and 2, but those in y range from -100 to 2",
+        ),
         ({"x": X.double()}, "does not run on these inputs .each .4,. of float64.: "),
         ({"x": X[:, :3]}, "does not run on these inputs .each .3,. of float32.: "),
-        ({"x": X.numpy()}, "x must be a torch tensor, .* has a ndarray"),
+        ({"x": X.numpy()}, "x must be a torch tensor, .* contains a ndarray"),
         ({"y": Y.tolist()}, "y must be a torch tensor, not a list"),
         ({"y": Y.float(), "loss": "mse"}, "as many numbers for each record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
-        ({"x": (X, None)}, "x must be a torch tensor, .* has a NoneType"),
+        ({"x": (X, None)}, "x must be a torch tensor, .* contains a NoneType"),
     ],
 )
 def test_what_cannot_be_used_is_named(options, complaint):
@@ -62,7 +68,7 @@ def test_later_batches_are_checked_too():
     engine.norms(X, Y)
     with pytest.raises(sp.InputError, match="not finite"):
         engine.norms(changed(X, 4, torch.nan), Y)
-    with pytest.raises(sp.InputError, match="classes must lie from 0 to 2"):
+    with pytest.raises(sp.InputError, match="classes must lie between 0 and 2"):
         engine.norms(X, changed(Y, 4, 3))
 
 

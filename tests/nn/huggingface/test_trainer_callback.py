@@ -100,6 +100,7 @@ class PrivateAdapters:
             self.optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_private_run_with_opacus_and_adapters() -> None:
     torch.manual_seed(0)
     run = PrivateAdapters(torch.randint(3, 23, (24, 5)))
@@ -114,7 +115,7 @@ def test_a_loss_that_divides_by_the_tokens_of_a_batch_is_refused() -> None:
     torch.manual_seed(0)
     texts = torch.randint(3, 23, (24, 5))
     texts[::3, 2:] = 0
-    with pytest.raises(sp.InputError, match="What the optimiser releases is not what is account"):
+    with pytest.raises(sp.InputError, match="The optimiser's release is not the one account"):
         PrivateAdapters(texts).epoch()
 
 
@@ -150,6 +151,7 @@ def test_the_accuracy_of_a_classifier_of_hugging_face() -> None:
     assert told == pytest.approx(float(right.float().mean()))
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_model_library() -> None:
     code = (
         "import sys, seepage as sp; sp.nn.leakage; sp.nn.token_leakage; "

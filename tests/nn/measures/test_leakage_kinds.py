@@ -60,7 +60,7 @@ def test_everything_from_conservative_probes_is_a_bound(problem: Problem) -> Non
         (part, A.diagonal(dim1=1, dim2=2).mean(1).sqrt()),
     ):
         assert found.kind == "bound"
-        assert "from above" in found.conditions[-1]
+        assert "upper bound" in found.conditions[-1]
         assert bool((found.values + 5 * found.standard_errors >= true).all())
     worst = cells.top(1)
     assert float(worst.values.max()) == float(cells.values.max())
@@ -133,7 +133,7 @@ def test_an_iteration_cut_off_is_no_exact_value(
     assert bool((cut.values <= true * (1 + 1e-9)).all())
     assert bool((cut.values + cut.standard_errors >= true * (1 - 1e-9)).all())
     assert float(cut.standard_errors.max()) > 0
-    assert "cut off after 12 products" in cut.conditions[-1]
+    assert "stopped after 12 products" in cut.conditions[-1]
     assert cut.mse_bound().assumptions[-1] == cut.conditions[-1]
 
 

@@ -251,7 +251,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         found.patches(2)
     with pytest.raises(sp.InputError, match="mask of 'a'"):
         found.attributes({"a": np.ones(5, dtype=bool)})
-    with pytest.raises(sp.InputError, match="cuts 2 axes"):
+    with pytest.raises(sp.InputError, match="slices 2 axes"):
         found.attributes({"a": (slice(0, 1), slice(0, 1))})
 
 

@@ -89,13 +89,13 @@ def test_ways_to_name_one_column(table: Attribution, part: object) -> None:
         ([[0, 1]], "is not a column"),
         ([None], "None in 'a' is not a column"),
         (None, "must be columns"),
-        ([], "holds nothing"),
-        ((), "holds nothing"),
-        (slice(9, 12), "holds nothing"),
-        (slice(2, 2), "holds nothing"),
-        ([False] * 4, "holds nothing"),
-        (slice(0, 2.5), "cannot be taken"),
-        (slice(None, None, -1), "cannot be taken"),
+        ([], "contains no entry"),
+        ((), "contains no entry"),
+        (slice(9, 12), "contains no entry"),
+        (slice(2, 2), "contains no entry"),
+        ([False] * 4, "contains no entry"),
+        (slice(0, 2.5), "cannot be used"),
+        (slice(None, None, -1), "cannot be used"),
         ([True], r"mask of 'a' has the shape \(1,\)"),
         ([True] * 5, r"mask of 'a' has the shape \(5,\)"),
         (np.array([4]), "no column 4"),
@@ -184,7 +184,7 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
         watch.observe([0, 1], x[:2], ["a", "b"])
     frame = pd.DataFrame(x.numpy(), columns=NAMES)
     watch.observe([0, 1], frame[:2], y[:2])
-    with pytest.raises(sp.InputError, match="not those of the steps before"):
+    with pytest.raises(sp.InputError, match="not those of earlier steps"):
         watch.observe([2, 3], frame[NAMES[::-1]][:2], y[:2])
     assert watch.uses.sum() == 2
 

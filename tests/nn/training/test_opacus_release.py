@@ -165,7 +165,7 @@ def test_another_batch_than_the_trained_one_is_refused():
 
 def test_weights_that_attach_was_not_told_of_are_refused():
     run = Run(criterion=nn.CrossEntropyLoss(torch.tensor([0.1, 0.9])), loss="cross_entropy")
-    with pytest.raises(InputError, match="What the optimiser releases is not what"):
+    with pytest.raises(InputError, match="The optimiser's release is not the one"):
         run.step(1.0, SIGMA)
 
 
@@ -199,11 +199,11 @@ def test_settings_that_change_after_the_batch_was_observed_are_refused(name):
 
 def test_parameters_of_which_only_one_side_knows_are_refused():
     run = Run()
-    with pytest.raises(InputError, match="also trains parameters that are not of this network"):
+    with pytest.raises(InputError, match="also trains parameters outside this network"):
         sp.nn.attach(run.optimizer, run.net[2], "cross_entropy", run.loader)
     run.accountant.observe(torch.arange(N), run.X, run.y)
     check = run.accountant._sums
-    with pytest.raises(InputError, match=r"'0\.bias' is counted among those"):
+    with pytest.raises(InputError, match=r"'0\.bias' is counted as released"):
         check.compare({"0.weight": torch.zeros(5, D)} | dict.fromkeys(["0.bias"]))
 
 

@@ -147,7 +147,7 @@ def test_theorem_4_does_not_go_on_for_longer_than_announced(tmp_path):
     done = trainer(path, steps=5, amplification="theorem4").fit(X, y)
     assert done.accountant_.failure_probability == pytest.approx(1 / 300)
     trainer(path, steps=5, amplification="theorem4").fit(X, y)
-    with pytest.raises(InputError, match="over 5 steps; to go on for 20"):
+    with pytest.raises(InputError, match="over 5 steps; resuming it for 20"):
         trainer(path, steps=20, amplification="theorem4").fit(X, y)
 
 
@@ -249,7 +249,7 @@ def test_the_key_lies_beside_the_checkpoint_and_not_in_it(tmp_path):
     with pytest.raises(InputError, match=r"run\.safetensors\.key, the key of the run"):
         trainer(path, seed=None, steps=6).fit(X, y)
     beside.write_text(key[:-2])
-    with pytest.raises(InputError, match="is not the key of a run, or it is damaged"):
+    with pytest.raises(InputError, match="is not the key of a run, or is damaged"):
         trainer(path, seed=None, steps=6).fit(X, y)
 
 

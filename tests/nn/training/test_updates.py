@@ -133,5 +133,5 @@ def test_what_does_not_go_together_is_refused() -> None:
         trainer(optimizer=partial(torch.optim.AdamW, lr=1e-2), momentum=0.9)
     with pytest.raises(InputError, match="returns an optimiser of torch"):
         trainer(optimizer=lambda parameters: "AdamW").fit(X, y)
-    with pytest.raises(InputError, match="must have all parameters with requires_grad"):
+    with pytest.raises(InputError, match="must hold exactly the parameters with requires_grad"):
         trainer(optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1)).fit(X, y)

@@ -1,19 +1,37 @@
-"""Two worker processes, and a watch on what comes back from them."""
+"""Two workers, in processes or in threads, and a watch on what comes back from them."""
 
 import pickle
+from contextlib import contextmanager
 
 import pytest
 from distributed import Client, LocalCluster
 
 
-@pytest.fixture(scope="module")
-def cluster():
+@contextmanager
+def started(**how):
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+            **how,
         ) as cluster,
         Client(cluster) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with started() as client:
+        yield client
+
+
+@pytest.fixture
+def threads():
+    """Workers of this very process, which start at once."""
+    with started(processes=False, protocol="tcp") as client:
         yield client
 
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 from distributed import Client, Security
 
-from sampled import sampled
 from seepage.streams.dask.spread_files import on_cluster
 
 STRANGER = """
@@ -49,7 +48,8 @@ if hasattr(os, "geteuid") and os.geteuid() == 0:  # who else may not become anot
     KINDS.append("another user")
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_process_without_the_certificate_cannot_talk_to_the_scheduler(ours, kind):
     known = ours.scheduler_info()
     workers = list(known["workers"])

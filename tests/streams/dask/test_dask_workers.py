@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
+from sampled import sampled
 from seepage.cli import app
 from seepage.streams.dask.source import dask_rows
 from seepage.streams.dask.tasks import FAN_IN
@@ -167,7 +168,9 @@ def _numbers(told):
     return [told] if isinstance(told, int | float) else []
 
 
-def test_an_audit_by_workers_tells_what_one_process_tells(cluster, people):
+@pytest.mark.parametrize("workers", sampled(["threads", "cluster"], ["threads"]))
+def test_an_audit_by_workers_tells_what_one_process_tells(workers, people, request):
+    cluster = request.getfixturevalue(workers)
     options = ["--target", "left", "--group", "region", "--missing", "drop", "--json"]
     runner = CliRunner()
     alone = runner.invoke(app, ["audit", str(people), *options])
@@ -194,10 +197,10 @@ def test_bad_clusters_are_refused(options, words, people):
     assert words in told.stderr
 
 
-def test_a_cluster_audits_parquet_only(cluster, tmp_path):
+def test_a_cluster_audits_parquet_only(threads, tmp_path):
     table = tmp_path / "people.csv"
     table.write_text("x,y\n1,2\n")
-    where = cluster.scheduler_info()["address"]
+    where = threads.scheduler_info()["address"]
     told = CliRunner().invoke(app, ["audit", str(table), "--target", "y", "--dask", where])
     assert told.exit_code == 2
     assert "write the table as Parquet first" in told.stderr

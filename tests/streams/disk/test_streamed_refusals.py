@@ -48,7 +48,7 @@ def test_a_file_that_was_cut_off(folder):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(sp.InputError) as wrong:
         parquet(folder, target="amount")
-    assert said(wrong).startswith("2.parquet is not a whole Parquet file")
+    assert said(wrong).startswith("2.parquet is not a complete Parquet file")
     assert str(folder) not in said(wrong)
 
 
@@ -60,7 +60,7 @@ def test_a_file_that_is_damaged_inside(folder):
     file.write_bytes(content)
     with pytest.raises(sp.InputError) as wrong:
         sp.glm.LinearRegression().fit(data)
-    assert said(wrong).startswith("2.parquet is not a whole Parquet file")
+    assert said(wrong).startswith("2.parquet is not a complete Parquet file")
 
 
 def test_a_column_of_another_type_in_one_file(folder):
@@ -132,7 +132,7 @@ def test_files_must_not_change_between_passes(folder):
         ({"target": "amuont"}, "There is no column 'amuont' (did you mean 'amount'?)"),
         ({"target": "amount", "columns": ["age", "age"]}, "'age' was named twice"),
         ({"target": "amount", "columns": ["age", "amount"]}, "cannot be both a feature and"),
-        ({"target": "amount", "columns": []}, "no column left for the features"),
+        ({"target": "amount", "columns": []}, "No column is left for the features"),
         ({"target": "amount", "columns": ["when"]}, "'when' holds timestamp[us], which is neither"),
     ],
 )

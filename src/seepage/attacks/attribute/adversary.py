@@ -22,7 +22,7 @@ class AttributeInversion(ABC):
 
     ``fit`` takes what the adversary knows; ``predict`` guesses the level of every target row, and
     never looks at the attribute's own columns there; ``attack`` compares the guesses with the truth
-    in these columns. A subclass says how well each level explains what is seen.
+    in these columns. A subclass scores how well each level explains the release.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class AttributeInversion(ABC):
 
     @abstractmethod
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from what the adversary knows, and return the adversary."""
+        """Learn from the data the adversary knows, and return the adversary."""
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs of the release or releases, and how many there are.
+        """Return what scoring needs from the release or releases, and their number.
 
-        Without a look at them, one guess stands for all.
+        For an adversary who ignores them, one guess stands for all.
         """
         return None, 1
 
@@ -51,7 +51,7 @@ class AttributeInversion(ABC):
         """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
 
         ``X``, (b, d), and ``y``, (b,), are the chunk, with zeros in the attribute's columns, and
-        ``rows`` says where among the targets it lies. The level with the highest score is guessed.
+        ``rows`` is its slice of the targets. The level with the highest score is guessed.
         """
 
     def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
@@ -60,19 +60,18 @@ class AttributeInversion(ABC):
         Parameters
         ----------
         X
-            The target rows, (n, d). What stands in the attribute's columns is not looked at, and
-            may be NaN.
+            The target rows, (n, d). The attribute's columns are ignored, and may be NaN.
         y
             Their labels, (n,).
         release
-            What left the house: a released model, or :class:`Releases`, many at once. Not looked at
-            by :class:`Prior` and :class:`Ideal`.
+            A released model, or many at once (:class:`Releases`). Ignored by :class:`Prior` and
+            :class:`Ideal`.
 
         Returns
         -------
         numpy.ndarray
             The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
-            :class:`Releases`. Of levels that explain what is seen equally well, the first.
+            :class:`Releases`. Among levels that explain the release equally well, the first.
         """
         guesses = self._guess(X, y, release)
         if isinstance(release, Releases):
@@ -92,7 +91,8 @@ class AttributeInversion(ABC):
         """Return the guessed levels, (T, n)."""
         if not hasattr(self, "n_features_in_"):
             raise InputError(
-                f"This {type(self).__name__} knows nothing yet: call fit with what it knows first."
+                f"This {type(self).__name__} knows nothing yet; call fit with the data it knows "
+                "first."
             )
         table, labels = self._read_targets(X, y)
         prepared, trials = self._prepare(release)
@@ -140,7 +140,7 @@ class AttributeInversion(ABC):
 
 
 def log_frequencies(positions: np.ndarray, levels: int) -> np.ndarray:
-    """Return the logarithm of every level's share, (K,); −∞ for a level nobody has."""
+    """Return the logarithm of every level's share, (K,); −∞ for a level that no record has."""
     with np.errstate(divide="ignore"):
         return np.log(np.bincount(positions, minlength=levels) / len(positions))
 
@@ -164,14 +164,14 @@ class InversionResult:
     Parameters
     ----------
     adversary
-        Who guessed.
+        The name of the adversary.
     attribute
-        What was to be guessed.
+        The name of the attribute.
     levels
-        How many levels it has.
+        The number of its levels.
     hits
-        Whether the guess was right, (T, n): by release and record (T = 1 for an adversary that
-        looks at no release).
+        Whether the guess was right, (T, n): by release and record (T = 1 for an adversary who
+        ignores the release).
     kind
         ``attack``: a demonstration that this much can be inferred, never that no more can be.
     """
@@ -191,7 +191,7 @@ class InversionResult:
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of :attr:`accuracy`, over releases and records.
 
-        See :mod:`seepage.attacks.intervals` for what it counts.
+        :mod:`seepage.attacks.intervals` says what it accounts for.
         """
         return accuracy_interval(self.hits)
 
@@ -225,18 +225,18 @@ class InversionResult:
     ) -> tuple[float, ConfidenceInterval]:
         """Return how much more accurate the guesses are in one group than in another.
 
-        With it comes the 95 % confidence interval of the difference, which takes into account that
-        both groups were attacked through the same releases.
+        The difference comes with its 95 % confidence interval, which accounts for both groups being
+        attacked through the same releases.
 
         Parameters
         ----------
         groups
             One label per record.
         first, second
-            The two that are compared.
+            The two groups to compare.
         strata
-            One label per record, such as its true level: records of the same label are compared
-            with each other, and each label counts by its share of all records that were attacked.
+            One label per record, such as its true level: only records with the same label are
+            compared, and each label is weighted by its share of all attacked records.
         """
         labels = self._labels(groups)
         layers = np.zeros(len(labels)) if strata is None else self._labels(strata)
@@ -244,7 +244,10 @@ class InversionResult:
             for layer in np.unique(layers):
                 if not np.any((labels == group) & (layers == layer)):
                     where = "" if strata is None else f" with the label {layer.item()!r}"
-                    raise InputError(f"No record{where} belongs to the group {group!r}.")
+                    raise InputError(
+                        f"No record{where} belongs to the group {group!r}; name a group that has "
+                        "some."
+                    )
         return stratified_difference(
             [
                 (

@@ -1,4 +1,4 @@
-"""Adversaries who look at no release: what an attack on one has to beat."""
+"""Adversaries who ignore the release: the baselines an attack has to beat."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Prior(AttributeInversion):
 
 
 class Ideal(AttributeInversion):
-    """Guesses by a classifier that was shown the attribute: what the data give away on their own.
+    """Guesses with a classifier trained on the attribute: what the data alone give away.
 
     No model is attacked; the other columns and the label suffice. An attack on a release that does
-    no better tells nothing that could not be inferred from people like the target.
+    no better reveals nothing beyond what people like the target reveal.
 
     Give ``fit`` other rows than those attacked (half of the table, or a test set): a classifier
-    that has seen a row has seen its answer, and its accuracy there is too good.
+    that has seen a row knows the answer, and its accuracy there is too high.
 
     Parameters
     ----------
     attribute
         What is guessed.
     classifier
-        Any scikit-learn classifier; multinomial logistic regression on standardised columns where
-        none is given. A copy of it is fitted.
+        Any scikit-learn classifier, a copy of which is fitted; by default multinomial logistic
+        regression on standardised columns.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Ideal(AttributeInversion):
         from sklearn.base import clone
 
         table, labels, levels = self._read_known(X, y)
-        # Labels that are not numbers become one column per class.
+        # Non-numeric labels become one column per class.
         self.classes_ = None if labels.dtype.kind in "biuf" else np.unique(labels)
         features = self._features(self._without_attribute(table, slice(None)), labels)
         seen = np.unique(levels)

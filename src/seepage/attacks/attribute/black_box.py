@@ -1,4 +1,4 @@
-"""The adversary who may only ask the released model for predictions."""
+"""The adversary who can only query the released model for predictions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class BlackBox(AttributeInversion):
 
     With ``f`` the released model, ``p`` the level's frequency and ``x_k`` the target's row with
     level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (paper 001, equation 31; Fredrikson et al.
-    2014). The performance ``π`` is what the publisher states about the model:
+    2014). The performance ``π`` is the publisher's statement about the model:
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
     - classification: the confusion matrix, as the share of the records predicted ``f(x_k)`` whose
-      class is ``y``. (One record is added to each prediction, divided over the classes as they are
-      frequent, so that a prediction that was never made says nothing instead of anything.)
+      class is ``y``. (One record is added to each prediction, divided over the classes by
+      frequency, so that a prediction that was never made tells nothing about the class.)
 
-    Both are taken of each release on the rows given to ``fit``, as are the frequencies.
+    Both are computed for each release on the rows given to ``fit``, as are the frequencies.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class BlackBox(AttributeInversion):
         scores = []
         for code, prior in zip(self.attribute.codes, self.log_prior_, strict=True):
             X[:, self.attribute.columns] = code
-            with np.errstate(over="ignore"):  # of exp, under much noise: a prediction of infinity
+            with np.errstate(over="ignore"):  # of exp, under much noise, to infinite predictions
                 said = release.predict(X)
             scores.append(prior + _log_performance(said, y, release))
         return np.stack(scores, axis=2)
@@ -85,7 +85,7 @@ class BlackBox(AttributeInversion):
                 ((predict(self._table[rows]) - y[rows]) ** 2).sum(axis=1)
                 for rows in row_slices(n, d + 3 * trials)
             )
-        # A perfect fit is one to rounding only, and is given that much room.
+        # A perfect fit is perfect only to rounding, and is allowed that much error.
         rounding = (np.finfo(float).eps * np.abs(y).max()) ** 2 + np.finfo(float).tiny
         return np.asarray(np.maximum(squares / (n - d if n > d else n), rounding))
 
@@ -109,7 +109,7 @@ class BlackBox(AttributeInversion):
 
 
 class _Queries(NamedTuple):
-    """How to ask the releases, and how they are said to perform."""
+    """How to query the releases, and their stated performance."""
 
     predict: Predict
     performance: np.ndarray
@@ -130,13 +130,13 @@ def _log_performance(said: np.ndarray, y: np.ndarray, queries: _Queries) -> np.n
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return how to ask a release or releases, (T, n) at once, how many, and the classes if any."""
+    """Return a function that queries all releases, (T, n), their number, and the classes if any."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):
         raise InputError(
-            "The black-box adversary asks a released model for predictions: pass one that has "
-            "predict (sp.release(model, noise)) or many (sp.attacks.draw_releases)."
+            "The black-box adversary queries a released model; pass one that has predict "
+            "(sp.release(model, noise)) or many (sp.attacks.draw_releases)."
         )
     from sklearn.base import is_classifier
 
@@ -144,7 +144,7 @@ def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
 
     def predict(X: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings():
-            # A model that was fitted on a data frame would rather be asked with one.
+            # A model fitted on a data frame warns about a plain array.
             warnings.filterwarnings("ignore", message="X does not have valid feature names")
             return as_numpy(release.predict(X))[None, :]
 
@@ -153,7 +153,10 @@ def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
 
 def _numbers(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biuf":
-        raise InputError(f"y holds {y.dtype} values, but the released model predicts numbers.")
+        raise InputError(
+            f"y holds {y.dtype} values, but the released model predicts numbers; pass numeric "
+            "labels."
+        )
     return y.astype(float)
 
 
@@ -162,5 +165,5 @@ def _class_positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     unknown = classes[positions] != y
     if np.any(unknown):
         label = y[np.argmax(unknown)].item()
-        raise InputError(f"y has the label {label!r}, which is none of the model's classes.")
+        raise InputError(f"y has the label {label!r}, which is not one of the model's classes.")
     return positions

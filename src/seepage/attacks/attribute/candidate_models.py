@@ -1,4 +1,4 @@
-"""The models a training set would have given, had one record another level of an attribute.
+"""The models that a training set would have given, had one record had another level.
 
 Let row i be ``x`` with the level it has and ``x' = x + δ`` with another; let ``r`` be the slope of
 its loss, ``a`` the curvature and ``ω`` its weight, ``r'`` and ``a'`` those at ``x'``. At the
@@ -22,8 +22,8 @@ gradient::
 whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: no
 candidate needs a pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
 and leaves terms of third order. On a large table these are negligible for most rows; the others,
-and all rows of a small table, take further steps with gradients over all rows. Candidates that do
-not settle so are refitted from scratch.
+and all rows of a small table, take further steps with gradients over all rows. Candidates that
+still do not converge are refitted from scratch.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from seepage.glm.fitting.objective import Objective, cholesky_factor
 from seepage.glm.losses import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 
-# A smaller determinant of I + SG is rounding: without the row's level some direction is empty.
+# A smaller determinant of I + SG is rounding: without the row's level the data lack a direction.
 _SINGULAR = 1e-11
-# What two steps leave was below the square of either of these on every table tried: the second step
-# beside the first, and how far the changed row's own margin moved.
+# The remainder after two steps was below the square of either of these on every table tried: the
+# second step relative to the first, and the move of the changed row's own margin.
 _SECOND_STEP = 1e-3
 _OWN_MOVE = 1e-2
-_AFFORDABLE = 1 << 24  # margins: where a third step of every candidate takes no more, all take it
-_SETTLED = 1e-7  # what further steps may leave beside the whole way
+_AFFORDABLE = 1 << 24  # margins: if a third step for all candidates needs no more, all take it
+_SETTLED = 1e-7  # remainder allowed after further steps, relative to the whole move
 _MOST_STEPS = 12
-_DIFFERENCE = 1e-4  # between margins, for ∂a/∂m: its error is far below what two steps leave
+_DIFFERENCE = 1e-4  # between margins, for ∂a/∂m: its error is far below the remainder of two steps
 _LARGEST_TENSOR = 1 << 26  # numbers
 _CHUNK = 4 * CHUNK
 
 
 class RankTwo(NamedTuple):
-    """What a chunk of b rows with K candidate levels each changes, to first and second order.
+    """The changes made by a chunk of b rows with K candidate levels each, to second order.
 
-    Candidates run along the second axis; the level a row has comes out as a change of zero.
+    Candidates run along the second axis; a row's actual level is a change of zero.
     """
 
     x: np.ndarray  # (b, P): the rows, with a last 1 for an intercept
@@ -85,8 +85,8 @@ class CandidateModels:
     """The refits for every level of every row under attack, as differences from the known fit.
 
     ``objective`` is that of the known table, of a family with one margin, ``theta`` its minimiser,
-    (P,), the intercept last; ``levels``, (n,), are those that the rows of the known table have, and
-    ``rows``, (m,), those under attack.
+    (P,), the intercept last; ``levels``, (n,), are the actual levels of the known table's rows, and
+    ``rows``, (m,), the rows under attack.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CandidateModels:
 
     @property
     def size(self) -> int:
-        """How many numbers one candidate has, P."""
+        """The number of parameters of a candidate, P."""
         return len(self.theta)
 
     def differences(self, which: slice) -> np.ndarray:
@@ -114,7 +114,7 @@ class CandidateModels:
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
-        """Return the changes that candidate levels, (b, K) or (1, K), of rows of the table make."""
+        """Return the changes made by candidate levels, (b, K) or (1, K), of rows of the table."""
         codes, columns = self.attribute.codes, list(self.attribute.columns)
         own = self.levels[rows]
         x = design(self.objective, rows)
@@ -140,7 +140,7 @@ class CandidateModels:
             weight * new_a * (gxx + gxd),
             1 + weight * new_a * (gxd + gdd),
         )
-        # A sum without negative terms; what is left of H without the row shows in the first.
+        # A sum without negative terms; the first shows what remains of H without the row.
         determinant = np.maximum(1 - weight * a * gxx, 0)
         determinant = determinant * (1 + weight * new_a * (gxx + 2 * gxd + gdd))
         determinant = determinant + weight**2 * a * new_a * (gxx + gxd) ** 2
@@ -167,7 +167,7 @@ class CandidateModels:
 
 
 class NewtonModels(CandidateModels):
-    """Candidate models by warm Newton steps, all computed once and held: K times the rows.
+    """Candidate models by warm Newton steps, all computed once and kept: K per row.
 
     ``further`` counts the candidates that took further steps, with gradients over all rows, and
     ``refitted`` those that had to be refitted from scratch.
@@ -177,7 +177,7 @@ class NewtonModels(CandidateModels):
         super().__init__(*arguments)
         m, K = len(self.rows), len(self.attribute)
         self._third = ThirdDerivatives(self.objective, self.family, self.margins, m * K)
-        # The level that a row has needs no step.
+        # A row's actual level needs no step.
         self._differences = np.zeros((m, K, self.size))
         near = np.ones((m, K), dtype=bool)
         other = (self.levels[self.rows][:, None] + np.arange(1, K)) % K
@@ -202,13 +202,13 @@ class NewtonModels(CandidateModels):
         return np.asarray(self._differences[which])
 
     def _two_steps(self, rows: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and where they are enough, (b, K)."""
+        """Return the differences after two steps, (b, K, P), and whether they suffice, (b, K)."""
         change = self.rank_two(rows, levels)
         along, new_along = self._own_margins(change, change.step)
         y = self.objective.target[rows, None]
         left = self.family.slope(change.margin + new_along, y) - change.slope
         left = change.weight * (left - change.new_curvature * new_along)
-        # The tensor counts the row as the table has it, which it no longer is.
+        # The tensor still includes the row's original term.
         counted = 0.5 * self._third.weights[rows, None] * along**2
         residual = self._third.apply(change.step) + self._on_own_row(change, -counted, left)
         second = self._solve(change, residual)
@@ -219,12 +219,12 @@ class NewtonModels(CandidateModels):
     def _further_step(
         self, places: np.ndarray, levels: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Move single candidates on, (b, P), and say which have settled and how far they moved."""
+        """Refine single candidates, (b, P); return also which converged and how far they moved."""
         rows = self.rows[places]
         change = self.rank_two(rows, levels[:, None])
         where = self._differences[places, levels][:, None, :]
         y, margins = self.objective.target[rows, None], self.margins[rows, None]
-        with np.errstate(over="ignore", invalid="ignore"):  # steps that run away never settle
+        with np.errstate(over="ignore", invalid="ignore"):  # diverging steps never settle
             along, new_along = self._own_margins(change, where)
             old = change.weight * self.family.slope(margins + along, y)
             new = change.weight * self.family.slope(change.margin + new_along, y)
@@ -232,10 +232,10 @@ class NewtonModels(CandidateModels):
             step = self._solve(change, residual)
             where = where - step
             size, whole = _size(step)[:, 0], _size(where)[:, 0]
-            # Each step shrinks by one factor; the first here by as much as the two before it.
+            # Steps shrink by a constant factor; the first here by as much as the two before it.
             rate = np.where(np.isnan(last), np.sqrt(size / whole), size / last)
             settled = size * rate <= _SETTLED * (1 - rate) * whole
-            settled |= size <= 0.01 * _SETTLED * whole  # as small as rounding lets them be
+            settled |= size <= 0.01 * _SETTLED * whole  # as small as rounding allows
         return where[:, 0], settled, size
 
     def _gradient(self, steps: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ class NewtonModels(CandidateModels):
             slopes = self.family.slope(margins, known.target[rows])
             if known.sample_weight is not None:
                 slopes = slopes * known.sample_weight[rows]
-            # Less the gradient at theta, which is zero but for the rounding of so many terms.
+            # Less the gradient at theta, which is zero up to the rounding of its many terms.
             out += (slopes - here[rows]) @ x
         return out.reshape(steps.shape)
 
@@ -280,7 +280,7 @@ class NewtonModels(CandidateModels):
         return np.asarray(plain - change.along(first, second))
 
     def _refit(self, lost: np.ndarray) -> None:
-        """Fit the candidates that no steps settled, given by place and level, from the start."""
+        """Refit from scratch the candidates, given by place and level, that did not converge."""
         known, columns = self.objective, list(self.attribute.columns)
         changed = np.array(known.X) if len(lost) else known.X
         for place, level in progress(lost, "refits"):
@@ -298,11 +298,11 @@ class NewtonModels(CandidateModels):
 
 
 class ThirdDerivatives:
-    """What the third derivatives at the minimiser make of steps away from it.
+    """The effect of third derivatives at the minimiser on steps away from it.
 
-    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is what Newton's method leaves of the gradient after a step
-    Δ. For many ``steps`` and few columns the sum over the rows is taken once and for all, as a
-    P×P×P tensor; otherwise two matrix products with the rows give the same.
+    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is the gradient that remains after a Newton step Δ. For
+    many ``steps`` and few columns the sum over the rows is taken once, as a P×P×P tensor; otherwise
+    two matrix products with the rows give the same.
     """
 
     def __init__(
@@ -350,13 +350,13 @@ class ThirdDerivatives:
 
 
 def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
-    """Return rows of the known table, with a last 1 for an intercept."""
+    """Return rows of the known table, with a final 1 for an intercept."""
     x = objective.X[rows, :]
     return np.hstack([x, np.ones((len(x), 1))]) if objective.intercept else np.asarray(x)
 
 
 def _inverse(hessian: np.ndarray) -> np.ndarray:
-    """Return ``H⁻¹``, through the Cholesky factor of ``H`` with its columns scaled alike."""
+    """Return ``H⁻¹``, through the Cholesky factor of ``H`` scaled to a unit diagonal."""
     sizes = np.sqrt(np.diagonal(hessian))
     scaling = np.outer(sizes, sizes)
     factor = cholesky_factor(hessian / scaling) if np.all(sizes > 0) else None
@@ -374,7 +374,7 @@ def _size(steps: np.ndarray) -> np.ndarray:
 
 
 def _curvature_slope(family: Family, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return ``∂a/∂m``, (n,); a family that does not state it is asked for its curvature twice."""
+    """Return ``∂a/∂m``, (n,), stated by the family or else a difference of its curvatures."""
     if family.curvature_slope is not None:
         return np.asarray(family.curvature_slope(margins, y))
     up, down = (family.curvature(margins + h, y) for h in (_DIFFERENCE, -_DIFFERENCE))

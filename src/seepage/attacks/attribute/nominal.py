@@ -1,4 +1,4 @@
-"""A nominal attribute as a model sees it: its columns, and what stands in them for each level."""
+"""A nominal attribute as a model sees it: its columns, and the code of each level in them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NominalAttribute:
     Parameters
     ----------
     name
-        What people call it.
+        The attribute's name.
     columns
         The positions of its columns in the table.
     codes
-        What stands in these columns for each level, (K, t): rows of the identity matrix for a
+        The entries of these columns for each level, (K, t): rows of the identity matrix for a
         one-hot attribute, and a row of zeros for a level without a column of its own.
     levels
         The names of the levels, in the order of ``codes``.
@@ -57,12 +57,16 @@ class NominalAttribute:
                 f"columns, but their shape is {codes.shape}."
             )
         if len(self.levels) < 2:
-            raise InputError(f"{self.name!r} has one level only, so there is nothing to infer.")
+            raise InputError(
+                f"{self.name!r} has only one level, so there is nothing to infer; name an "
+                "attribute with two or more."
+            )
         if not np.all(np.isfinite(codes)):
             raise InputError(f"The codes of {self.name!r} contain NaN or infinity.")
         if len(np.unique(codes, axis=0)) < len(codes):
             raise InputError(
-                f"Two levels of {self.name!r} have the same code, so no model tells them apart."
+                f"Two levels of {self.name!r} have the same code, so no model can tell them "
+                "apart; merge them."
             )
         codes.setflags(write=False)
         object.__setattr__(self, "codes", codes)
@@ -80,7 +84,7 @@ class NominalAttribute:
         name
             The attribute.
         dropped
-            What to call the level that has no column (its code is all zeros).
+            The name of the level that has no column (its code is all zeros).
         """
         known = problem.indices()
         if name not in known:
@@ -104,29 +108,28 @@ class NominalAttribute:
     ) -> NominalAttribute:
         """Find the levels of an attribute in a table.
 
-        Columns of zeros and ones, at most one of them one in a row, are taken for one-hot: a level
-        per column, preceded by one of all zeros if some row has it (a dropped level). Of any other
+        Columns of zeros and ones with at most a single one per row are taken for one-hot: a level
+        per column, preceded by one of all zeros if some row has it (a dropped level). In any other
         columns, such as scaled ones, every distinct combination in the table is a level, in sorted
         order.
 
         Parameters
         ----------
         X
-            A table that shows all levels: a NumPy array, a data frame or a tensor.
+            A table that contains all levels: a NumPy array, a data frame or a tensor.
         columns
             The attribute's columns, by name or position.
         name
-            What to call it; the first column's name where none is given.
+            The attribute's name; by default the first column's.
         levels
-            Names of the levels in the order described; taken from the columns or their values
-            where none are given.
+            Names of the levels in the order described; by default from the columns or their values.
         """
         table = read_table(X)
         places = tuple(_position(table, column) for column in columns)
         if not places:
             raise InputError("No column was named; an attribute needs at least one.")
         if len(set(places)) < len(places):
-            raise InputError("A column was named twice.")
+            raise InputError("A column was named twice; name each column once.")
         title = name or table.names[places[0]]
         seen = as_numpy(table.values[:, list(places)])
         codes, found = _levels_of(seen, [table.names[j] for j in places], title)
@@ -154,7 +157,7 @@ class NominalAttribute:
             row = int(np.argmax(positions < 0))
             raise InputError(
                 f"Row {row} has {shown[row].tolist()} in the columns of {self.name!r}, which is "
-                "the code of none of its levels."
+                "not the code of any of its levels."
             )
         return positions
 
@@ -167,7 +170,9 @@ def _position(table: Table, column: str | int) -> int:
     d = len(table.names)
     if isinstance(column, int | np.integer):
         if not -d <= column < d:
-            raise InputError(f"There is no column {column}: the table has {d} columns.")
+            raise InputError(
+                f"There is no column {column}; the table has {d} columns, counted from 0."
+            )
         return int(column) % d
     if column not in table.names:
         raise InputError(f"There is no column {column!r}{nearest(column, table.names)}.")
@@ -187,7 +192,7 @@ def _levels_of(
     codes = np.unique(seen, axis=0)
     if len(codes) > min(_MOST_LEVELS, max(2, len(seen) // 2)):
         raise InputError(
-            f"{title!r} takes {len(codes)} different values in {len(seen)} rows: it is a quantity, "
-            "not a nominal attribute; cut it into bands first."
+            f"{title!r} takes {len(codes)} different values in {len(seen)} rows: it is a "
+            "quantity, not a nominal attribute; divide it into bands first."
         )
     return codes, tuple(", ".join(f"{value:g}" for value in code) for code in codes)

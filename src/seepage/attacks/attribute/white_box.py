@@ -29,12 +29,12 @@ class WhiteBox(AttributeInversion):
     standard deviation σ the most likely level. With ``prior=True`` it is the most probable one,
     ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
-    The adversary knows every record wholly, save that of the record under attack it does not know
-    the attribute; how the model is trained, its penalty and its sample weights (which stay as they
-    are in every refit). All records are attacked, each as if all others were known: the guess about
-    a record does not depend on the level it has. The n·K refits are not run: for linear regression
-    they come from rank-two updates of one solution, for other families from two warm Newton steps
-    (more for the rows where these are not enough).
+    The adversary knows everything but the attribute of the record under attack: all records, how
+    the model is trained, its penalty and its sample weights (which are the same in every refit).
+    All records are attacked, each as if all others were known: the guess about a record does not
+    depend on the level it has. The n·K refits are not run: for linear regression they come from
+    rank-two updates of one solution, for other families from two warm Newton steps (more for rows
+    where two are not enough).
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class WhiteBox(AttributeInversion):
     model
         The model that was trained, for its kind and penalty: any of :mod:`seepage.glm` but
         ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy is fitted.
     prior
-        Whether to weigh the levels by their frequency in the table.
+        Whether to weight the levels by their frequency in the table.
 
     Attributes
     ----------
     model_
-        The model fitted on the table as it is: what would be released, but for the noise.
+        The model fitted on the actual table: the release without its noise.
     candidates_
         The candidate models; ``candidates_.differences(slice)`` gives their parameters less those
         of ``model_``.
@@ -78,16 +78,16 @@ class WhiteBox(AttributeInversion):
         self.prior = prior
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, rows: Any = None) -> Self:
-        """Take the training data and compute the candidate models.
+        """Learn the training data and compute the candidate models.
 
         Parameters
         ----------
         X, y
-            The whole training table, which shows the attribute, and its labels.
+            The whole training table, including the attribute, and its labels.
         sample_weight
             The weights the model is trained with.
         rows
-            The positions of the records that will be attacked; all of them where none are given.
+            The positions of the records that will be attacked; by default all.
         """
         table, self._labels, levels = self._read_known(X, y)
         values = np.asarray(as_numpy(table.values), dtype=float)
@@ -105,8 +105,8 @@ class WhiteBox(AttributeInversion):
     def _prepare(self, release: Any) -> tuple[Any, int]:
         if release is None:
             raise InputError(
-                "The white-box adversary needs what was released: pass a model from "
-                "sp.release(model, noise), or many (sp.attacks.draw_releases)."
+                "The white-box adversary needs a release; pass a model from sp.release(model, "
+                "noise), or many (sp.attacks.draw_releases)."
             )
         theta = self.candidates_.theta
         parameters = parameters_of(release, len(theta))
@@ -116,7 +116,7 @@ class WhiteBox(AttributeInversion):
             if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) > 0:
                 raise InputError(
                     "prior=True weighs the prior against Gaussian noise of one known standard "
-                    "deviation: pass a model from sp.release, or sp.attacks.draw_releases, with "
+                    "deviation; pass a model from sp.release, or sp.attacks.draw_releases, with "
                     "noise=sp.Gaussian(sigma)."
                 )
             prior = 2 * noise.sigma**2 * self.log_prior_
@@ -124,7 +124,8 @@ class WhiteBox(AttributeInversion):
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         self._check_known(X, y, rows)
-        # Differences from the known fit: the parameters themselves would drown them in rounding.
+        # Differences from the known fit, which would drown in the rounding of the parameters
+        # themselves.
         candidates = self.candidates_.differences(rows)
         b, K, P = candidates.shape
         squares = np.einsum("bkp,bkp->bk", candidates, candidates)
@@ -138,13 +139,13 @@ class WhiteBox(AttributeInversion):
         table, labels = super()._read_targets(X, y)
         if len(table) != len(self._rows):
             raise InputError(
-                f"X has {len(table)} rows, but {len(self._rows)} rows were named in fit to be "
-                "attacked; pass those rows, in that order."
+                f"X has {len(table)} rows, but fit named {len(self._rows)} rows to be attacked; "
+                "pass those rows, in that order."
             )
         return table, labels
 
     def _check_known(self, X: np.ndarray, y: np.ndarray, rows: slice) -> None:
-        """Raise unless target rows are rows of the known table, the attribute left aside."""
+        """Raise unless target rows are rows of the known table, apart from the attribute."""
         others = self.attribute.others(X.shape[1])
         known = self._rows[rows]
         same = np.all(X[:, others] == self._table[np.ix_(known, others)], axis=1)
@@ -158,7 +159,7 @@ class WhiteBox(AttributeInversion):
 
 
 class _Seen(NamedTuple):
-    """The releases less the known fit, (T, P), and what the prior adds to the score of a level."""
+    """The releases less the known fit, (T, P), and the prior's part of the score of a level."""
 
     noise: np.ndarray
     prior: np.ndarray
@@ -170,7 +171,7 @@ def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> An
 
     if not hasattr(model, "get_params"):
         raise InputError(
-            f"A {type(model).__name__} cannot be trained again; pass an estimator such as "
+            f"A {type(model).__name__} cannot be refitted; pass an estimator such as "
             "sp.glm.LinearRegression(l2=1e-2)."
         )
     if sample_weight is None:
@@ -179,7 +180,7 @@ def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> An
 
 
 def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> Objective:
-    """Return what the fitted model minimises, if it is a model of one margin."""
+    """Return the objective of the fitted model, if it has one margin."""
     fit = describe(model, table, y, sample_weight)
     if not isinstance(fit.family, Family):
         raise InputError(
@@ -190,11 +191,11 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
 
 
 def _minimiser(model: Any, objective: Objective) -> np.ndarray:
-    """Return where the objective is least, to rounding."""
+    """Return the minimiser of the objective, to rounding."""
     near = released_parameters(model)
     if isinstance(model, LinearModel):
         return near
-    # Other libraries stop their iterations early, and what they leave would pass for a level.
+    # Other libraries stop their iterations early, and the remainder would look like a level.
     if objective.family.name == "gaussian":
         names = tuple(f"x{j}" for j in range(objective.X.shape[1]))
         return np.asarray(solve_least_squares(objective, names))

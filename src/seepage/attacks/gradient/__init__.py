@@ -1,5 +1,5 @@
-"""Adversaries who rebuild records from the gradients a network's training gives away; needs torch.
+"""Adversaries who reconstruct records from a network's training gradients; needs torch.
 
-The releases, the search for records that explain them (their simulated gradients, the minimisers),
-the labels that are read off beforehand, and how like the originals the found images are.
+The releases, the search for records that explain them (simulated gradients, minimisers), the labels
+read off beforehand, and the similarity of reconstructed images to the originals.
 """

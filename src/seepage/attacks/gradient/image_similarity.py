@@ -12,14 +12,14 @@ from seepage.errors import InputError
 from seepage.tables.source import as_numpy, build_frame
 
 _DEVIATION = 1.5  # of the Gaussian window, in pixels
-_RADIUS = 5  # where it is cut off: 3.5 deviations
+_RADIUS = 5  # where it is cut off: 3.5 standard deviations
 _K1, _K2 = 0.01, 0.03
-_SSIM_SMALLEST = 2 * _RADIUS + 1  # pixels either way of an image that holds a window
+_SSIM_SMALLEST = 2 * _RADIUS + 1  # least height and width, for one window to fit
 _C, _ALPHA = 30.0, 4.2  # fitted to people's judgements by Reisenhofer et al., for pixels 0 to 255
 _LUMA = (0.299, 0.587, 0.114)
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 _SIDES = (2, 4, 8)  # of the Haar filters, fine to coarse
-_HAARPSI_SMALLEST = 2 * _SIDES[-1]  # pixels either way of an image that holds the coarsest filter
+_HAARPSI_SMALLEST = 2 * _SIDES[-1]  # least height and width, for the coarsest filter to fit
 
 
 def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndarray:
@@ -150,7 +150,7 @@ def haarpsi(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageQuality:
-    """How like their originals images are; one number per image and measure.
+    """How similar images are to their originals; one number per image and measure.
 
     Parameters
     ----------
@@ -189,16 +189,16 @@ class ImageQuality:
 
 
 def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
-    """Return how like their originals images are, (n, channels, height, width) or without channels.
+    """Return how similar images, (n, channels, height, width) or (n, height, width), are to others.
 
     PSNR of the squared error over all channels, and SSIM as the mean over them. HaarPSI of three
     channels is that of a colour image, and of any other number the mean over them. SSIM needs 11
-    pixels either way and HaarPSI 16: of smaller images they are nan, which a note says.
+    pixels either way and HaarPSI 16: for smaller images they are nan, with a note.
 
     Parameters
     ----------
     images, originals
-        As many of one as of the other.
+        The same number of each.
     data_range
         The range of a pixel; by default 255 for uint8, and 1 for real numbers.
 
@@ -239,7 +239,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
 def _check_images(
     image: Any, reference: Any, data_range: float | None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return both images as real numbers and the range, or say why they cannot be compared."""
+    """Return both images as real numbers and the range, or refuse to compare them."""
     given = as_numpy(image), as_numpy(reference)
     full = _pixel_range(*given, data_range)
     a, b = (side.astype(float) for side in given)
@@ -257,12 +257,14 @@ def _check_images(
         ) from None
     for side, what in ((a, "image"), (b, "reference")):
         if not np.isfinite(side).all():
-            raise InputError(f"The {what} contains NaN or infinity; it cannot be compared.")
+            raise InputError(
+                f"The {what} contains NaN or infinity and cannot be compared; remove them."
+            )
     return a, b, full
 
 
 def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | None) -> float:
-    """Return the range of a pixel: the one that is given, or that of the type of the images."""
+    """Return the range of a pixel: as given, or from the images' type."""
     if data_range is not None:
         if not 0 < data_range < math.inf:
             raise InputError(f"data_range must be a finite number above zero, not {data_range!r}.")
@@ -292,7 +294,7 @@ def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the weighted mean of (maps, ..., height, width), taken on the logistic scale."""
     axes = (0, -2, -1)
     total = weights.sum(axis=axes)
-    # Images without any coarse structure give no weight anywhere; then all places count alike.
+    # Images without any coarse structure have no weight anywhere; then all pixels count equally.
     weights = np.where(total[..., None, None] > 0, weights, 1.0)
     share = np.sum(weights / (1 + np.exp(-_ALPHA * similar)), axis=axes) / weights.sum(axis=axes)
     return np.asarray((np.log(share / (1 - share)) / _ALPHA) ** 2)
@@ -307,12 +309,12 @@ def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray
 
 
 def _halved(image: np.ndarray) -> np.ndarray:
-    """Return the means of neighbouring pixels, two by two; what is missing at the edge is zero."""
+    """Return the means of 2×2 neighbouring pixels, zero beyond the edge."""
     return np.asarray(_block(image, 2)[..., ::2, ::2] / 4)
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
-    """Return the absolute response to the filter of that side which is odd along one axis."""
+    """Return the absolute response to the Haar filter of that side, odd along one axis."""
     odd = np.repeat([-1.0, 1.0], side // 2)
     even = np.ones(side)
     other = -3 - axis
@@ -320,7 +322,7 @@ def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
 
 
 def _block(image: np.ndarray, side: int) -> np.ndarray:
-    """Return the sum over the square of that side at every pixel."""
+    """Return the sum over a square of that side at every pixel."""
     return _filtered(_filtered(image, np.ones(side), -2), np.ones(side), -1)
 
 

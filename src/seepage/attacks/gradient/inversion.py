@@ -1,8 +1,8 @@
-"""Puts records together again from their gradients: gradient inversion.
+"""Gradient inversion: reconstructs records from their gradients.
 
-The adversary looks for a record whose gradient is the one it saw. It knows the network, how
-gradients were clipped and how many records there are in a batch. Of a client's update after several
-local steps, it knows how the client trains, and takes the same steps with its candidates.
+The adversary searches for a record whose gradient matches the one it saw. It knows the network, how
+gradients were clipped and how many records a batch has. For a client's update after several local
+steps, it knows how the client trains, and takes the same steps with its candidates.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import as_numpy
 
 _OPTIMISERS = ("signed_adam", "adam", "lbfgs")
-_HELD = 1 << 26  # numbers held at a time; an accelerator takes more to be kept busy
+_HELD = 1 << 26  # numbers held at a time; an accelerator needs more to stay busy
 _HELD_ON_ACCELERATOR = 1 << 30
-_SPREAD = 0.1  # of the starts around the middle, over the range of an unknown
-_LOOK = 10  # steps between two looks at which releases are done
+_SPREAD = 0.1  # of the starting points around the middle, relative to an unknown's range
+_LOOK = 10  # steps between checks for solved releases
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction:
-    """Records as an adversary put them together from gradients.
+    """Records as an adversary reconstructed them from gradients.
 
     They are as sensitive as the data: keep them to yourself.
 
@@ -47,12 +47,12 @@ class GradientReconstruction:
     labels
         Their labels, (releases, batch size).
     mismatch
-        What is left of the mismatch of the gradients, (releases,).
+        The remaining mismatch of the gradients, (releases,).
     steps
         How many steps each release took.
     solved
         Whether the mismatch fell under the tolerance. It does not mean that the record was found:
-        of a gradient that says little, many records are a match.
+        many records match a gradient that says little.
     labels_known
         Whether the adversary was given the labels.
     kind
@@ -94,7 +94,7 @@ class GradientReconstruction:
         return out.reshape(-1, *found.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
-        """Return how like the originals the images are, by three measures.
+        """Return the images' similarity to the originals, by three measures.
 
         Parameters
         ----------
@@ -107,8 +107,8 @@ class GradientReconstruction:
         images, truth = self.matched(originals), self._originals(originals)
         if images.ndim not in (3, 4):
             raise InputError(
-                "Only images (channels, height, width) or (height, width) can be compared by eye, "
-                f"not records of shape {images.shape[1:]}; use reconstruction_errors."
+                "Only images (channels, height, width) or (height, width) can be compared as "
+                f"pictures, not records of shape {images.shape[1:]}; use reconstruction_errors."
             )
         return compare_images(images, truth, data_range)
 
@@ -121,7 +121,7 @@ class GradientReconstruction:
                 f"{truth.shape}."
             )
         if not np.isfinite(truth).all():
-            raise InputError("The originals contain NaN or infinity; nothing is like them.")
+            raise InputError("The originals contain NaN or infinity; leave those records out.")
         return truth
 
     def __repr__(self) -> str:
@@ -133,21 +133,21 @@ class GradientReconstruction:
 
 
 class GradientInversion:
-    """Minimises the mismatch of gradients, and the roughness, over candidate records.
+    """Minimises the mismatch of gradients, plus roughness, over candidate records.
 
     ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the slopes
     (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
     ``cost="euclidean", optimiser="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
-    Han (2019, "Deep leakage from gradients"), where ``t`` is what was seen and ``g`` simulates it,
-    clipped as it was, or after the same local steps. All releases are attacked at once, each from
-    several starts; those that are solved drop out.
+    Han (2019, "Deep leakage from gradients"), where ``t`` is the observed gradient and ``g`` its
+    simulation, clipped in the same way or after the same local steps. All releases are attacked at
+    once, each from several starting points; solved ones drop out.
 
     Parameters
     ----------
     net, loss
         The network at the time of the release, and its loss, as for :class:`seepage.nn.Engine`.
     shape
-        Of one record, such as (1, 28, 28).
+        The shape of one record, such as (1, 28, 28).
     cost
         ``"cosine"`` or ``"euclidean"``.
     optimiser
@@ -155,18 +155,19 @@ class GradientInversion:
     total_variation
         The weight α of the roughness; for images only, whose last two axes are height and width.
     steps
-        How many evaluations there are at most.
+        The largest number of evaluations.
     step_size
-        Of Adam at the start; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
+        Adam's initial step size; it falls to a tenth after 3/8, 5/8 and 7/8 of the steps.
     restarts
-        Starts for each release; of what they end with, the record with the lowest cost wins.
+        Starting points for each release; the result with the lowest cost wins.
     bounds
-        Between which all entries of a record lie. Starts are drawn around the middle; ``"lbfgs"``
-        searches without bounds, and its records are moved into them before they are judged.
+        The limits of all entries of a record. Starting points are drawn around the middle;
+        ``"lbfgs"`` searches without bounds, and its records are clipped to them before they are
+        judged.
     tolerance
         The mismatch of gradients below which a release counts as solved.
     seed
-        Of the starts; fixed, so that the attack can be repeated.
+        The seed of the starting points; fixed, so that the attack is repeatable.
 
     Examples
     --------
@@ -211,20 +212,20 @@ class GradientInversion:
         Parameters
         ----------
         releases
-            The gradients that were seen, with what the adversary knows of them.
+            The observed gradients, with what the adversary knows of them.
         labels
             The labels where the adversary knows them, (releases, batch size), or (releases,) for
-            single records; read off the last layer's gradient where not given. Read off, they are
-            in rising order: where a client's local steps take different records, give the labels
-            in the order of these.
+            single records; by default read off the last layer's gradient. These come in ascending
+            order: if a client's local steps take different records, give the labels in the order of
+            the records.
         """
         simulated = releases.simulated(self.net, self.loss)
         targets = releases.flat(simulated.parameters())
         silent = torch.nonzero((targets == 0).all(1)).flatten()
         if len(silent):
             raise InputError(
-                f"The gradient of release {int(silent[0])} is zero in every entry: nothing is to "
-                "be read off it; leave it out."
+                f"The gradient of release {int(silent[0])} is zero in every entry, so it tells "
+                "nothing; leave it out."
             )
         known = labels is not None
         outputs = self._outputs(targets)
@@ -286,7 +287,7 @@ class GradientInversion:
         return records, mismatch, taken
 
     def _within(self, best: _BestCandidates, cost: GradientCost) -> _BestCandidates:
-        """Return the candidates as they are handed out: within the bounds, and judged there."""
+        """Return the candidates clipped to the bounds, with their cost there."""
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
@@ -300,7 +301,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return where to begin, the same for a release whatever others are attacked with it."""
+        """Return starting points, which do not depend on the other releases under attack."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):
@@ -311,8 +312,8 @@ class GradientInversion:
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
-        """Return what the network says about five records of the adversary's own."""
-        refuse_modes(self.net)  # a look at the network must not change it
+        """Return the network's output for five of the adversary's own records."""
+        refuse_modes(self.net)  # running the network must not change it
         low, high = self.bounds
         own = low + (high - low) * torch.linspace(0.1, 0.9, 5).to(like)
         own = own.reshape(5, *[1] * len(self.shape)).expand(5, *self.shape)
@@ -341,7 +342,7 @@ class GradientInversion:
             return given
         if not is_plain_cross_entropy(self.loss):
             raise InputError(
-                "Labels can be read off the gradient of a plain cross-entropy only (no weight, "
+                "Labels can be read off the gradient only for plain cross-entropy (no weight, "
                 "label_smoothing, ignore_index or other reduction); give them (labels=…)."
             )
         return recover_labels(self.net, releases, outputs).to(outputs.device)
@@ -354,7 +355,9 @@ class GradientInversion:
                 f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
             )
         if not self.total_variation >= 0:
-            raise InputError(f"total_variation must not be negative: {self.total_variation!r}.")
+            raise InputError(
+                f"total_variation must not be negative, but is {self.total_variation!r}."
+            )
         if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
             raise InputError(
                 f"Records of shape {self.shape} have no neighbouring pixels; set total_variation=0."
@@ -375,7 +378,7 @@ def _record_shape(shape: Any) -> tuple[int, ...]:
 
 
 class _BestCandidates:
-    """The candidate with the lowest cost of every try so far, its cost and its mismatch."""
+    """The best candidate so far from every starting point, its cost and its mismatch."""
 
     def __init__(self, point: Tensor, total: Tensor, match: Tensor) -> None:
         self.point, self.total, self.match = point, total, match
@@ -387,7 +390,7 @@ class _BestCandidates:
         self.total = torch.where(better, total, self.total)
 
     def chosen(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best try of some releases, and its mismatch."""
+        """Return the best candidate of some releases, and its mismatch."""
         point, match = self.point[which], self.match[which]
         rows = torch.arange(len(point), device=point.device)
         best = self.total[which].argmin(1)

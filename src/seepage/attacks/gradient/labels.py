@@ -1,7 +1,7 @@
 """Reads the labels of a batch off the gradient of the last layer.
 
 With cross-entropy the gradient of the last bias is the mean of ``p − e_y`` over the batch, so that
-of a single record only the entry of its class is negative (Zhao, Mopuri and Bilen 2020, "iDLG").
+for a single record only the entry of its class is negative (Zhao, Mopuri and Bilen 2020, "iDLG").
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _GIVE = "give the labels instead (labels=…)"
 
 
 def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) -> Tensor:
-    """Return the labels of every release, (releases, batch size), in rising order.
+    """Return the labels of every release, (releases, batch size), in ascending order.
 
-    Of one record, the class whose entry of the bias's gradient is lowest; without a bias, the class
-    whose row of the weight's gradient points against all others. Of a batch, the number of records
-    of class c is ``b(p̄_c − g_c)``, with ``p̄`` the mean of the network's probabilities, for which
-    those at the adversary's own records stand in; the records are given out so that the numbers
-    come out nearest, at least one to every class whose entry is negative.
+    For one record, the class with the lowest entry of the bias's gradient; without a bias, the
+    class whose row of the weight's gradient points against all others. For a batch, class c has
+    ``b(p̄_c − g_c)`` records, with ``p̄`` the network's mean probabilities, approximated by those
+    at the adversary's own records; labels are assigned to match these numbers most closely, with at
+    least one for every class whose entry is negative.
 
     Parameters
     ----------
     net
-        The network, whose last linear layer gives the classes.
+        The network, whose last linear layer outputs the classes.
     releases
-        What was seen. Clipping shrinks ``g``, noise blurs it, and over local steps it changes: the
-        labels are then a guess.
+        The observed gradients. Clipping shrinks ``g``, noise blurs it, and local steps change it:
+        the labels are then a guess.
     outputs
-        What the network says about some records of the adversary's own, (m, classes).
+        The network's outputs for some of the adversary's own records, (m, classes).
 
     Examples
     --------
@@ -62,8 +62,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
         return torch.stack([_given_out(row, likely, b) for row in bias])
     if b > 1 or classes < 3:
         raise InputError(
-            "Without the gradient of a bias the labels can be read off for single records of three "
-            f"or more classes only; {_GIVE}."
+            "Without the gradient of a bias, labels can be read off only for single records and "
+            f"at least three classes; {_GIVE}."
         )
     rows = releases.gradients[f"{name}weight"]
     across = rows @ rows.transpose(1, 2)
@@ -72,7 +72,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
 
 
 def _reach(releases: GradientReleases) -> float:
-    """Return what makes an update the mean of the gradients of its steps."""
+    """Return the factor that turns an update into the mean gradient of its steps."""
     try:
         return releases.training.reach(releases.batch_size) if releases.training else 1.0
     except InputError as error:
@@ -90,9 +90,9 @@ def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
 
 
 def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
-    """Return whether the gradient of a loss over the outputs is ``p − e_y`` for every record.
+    """Return whether the gradient of a loss at the outputs is ``p − e_y`` for every record.
 
-    Weights of the classes, smoothed labels and ignored ones change that, and the labels with it.
+    Class weights, smoothed labels and ignored labels change it, and so the labels read off it.
     """
     if isinstance(loss, nn.CrossEntropyLoss):
         usual = nn.CrossEntropyLoss()
@@ -104,7 +104,7 @@ def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
 
 
 def _last_layer(net: nn.Module) -> tuple[str, int]:
-    """Return what the names of the last layer's parameters begin with, and its outputs."""
+    """Return the prefix of the last layer's parameter names, and its number of outputs."""
     found = [
         (name, module)
         for name, module in unwrapped(net).named_modules()

@@ -1,7 +1,7 @@
 """Minimisers of many independent problems at once, each at its own pace: L-BFGS, and Adam.
 
-Both hold the ``point`` (G, R, d) at which they want to know costs and slopes next, are told these
-(``tell``), and go on with some of the problems only once others are solved (``keep``).
+Both hold the ``point`` (G, R, d) at which they need costs and slopes next, receive them (``tell``),
+and drop problems that are solved (``keep``).
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MEMORY = 20  # past steps from which the curvature is known
-_ENOUGH = 1e-4  # of the decrease that the slope promises (Armijo)
+_MEMORY = 20  # past steps that curvature is estimated from
+_ENOUGH = 1e-4  # least share of the decrease that the slope predicts (Armijo)
 _SHORTER = 0.4
 _SHORTEST = 1e-6
 _CURVED = 1e-10  # least yᵀs over yᵀy of a step worth remembering
 _FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8
-_DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of all steps: where the step size falls to a tenth
+_DECAYS = (3 / 8, 5 / 8, 7 / 8)  # shares of all steps after which the step size falls to a tenth
 
 
 class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
 
-    They are R tries for each of G releases. One evaluation of all problems is one trial step for
-    each: where it lowers the cost enough it is taken, and a new direction follows; where it does
-    not, the next trial is shorter. No problem waits for the line search of another.
+    There are R starting points for each of G releases. One evaluation of all problems is one trial
+    step for each: if it lowers the cost enough it is taken, and a new direction follows; if not,
+    the next trial is shorter. No problem waits for the line search of another.
     """
 
     def __init__(self, start: Tensor) -> None:
-        self.point = start  # where costs are wanted next
+        self.point = start  # where costs are needed next
         groups, tries, d = start.shape
         self._at = start
         self._cost = start.new_full((groups, tries), torch.inf)
@@ -36,12 +36,12 @@ class QuasiNewton:
         self._length = start.new_zeros(groups, tries)
         self._steps = start.new_zeros(groups, tries, _MEMORY, d)
         self._changes = torch.zeros_like(self._steps)
-        self._inverse = start.new_zeros(groups, tries, _MEMORY)  # 1/yᵀs; 0 where there is none
+        self._inverse = start.new_zeros(groups, tries, _MEMORY)  # 1/yᵀs; 0 in empty slots
         self._next = torch.zeros(groups, tries, dtype=torch.long, device=start.device)
         self.stuck = torch.zeros(groups, tries, dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
-        """Judge the trial, given costs (G, R) and slopes (G, R, d) at ``point``, and go on."""
+        """Judge the trial step by costs (G, R) and slopes (G, R, d) at ``point``; set the next."""
         begun = torch.isfinite(self._cost)
         promised = (self._slopes * self._direction).sum(2)
         sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
@@ -52,7 +52,7 @@ class QuasiNewton:
         self._at = torch.where(moved, self.point, self._at)
         self._slopes = torch.where(moved, slopes, self._slopes)
         self._cost = torch.where(taken, costs, self._cost)
-        # No step along this direction helps: forget the past and go straight down, once.
+        # No step along this direction helps: reset the memory and try steepest descent, once.
         hopeless = ~taken & (self._length < _SHORTEST)
         known = (self._inverse > 0).any(2)
         self.stuck |= hopeless & ~known
@@ -63,8 +63,8 @@ class QuasiNewton:
         self.point = self._at + self._length[..., None] * self._direction
 
     def keep(self, which: Tensor) -> None:
-        """Go on with some of the releases only."""
-        for name, values in vars(self).items():  # all of them tensors, the releases first
+        """Keep only some of the releases."""
+        for name, values in vars(self).items():  # all tensors, with releases along the first axis
             setattr(self, name, values[which])
 
     def _remember(self, taken: Tensor, slopes: Tensor) -> None:
@@ -113,9 +113,9 @@ class QuasiNewton:
 class Descent:
     """Adam (Kingma and Ba 2015) with the step decay and the box of Geiping et al. 2020.
 
-    From (G, R, d) starts, R tries for each of G releases, with the step size a tenth of itself
-    after 3/8, 5/8 and 7/8 of all ``steps`` each. ``signed`` shows Adam only the signs of the
-    slopes, so that all releases move alike, however steep their costs are.
+    It runs from R starting points for each of G releases, (G, R, d), and divides the step size by
+    ten after 3/8, 5/8 and 7/8 of all ``steps``. ``signed`` passes only the signs of the slopes to
+    Adam, so that all releases move equally far, however steep their costs.
     """
 
     def __init__(
@@ -145,6 +145,6 @@ class Descent:
         self.point = (self.point - size * mean / spread).clamp_(*self.bounds)
 
     def keep(self, which: Tensor) -> None:
-        """Go on with some of the releases only."""
+        """Keep only some of the releases."""
         self.point, self.stuck = self.point[which], self.stuck[which]
         self._mean, self._square = self._mean[which], self._square[which]

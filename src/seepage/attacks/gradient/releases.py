@@ -1,4 +1,4 @@
-"""What a gradient inversion attack sees: the gradients, or updates, that training gives away."""
+"""What a gradient inversion attack sees: the gradients or updates that training releases."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _HELD = 1 << 26  # numbers held at a time
 class GradientReleases:
     """Released gradients, each the mean over the records of one batch, and how they were defended.
 
-    ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: of single records (b = 1), of the updates of federated
-    clients, or of steps of private SGD. Gradients that were recorded elsewhere are put into this
-    form by hand. With ``training`` they are the updates of FedAvg, ``θ_sent − θ_returned``, after
+    ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates of
+    federated clients, or steps of private SGD. Gradients recorded elsewhere can be put into this
+    class directly. With ``training`` they are the updates of FedAvg, ``θ_sent − θ_returned``, after
     local steps that the adversary knows.
 
     Parameters
     ----------
     gradients
-        For every released parameter, by its name in ``net.named_parameters()``, the gradients (or
-        updates), (releases, …), the shape of the parameter last: tensors, or NumPy arrays.
+        The gradients (or updates) of every released parameter, by its name in
+        ``net.named_parameters()``: tensors or NumPy arrays (releases, …), the parameter's shape
+        last.
     batch_size
         The number of records in each release, which the adversary knows.
     clip
         How the gradient of each record was clipped, which the adversary knows too.
     noise
-        The standard deviation of the noise on every entry of what was released.
+        The standard deviation of the noise on every entry of the release.
     training
         For updates, how each client trained on its ``batch_size`` records.
     """
@@ -64,13 +65,16 @@ class GradientReleases:
             _check_training(self.training)
             if not isinstance(self.clip, NoClip):
                 raise InputError(
-                    "Gradients of single records were clipped in none of the local steps that can "
-                    "be simulated; leave clip or training out."
+                    "Local steps cannot be simulated with clipping of single records' gradients; "
+                    "leave out clip or training."
                 )
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
         if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise InputError(f"The noise cannot have the deviation {self.noise!r}.")
+            raise InputError(
+                "The noise's standard deviation must be finite and not negative, not "
+                f"{self.noise!r}."
+            )
         counts = {len(values) if values.dim() else 0 for values in self.gradients.values()}
         if len(counts) > 1:
             raise InputError(
@@ -119,7 +123,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return what gives the same for an adversary's own records."""
+        """Return the function that simulates this release for an adversary's own records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)
@@ -163,7 +167,7 @@ def release_gradients(
     noise_multiplier: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the gradients that would be released of some records, in batches.
+    """Return the gradients that would be released for some records, in batches.
 
     Parameters
     ----------
@@ -172,7 +176,7 @@ def release_gradients(
         :class:`seepage.nn.Engine`.
     x, y
         The records, one after the other, as tensors, NumPy arrays or data frames; every
-        ``batch_size`` of them make a release. Labels of true and false are the classes 1 and 0.
+        ``batch_size`` of them make a release. The labels true and false are the classes 1 and 0.
     batch_size
         Records in each release.
     clip
@@ -180,7 +184,8 @@ def release_gradients(
     noise_multiplier
         The standard deviation of the noise on the sum, over the clipping threshold.
     seed
-        Of the noise: the same seed gives the same noise. Draw a real release with a secret one.
+        The seed of the noise: the same seed gives the same noise. Keep the seed of a real release
+        secret.
 
     Examples
     --------
@@ -193,7 +198,7 @@ def release_gradients(
     used = NoClip() if clip is None else clip
     _check_clip(used)
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise InputError(f"noise_multiplier must not be negative, but it is {noise_multiplier!r}.")
+        raise InputError(f"noise_multiplier must not be negative, but is {noise_multiplier!r}.")
     x, y = _records(net, x, y, batch_size)
     noise = noise_multiplier * used.max_grad_norm / batch_size
     simulated = SimulatedGradients(net, loss, used, batch_size)
@@ -211,20 +216,20 @@ def release_updates(
     noise: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the updates that clients would send who train on some records each.
+    """Return the updates that clients who train on some records each would send.
 
     Parameters
     ----------
     net, loss
         The network as clients receive it, and its loss, as for :class:`seepage.nn.Engine`.
     x, y
-        The records, one client's after the other's, as for :func:`release_gradients`.
+        The records, client by client, as for :func:`release_gradients`.
     training
         How every client trains.
     batch_size
-        Records of each client; ``training`` may cut them into smaller batches.
+        Records of each client; ``training`` may split them into smaller batches.
     noise, seed
-        The standard deviation of the noise on every entry of an update, and the seed of it, as for
+        The standard deviation of the noise on every entry of an update, and its seed, as for
         :func:`release_gradients`.
 
     Examples
@@ -238,7 +243,7 @@ def release_updates(
     """
     _check_training(training)
     if not (math.isfinite(noise) and noise >= 0):
-        raise InputError(f"noise must not be negative, but it is {noise!r}.")
+        raise InputError(f"noise must not be negative, but is {noise!r}.")
     x, y = _records(net, x, y, batch_size)
     simulated = SimulatedUpdates(net, loss, training, batch_size)
     seen = _seen(simulated, x, y, noise, seed)
@@ -246,23 +251,28 @@ def release_updates(
 
 
 def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
-    """Return the records of releases as tensors, or say what is wrong with them."""
+    """Return the records of releases as tensors, or refuse them."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(
             f"x must be one tensor, array or data frame of records, not {type(x).__name__}."
         )
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
-        raise InputError(f"{len(x)} records cannot be cut into batches of {batch_size!r}.")
+        raise InputError(
+            f"{len(x)} records cannot be divided into batches of {batch_size!r}; choose a "
+            "batch_size that divides their number."
+        )
     if len(x) != len(y):
-        raise InputError(f"x has {len(x)} records, but y has {len(y)} labels.")
+        raise InputError(
+            f"x has {len(x)} records, but y has {len(y)} labels; give one for each record."
+        )
     return x, y.long() if y.dtype == torch.bool else y
 
 
 def _seen(
     simulated: SimulatedGradients, x: Tensor, y: Tensor, noise: float, seed: int
 ) -> dict[str, Tensor]:
-    """Return what is released of every ``batch_size`` records, with the noise on it."""
+    """Return the release of every ``batch_size`` records, with noise."""
     simulated.prepare(x, y)
     b = simulated.batch_size
     rows = []
@@ -271,7 +281,7 @@ def _seen(
         rows.append(simulated.flat(x[records], y[records]))
     values = torch.cat(rows)
     if noise:
-        # Drawn on the processor, so that the same seed means the same noise on every device.
+        # Drawn on the CPU, so that a seed means the same noise on every device.
         draw = torch.Generator().manual_seed(seed)
         values += noise * torch.randn(values.shape, generator=draw, dtype=values.dtype).to(values)
     parameters = simulated.parameters()

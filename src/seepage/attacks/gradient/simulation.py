@@ -1,11 +1,11 @@
-"""Gradients and updates of candidate records, as an adversary simulates them, against those seen.
+"""Simulated gradients and updates of candidate records, compared with the observed ones.
 
-Gradients are differentiable in the records, and put together from the inputs of the layers and the
-gradients at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one
-pass. Two costs compare them with what was seen, both zero for the record itself where nothing was
-added: the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the
-distance of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here over the length of what was
-seen, ``‖g − t‖²/‖t‖²``.
+Gradients are differentiable in the records, and assembled from the layers' inputs and the gradients
+at their outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates in one pass. Two
+costs compare them with the observed ones, both zero for the true record in the absence of noise:
+the angle of Geiping et al. 2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``, and the distance
+of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to the observed length,
+``‖g − t‖²/‖t‖²``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Batch, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input
 
-Piece = tuple[int, Tensor]  # where a part of the gradient starts, and its values (N, size)
+Piece = tuple[int, Tensor]  # the start of a part of the gradient, and its values (N, size)
 COSTS = ("cosine", "euclidean")
 
 
@@ -59,7 +59,7 @@ class SimulatedGradients:
         return self.problem.detached()
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
-        """Look the network over with records like these."""
+        """Trace the network with records like these."""
         self._network: WatchedNetwork = self._validator.watched(x, y)
 
     def held(self) -> int:
@@ -68,7 +68,7 @@ class SimulatedGradients:
         return 6 * self.size + 8 * self.batch_size * outputs
 
     def variable(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return candidate records, laid out as the network likes them, to differentiate for."""
+        """Return candidate records in the network's layout, ready to be differentiated."""
         return self.problem.batch(x.detach(), y).z.requires_grad_()
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
@@ -91,7 +91,7 @@ class SimulatedGradients:
         weights = None
         if not isinstance(self.clip, NoClip):
             squared = squared_norms(found)
-            # The root has no slope at zero; a record without any gradient stays as it is.
+            # The root has no slope at zero; a record with zero gradient is left unclipped.
             tiny = torch.finfo(squared.dtype).tiny
             weights = self.clip.factor(squared.clamp(min=tiny).sqrt())
         pieces = []
@@ -106,7 +106,7 @@ class SimulatedGradients:
         return int(self._starts[name] + row * (parameter.numel() // max(1, len(parameter))))
 
     def _released(self, term: GradientTerm, weights: Tensor | None) -> Tensor:
-        """Return what one use of a parameter adds to the mean of every release, (N, size)."""
+        """Return one use's contribution to a parameter's gradient in every release, (N, size)."""
         b = self.batch_size
         part = term.value()
         if not isinstance(part, OuterProducts):
@@ -117,12 +117,12 @@ class SimulatedGradients:
         left, right = part.left, part.right
         if not isinstance(left, Tensor):
             raise InputError(
-                "The network looks up embeddings of tokens, which cannot change a little; this "
-                "attack is for inputs that are real numbers."
+                "The network looks up embeddings of tokens, which cannot be varied continuously; "
+                "this attack needs inputs that are real numbers."
             )
         if weights is not None:
             right = right * weights[:, None, None, None]
-        if b > 1:  # the records of a batch are further positions of the same sum
+        if b > 1:  # the records of a batch count as positions of the same sum
             left, right = (
                 side.unflatten(0, (-1, b)).transpose(1, 2).flatten(2, 3) for side in (left, right)
             )
@@ -131,17 +131,17 @@ class SimulatedGradients:
 
 
 class SimulatedUpdates(SimulatedGradients):
-    """What clients with ``batch_size`` records each send after their local steps.
+    """The updates of clients with ``batch_size`` records each after their local steps.
 
-    The steps are taken for all candidates at once, each with parameters of its own after the first,
-    and can be differentiated through.
+    The steps are taken for all candidates at once, each with its own parameters after the first,
+    and are differentiable.
 
     Parameters
     ----------
     net, loss
         The network as clients receive it, and its loss.
     training
-        How clients train, in which order of their records included.
+        How clients train, including the order of their records.
     batch_size
         Records of each client.
     """
@@ -184,7 +184,7 @@ class SimulatedUpdates(SimulatedGradients):
 
 
 class Evaluation(NamedTuple):
-    """Costs of candidates, (G, R), those of the gradients alone, and slopes, (G, R, d)."""
+    """The candidates' costs, (G, R), the mismatch part alone, and the slopes, (G, R, d)."""
 
     total: Tensor
     match: Tensor
@@ -194,8 +194,8 @@ class Evaluation(NamedTuple):
 class GradientCost:
     """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
-    ``targets`` are the gradients that were seen, (G, size), ``labels`` those of the records, (G, b,
-    …), and ``shape`` that of one record; ``total_variation`` weighs the candidates' roughness.
+    ``targets`` are the observed gradients, (G, size), ``labels`` those of the records, (G, b, …),
+    and ``shape`` is that of one record; ``total_variation`` weighs the candidates' roughness.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class GradientCost:
         self.cost, self.total_variation = cost, total_variation
 
     def keep(self, which: Tensor) -> None:
-        """Go on with some of the releases only."""
+        """Keep only some of the releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:
@@ -235,7 +235,7 @@ class GradientCost:
         if self.cost == "cosine":
             squared = torch.stack([values.square().sum(2) for _, values in by_release]).sum(0)
             own = squared.clamp(min=torch.finfo(squared.dtype).tiny).sqrt()[..., None]
-        # Half the squared distance of unit vectors is one minus their cosine, and keeps its digits
+        # Half the squared distance of unit vectors is one minus their cosine, and stays precise
         # near zero.
         total = self.targets.new_zeros(G, R)
         for start, values in by_release:
@@ -245,7 +245,7 @@ class GradientCost:
 
 
 def roughness(images: Tensor) -> Tensor:
-    """Return the total variation of images (n, …, height, width): mean steps down and across."""
+    """Return the total variation of images (n, …, height, width): mean steps along both axes."""
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
     return down + across

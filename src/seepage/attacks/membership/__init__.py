@@ -1,6 +1,6 @@
-"""Membership inference: who was in the data, told from what a model says about a record.
+"""Membership inference: telling who was in the data from a model's predictions.
 
-``signals`` reads off any scikit-learn estimator how well it knows a record; ``scores`` turns that
-into evidence, beside shadow models fitted with and without the record; ``inference`` fits those and
-counts what the evidence is worth.
+``signals`` measures how well any scikit-learn estimator knows a record; ``scores`` turns that into
+evidence by comparison with shadow models fitted with and without the record; ``inference`` fits the
+shadow models and counts how often the evidence is right.
 """

@@ -1,8 +1,7 @@
-"""Membership inference against any estimator: shadow fits, scores, and what they are worth.
+"""Membership inference against any estimator: shadow models, scores, and their success.
 
-Records are drawn into halves at random, once for every model: the attacked ones and the shadows.
-Each attacked model faces the records it has and those it has not, with all other models for
-shadows.
+Every model, attacked or shadow, is fitted on a random half of the records. Each attacked model is
+tested on the records it was fitted on and the others, with all other models as shadows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MembershipInferenceResult:
-    """How well an adversary told who was in the data.
+    """How well an adversary could tell who was in the data.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
 
@@ -48,9 +47,9 @@ class MembershipInferenceResult:
     method
         ``lira`` or ``rmia``, and whether online or offline.
     scores
-        The evidence that each attacked model had each record, ``(T, n)``.
+        The evidence that each attacked model was fitted on each record, ``(T, n)``.
     members
-        Whether it had it, ``(T, n)``.
+        Whether it was, ``(T, n)``.
     kind
         ``attack``: this much can be told, never that no more can be.
     """
@@ -69,8 +68,8 @@ class MembershipInferenceResult:
     def interval(self) -> ConfidenceInterval:
         """A 95 % interval of the area, for further records and further models.
 
-        DeLong's variance over the records (which all models share, so that it is not divided by
-        their number), and the variance between the models; on the scale of log-odds.
+        It adds DeLong's variance over the records (which all models share, so it is not divided by
+        their number) and the variance between models, on the scale of log-odds.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -84,14 +83,14 @@ class MembershipInferenceResult:
         return ConfidenceInterval(low, high)
 
     def tpr(self, fpr: float = 0.01) -> Rate:
-        """Return the share of members found at a share of others taken for members.
+        """Return the true positive rate at a false positive rate.
 
-        The threshold is the scores' own; its interval counts the records of one model only, so
-        that it is rather too wide: from the most cautious threshold that the others' scores allow
-        to the boldest.
+        The threshold is taken from the scores; the interval counts the records of one model only
+        and errs on the wide side: from the most cautious threshold that the non-members' scores
+        allow to the boldest.
         """
         if not 0 < fpr < 1:
-            raise InputError("A false positive rate lies between 0 and 1.")
+            raise InputError("A false positive rate must lie between 0 and 1.")
         outside = np.sort(self.scores[~self.members])[::-1]
         inside = self.scores[self.members]
         models = len(self.scores)
@@ -110,10 +109,10 @@ class MembershipInferenceResult:
         )
 
     def record_scores(self) -> np.ndarray:
-        """Return for every record how much more evidence there is where it is a member, (n,).
+        """Return how much more evidence there is for each record when it is a member, (n,).
 
-        The difference of its mean scores, in units of the scores' spread over the others; NaN
-        where it was always in, or never.
+        The difference of its mean scores as member and non-member, in units of the non-members'
+        spread; NaN if it was always a member, or never.
         """
         spread = float(np.std(self.scores[~self.members])) or 1.0
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -147,13 +146,13 @@ class MembershipInference:
     method
         ``"lira"`` or ``"rmia"``.
     online
-        Whether shadow models fitted *with* the record in question are used too.
+        Whether shadow models fitted *with* the record in question are used as well.
     shadows
         How many shadow models to fit.
     jobs
-        How many to fit at a time, in processes of their own; −1 for as many as there are cores.
+        How many to fit at a time, in separate processes; −1 for one per core.
     seed
-        Of the halves that are drawn.
+        The seed of the random halves.
 
     Examples
     --------
@@ -190,7 +189,7 @@ class MembershipInference:
         return self._attacked(signals, inside, targets, self.method, self.online)
 
     def run_all(self, X: Any, y: Any, *, targets: int = 4) -> tuple[MembershipInferenceResult, ...]:
-        """Return what both methods, online and offline, make of the same shadow models."""
+        """Return the results of both methods, online and offline, from the same shadow models."""
         signals, inside = self._shadow_fits(X, as_numpy(y), targets)
         return tuple(
             self._attacked(signals, inside, targets, method, online)
@@ -199,13 +198,15 @@ class MembershipInference:
         )
 
     def against(self, model: Any, X: Any, y: Any, members: Any) -> MembershipInferenceResult:
-        """Attack one fitted model, with shadows fitted on random halves of the records given.
+        """Attack one fitted model, with shadow models fitted on random halves of the given records.
 
         ``members`` says which of the records the model was fitted on.
         """
         y, members = as_numpy(y), as_numpy(members).astype(bool)
         if members.all() or not members.any():
-            raise InputError("Give records that the model was fitted on, and others besides.")
+            raise InputError(
+                "The attack needs records that the model was fitted on and others; give both."
+            )
         inside = _halves(len(y), self.shadows, np.random.default_rng(self.seed))
         signals = self._signals(X, y, inside)
         target = confidence(model, X, y)
@@ -221,14 +222,14 @@ class MembershipInference:
         return np.stack(list(fits))
 
     def _shadow_fits(self, X: Any, y: np.ndarray, targets: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what all models say of all records, and which records each of them had."""
+        """Return the signals of all models for all records, and each model's members."""
         inside = _halves(len(y), self.shadows + targets, np.random.default_rng(self.seed))
         return self._signals(X, y, inside), inside
 
     def _attacked(
         self, signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool
     ) -> MembershipInferenceResult:
-        """Attack the first models, each with all others for shadows."""
+        """Attack the first models, each with all others as shadows."""
         scores = []
         for k in range(targets):
             others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
@@ -257,7 +258,7 @@ def _result(
 def _halves(records: int, models: int, rng: np.random.Generator) -> np.ndarray:
     """Return which records each model gets, (models, n): every record in about half of them."""
     if records < 8:
-        raise InputError(f"An attack on {records} records says nothing; give more.")
+        raise InputError(f"{records} records are too few to attack; give more.")
     order = np.argsort(rng.uniform(size=(models, records)), axis=0)
     return np.asarray(order < models / 2)
 
@@ -275,7 +276,7 @@ def _rows_of(X: Any, rows: np.ndarray) -> Any:
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:
-    """Return a score that no more than a share of the sorted scores exceed."""
+    """Return a score that at most a given share of the sorted scores exceed."""
     allowed = math.floor(fpr * len(descending) + 1e-9)
     return float(descending[min(allowed, len(descending) - 1)])
 

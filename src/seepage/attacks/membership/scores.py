@@ -1,8 +1,9 @@
 """Evidence that a record was in the data: LiRA and RMIA, online and offline.
 
 *LiRA* (Carlini et al. 2022): over shadow models with the record, and over those without, the
-log-odds of its own class are about normal; the score is the logarithm of the likelihood ratio, or,
-without shadow models that have the record (offline), how far above those without it lies.
+log-odds of its own class are approximately normal; the score is the log-likelihood ratio or,
+without shadow models that have the record (offline), how far the attacked model lies above those
+without it.
 
 *RMIA* (Zarifzadeh, Liu and Shokri 2024): how much better the model knows the record than shadow
 models do, ``p(x|θ)/p(x)``, against the same ratio of every other record of the population: the
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_ENOUGH = 16  # shadow models on a side from which on each record has a variance of its own
+_ENOUGH = 16  # with this many shadow models on a side, each record gets its own variance
 _GAMMA = 2.0
 _OFFLINE = 0.3  # a of RMIA's offline estimate ``½((1 + a)p_out + 1 − a)``
 _LEAST = 1e-12
@@ -22,7 +23,7 @@ _LEAST = 1e-12
 def lira(
     target: np.ndarray, shadows: np.ndarray, inside: np.ndarray, *, online: bool = True
 ) -> np.ndarray:
-    """Return LiRA's scores, ``(n,)``: higher where a record is likelier to have been inside.
+    """Return LiRA's scores, ``(n,)``: the higher, the likelier the record is a member.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def _mean(values: np.ndarray, which: np.ndarray) -> np.ndarray:
 
 
 def _moments(values: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each record's mean and variance; the variance of all where there are few models."""
+    """Return each record's mean and variance; with few models, one variance for all."""
     counts = which.sum(axis=0)
     mean = _mean(values, which)
     squares = np.where(which, (values - mean) ** 2, 0.0).sum(axis=0)

@@ -1,7 +1,7 @@
 """How well a fitted estimator knows a record: one number each, from what it predicts.
 
-Of a classifier with probabilities that of the record's own class, ``p``; of one with a decision
-function, its logistic transform; of a regressor ``exp(−(y − ŷ)²/2s²)``, with ``s²`` the mean
+For a classifier with probabilities, that of the record's own class, ``p``; for one with a decision
+function, its logistic transform; for a regressor ``exp(−(y − ŷ)²/2s²)``, with ``s²`` the mean
 squared residual over records that shadow models were not fitted on.
 """
 
@@ -14,13 +14,13 @@ from scipy.special import expit
 
 from seepage.errors import InputError
 
-_CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1: a forest's often are there
+_CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests often predict
 
 
 def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
     """Return the probability that a classifier gives to each record's own class, or a residual.
 
-    Of a regressor the squared residuals are returned, with a minus: more is better known.
+    For a regressor it returns the negative squared residuals: higher is better known.
     """
     classes = getattr(model, "classes_", None)
     if classes is None:
@@ -45,7 +45,7 @@ def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
 
 
 def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return signals as likelihoods: as they are, or from residuals by their scale outside."""
+    """Return signals as likelihoods; residuals are scaled by their spread over non-members."""
     if np.all(signals > 0):
         return signals
     scale = float(np.mean(-outside)) or 1.0
@@ -58,9 +58,9 @@ def log_odds(probabilities: np.ndarray) -> np.ndarray:
 
 
 def check_estimator(estimator: Any) -> None:
-    """Refuse what cannot be fitted and asked."""
+    """Refuse an estimator that cannot fit or predict."""
     if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
         raise InputError(
-            f"A membership attack needs an estimator with fit and predict; "
-            f"{type(estimator).__name__} lacks one."
+            "A membership attack needs an estimator with fit and predict, one of which "
+            f"{type(estimator).__name__} lacks."
         )

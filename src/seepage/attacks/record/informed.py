@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.attacks.noisy_releases import parameters_of
 from seepage.attacks.record.informed_margin import MarginAttack
@@ -21,16 +20,16 @@ from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import progress, usable_cores
+from seepage.support.chunks import blas_on_one_core, progress, usable_cores
 from seepage.tables.source import Table, as_numpy, read_table
 
-_CONVERGED = 1e-9  # the step still to go, below which a model is not fitted again
-_CHUNK = 1 << 21  # numbers in the margins of all records under some releases
+_CONVERGED = 1e-9  # a model with a smaller Newton step is not refitted
+_CHUNK = 1 << 21  # margins of all records, over some releases, held at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Records as an adversary puts them together.
+    """Records as an adversary reconstructs them.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ class Reconstruction:
         (T, m, d): for each release, each row's columns.
     labels
         (T, m): its label as a number (a class by its position among the sorted classes); inferred
-        where the adversary does not know it, and NaN where that failed.
+        if the adversary does not know it, and NaN if that failed.
     rows
         The rows under attack, (m,).
     """
@@ -51,11 +50,11 @@ class Reconstruction:
 class InformedAdversary:
     """Reconstructs a record from released parameters and all other records.
 
-    At a minimiser the gradient is zero, so that the known records, and the penalty, say what the
-    unknown record's own gradient is: a multiple of the record itself (Balle, Cherubin and Hayes
-    2022, "Reconstructing training data with informed adversaries"). A column that is known to be
-    constant, such as an intercept's, gives the multiple away, and with it the label; knowledge of
-    the label makes the reconstruction sharper, and possible without such a column. No model is
+    At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
+    record's own gradient: a multiple of the record itself (Balle, Cherubin and Hayes 2022,
+    "Reconstructing training data with informed adversaries"). A column that is known to be
+    constant, such as an intercept's, gives the multiple away, and with it the label; knowing the
+    label makes the reconstruction more accurate, and possible without such a column. No model is
     refitted, and all rows are attacked at once, each as if all others were known.
 
     Parameters
@@ -63,18 +62,18 @@ class InformedAdversary:
     model
         The model that was trained, for its kind and penalty: any linear model of
         :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted; a copy of it is,
-        unless it minimises its objective on the adversary's data already.
+        ``LogisticRegression`` or ``PoissonRegressor``. It need not be fitted: a copy is, unless it
+        already minimises its objective on the adversary's data.
     label
         ``"known"`` or ``"unknown"`` to the adversary.
     noise
-        The noise of the release, which the adversary knows: it weighs what it has more than one
-        equation for. Equal on all parameters where not given.
+        The noise of the release, which the adversary knows and weights its equations by; by default
+        equal on all parameters.
 
     Attributes
     ----------
     model_
-        The model fitted on the table: what would be released, but for the noise.
+        The model fitted on the table: the release without its noise.
 
     Examples
     --------
@@ -97,7 +96,7 @@ class InformedAdversary:
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn everything there is to know: the records, labels and weights, all but one row's."""
+        """Learn the records, labels and weights, of which all but one row's are known."""
         table = read_table(X)
         values = as_numpy(table.values)
         plain = Table(values, table.names, table.index, table.library)
@@ -112,14 +111,13 @@ class InformedAdversary:
         return self
 
     def reconstruct(self, release: Any, rows: Any = None) -> Reconstruction:
-        """Return what releases say about some rows.
+        """Return the reconstructions of some rows from releases.
 
         Parameters
         ----------
         release
             A released model, the releases of :func:`seepage.attacks.draw_releases`, or an array of
-            parameters, (P,) or (T, P): features first, the intercept last, the class the fast
-            index.
+            parameters, (P,) or (T, P): features first, the intercept last, classes innermost.
         rows
             The rows under attack; all where not given.
         """
@@ -134,8 +132,8 @@ class InformedAdversary:
     ) -> ReconstructionErrors:
         """Return how far the reconstructions are off, over many releases with fresh noise.
 
-        For a model with one margin no reconstruction is ever written out: a trial over all n rows
-        costs four products of the table with a vector.
+        For a model with one margin no reconstruction is ever formed: a trial over all n rows costs
+        four products of the table with a vector.
 
         Parameters
         ----------
@@ -160,9 +158,9 @@ class InformedAdversary:
 
         tally = ErrorTally(self._names(which), size)
         pieces, cores = self._pieces(theta), usable_cores()
-        # Releases are spread over the cores, so that elementwise work is shared out as well; a
-        # product of matrices that wants all cores for itself would be in the way.
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as pool:
+        # Releases are spread over the cores, so that elementwise work is parallel too; matrix
+        # products must then not use all cores themselves.
+        with blas_on_one_core(), ThreadPoolExecutor(cores) as pool:
             for k in progress(range(0, len(pieces), cores), "attacking"):
                 for squared, offset in pool.map(one, pieces[k : k + cores]):
                     tally.add(squared, offset)
@@ -173,7 +171,7 @@ class InformedAdversary:
     ) -> np.ndarray:
         """Return how far the mean reconstruction of each row follows the row itself, (m,).
 
-        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one that returns the
+        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one who returns the
         same whatever the record. By paper 004's theorem 2 the mean squared error is at least
         ``γ²/η̄²``, which is why a biased adversary can lie below the bound ``1/η̄²`` of unbiased
         ones. For models with one margin, and Gaussian noise. Parameters are those of
@@ -194,7 +192,7 @@ class InformedAdversary:
         return np.asarray(base + noise.draw((trials, len(base)), seed))
 
     def _unknown(self) -> np.ndarray:
-        """Return which columns are sought: all but one that is constant, and known to be."""
+        """Return the sought columns: all but one that is known to be constant."""
         attack = self._fitted()
         unknown = np.ones(attack.X.shape[1], dtype=bool)
         if attack.column is not None and attack.column < len(unknown):
@@ -203,20 +201,20 @@ class InformedAdversary:
 
     def _fitted(self) -> MarginAttack | SoftmaxAttack:
         if not hasattr(self, "_attack"):
-            raise InputError("This adversary knows nothing yet: call fit(X, y) first.")
+            raise InputError("This adversary knows nothing yet; call fit(X, y) first.")
         return self._attack
 
     def _names(self, rows: np.ndarray) -> np.ndarray:
         return rows if self._table.index is None else np.asarray(self._table.index[rows])
 
     def _pieces(self, theta: np.ndarray) -> list[np.ndarray]:
-        """Return the releases that are worked on at a time."""
+        """Return slices of releases to be processed at a time."""
         step = max(1, _CHUNK // (len(self._table) * self._fitted().outputs))
         return [theta[start : start + step] for start in range(0, len(theta), step)]
 
 
 def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:
-    """Return the model trained on the data, and what it minimises; as it is where it is trained."""
+    """Return the model trained on the data (refitted if need be), and its objective."""
     from sklearn.base import clone
 
     labels = as_numpy(y)

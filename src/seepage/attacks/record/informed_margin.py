@@ -6,19 +6,19 @@ with ``s = ω ∂ℓ/∂m`` of that row. The known records therefore give the ad
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
-which is ``ρ x̃`` for the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser, but for noise. One number is
+which, up to noise, is ``ρ x̃`` with the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser. One number is
 left to find: ``x = B/ρ``.
 
-*A coordinate that is known*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``, with
-no use of the label: a ratio of Gaussians, heavy-tailed where ρ is no larger than its noise.
+*A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c`` without using
+the label: a ratio of Gaussians, heavy-tailed where ρ is no larger than its noise.
 
-*The label, too.* Then ``ρ`` is a function of the margin m alone, and so is ``v = θ_Fᵀ(ρ x)
-= ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ what κ adds to the margin: two noisy equations
-for m, weighted by their covariance under the release's noise (that of ``g`` is ``HΣH``). What the
-weighted residual e tells of the noise in the other coordinates is taken off: ``x = (B − Γe)/ρ``.
-To first order in the noise this attains the Cramér–Rao bound. Where the noise leaves the margin
-open, it is drawn towards the other records' margins: as if it came from a Gaussian with their mean
-and deviation.
+*The label as well.* Then ``ρ`` is a function of the margin m alone, and so is ``v = θ_Fᵀ(ρ x)
+= ρ(m) (m − μ₀)``, with F the unknown columns and μ₀ the contribution of κ to the margin: two noisy
+equations for m, weighted by their covariance under the release's noise (that of ``g`` is ``HΣH``).
+The weighted residual e also predicts the noise in the other coordinates, which is subtracted:
+``x = (B − Γe)/ρ``. To first order in the noise this attains the Cramér–Rao bound. Where noise
+leaves the margin uncertain, it is shrunk towards the other records' margins, as if drawn from a
+Gaussian with their mean and standard deviation.
 
 *Only the label.* ``B`` gives the direction of x, and the loss its length ℓ: ``ω ∂ℓ/∂m(± ℓ θᵀB/‖B‖)
 = ± ‖B‖/ℓ``. Of several solutions, the one whose length is nearest the records' usual one is taken.
@@ -39,10 +39,10 @@ from seepage.glm.losses import Family
 from seepage.support.chunks import by_rows
 
 _GRID = 33  # margins tried before the iteration
-_REACH = 6.0  # how far they go from the other records' mean margin, in deviations
+_REACH = 6.0  # their range around the other records' mean margin, in standard deviations
 _STEPS = 12
-_PIECE = 1 << 15  # numbers in a piece of elementwise work
-_RATIOS = np.geomspace(0.02, 50.0, 121)  # lengths tried, beside the usual one
+_PIECE = 1 << 15  # numbers per piece of elementwise work
+_RATIOS = np.geomspace(0.02, 50.0, 121)  # lengths tried, relative to the usual one
 _HALVINGS = 48
 
 Gap = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -55,14 +55,14 @@ class Solved(NamedTuple):
     g: np.ndarray  # (P, T)
     rho: np.ndarray  # (m, T)
     e: np.ndarray | None  # (2, m, T)
-    labels: np.ndarray | None  # (m, T): those that were inferred
+    labels: np.ndarray | None  # (m, T): inferred labels
 
 
 class MarginAttack:
     """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
-    The release's noise weighs the equations; where ``None`` it is taken to be equal on all
-    parameters and next to nothing.
+    The release's noise weights the equations; if ``None``, it is taken to be equal on all
+    parameters and negligible.
     """
 
     outputs = 1
@@ -90,7 +90,7 @@ class MarginAttack:
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return some rows as releases ``theta`` tell them, (T, m, d), and their labels, (T, m)."""
+        """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
         d, found = self.X.shape[1], self.solve(theta, rows)
         B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
         if found.e is not None:
@@ -102,8 +102,8 @@ class MarginAttack:
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
 
-        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never written out: its square needs inner products
-        only, and the sum one product of matrices.
+        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never formed: its square needs only inner products,
+        and the sum one matrix product.
         """
         found = self.solve(theta, rows)
         X, g = self.picked(rows), found.g[: self.X.shape[1]]
@@ -114,7 +114,7 @@ class MarginAttack:
         G, along_x, along_g = gain.T @ gain, X @ gain, gain.T @ g
 
         def one(piece: slice) -> np.ndarray:
-            """Put ``‖x̂ − x‖²`` in the place of ``xᵀg``, and ``1/ρ`` in its own; sum (s − ρ)/ρ."""
+            """Overwrite ``xᵀg`` with ``‖x̂ − x‖²`` and ρ with ``1/ρ``; sum (s − ρ)/ρ."""
             with np.errstate(divide="ignore", invalid="ignore"):
                 over = np.divide(1.0, found.rho[piece], out=inverse[piece])
                 off = (found.s[piece] - found.rho[piece]) * over
@@ -140,7 +140,7 @@ class MarginAttack:
         With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
         mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is how the release's
         density changes with the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an unbiased
-        estimate and 0 for one that does not look at the record; and by Cauchy and Schwarz, paper
+        estimate and 0 for one that ignores the record; by the Cauchy–Schwarz inequality, paper
         004's theorem 2 says for every estimate::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
@@ -194,7 +194,7 @@ class MarginAttack:
         return Solved(S, g, found[:, 0], np.moveaxis(found[:, 1:], 1, 0), None)
 
     def _labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
-        """Return the labels, (m, T), that go with the rows found: known, tried, or solved for."""
+        """Return the labels, (m, T), of the reconstructed rows: known, tried, or solved for."""
         if found.labels is not None:
             return found.labels
         if self.label_known:
@@ -206,7 +206,7 @@ class MarginAttack:
             margin = self._along(theta, M, found.s, found.g) / found.rho + offset
             wanted = found.rho / self.weights(rows)
             label = np.full_like(margin, float(self.fit.target.mean()))
-            for _ in range(20):  # one step where the slope is linear in the label
+            for _ in range(20):  # a single step if the slope is linear in the label
                 gap = self.family.slope(margin, label) - wanted
                 label = label - gap / self.family.label_slope(margin, label)
             close = np.abs(self.family.slope(margin, label) - wanted) <= 1e-9 * (1 + np.abs(wanted))
@@ -230,7 +230,7 @@ class MarginAttack:
         towards = H @ covariance_times(noise, H @ pair)
         both = pair.T @ towards
         size = np.sqrt(np.diagonal(both))
-        size = np.where(size > 0, size, 1.0)  # parameters that are all zero make no equation
+        size = np.where(size > 0, size, 1.0)  # zero parameters give no equation
         self.precision = np.linalg.pinv(both / np.outer(size, size), hermitian=True)
         self.precision /= np.outer(size, size)
         self.gain = towards @ self.precision
@@ -250,7 +250,7 @@ class MarginAttack:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = np.where(first != 0, second * c / first + offset, self.centre)
             for k in range(_GRID + 1):
-                # What the known coordinate alone says comes last: exact where there is no noise.
+                # The known coordinate alone comes last: exact without noise.
                 tried = ratio if k == _GRID else np.full((1, 1), low + k * step)
                 rho = weight * self.family.slope(tried, y)
                 e0, e1 = first - c * rho, second - rho * (tried - offset)
@@ -267,7 +267,8 @@ class MarginAttack:
             top = d0 * (p00 * e0 + p01 * e1) + d1 * (p01 * e0 + p11 * e1)
             top -= self.drawn * (margin - self.centre)
             bottom = d0 * (p00 * d0 + 2 * p01 * d1) + p11 * d1 * d1 + self.drawn
-            # Between the neighbours on the grid: a Gauss–Newton step, or half-way where it leaves.
+            # Between neighbours on the grid: a Gauss–Newton step, or bisection where it leaves
+            # them.
             below, above = np.where(top > 0, margin, below), np.where(top > 0, above, margin)
             with np.errstate(divide="ignore", invalid="ignore"):
                 nearer = margin + top / bottom
@@ -288,7 +289,7 @@ class MarginAttack:
             y = self.fit.target[rows, None]
             rho, _ = self._length(along / size, size, y, weight)
             return Solved(S, g, rho, None, None)
-        # The classes are few: try both, and keep what looks most like the other records.
+        # There are two classes: try both, and keep the one most like the other records.
         mean = self.X.mean(axis=0)
         towards = S * (self.picked(rows) @ mean)[:, None] - mean @ g[: self.X.shape[1]]
         cosine = towards / (size * np.linalg.norm(mean))
@@ -303,7 +304,7 @@ class MarginAttack:
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ρ, (m, T), and how far the length is from the usual one, in logarithms."""
+        """Return ρ, (m, T), and the logarithm of the length over the usual one."""
 
         def gap(length: np.ndarray, sign: np.ndarray) -> np.ndarray:
             margin = sign * length * slope
@@ -322,12 +323,12 @@ class MarginAttack:
         return self.X if self._is_all(rows) else self.X[rows]
 
     def _is_all(self, rows: np.ndarray) -> bool:
-        """Whether the rows are all there are, in order: then nothing need be copied."""
+        """Whether the rows are all rows in order, so that nothing need be copied."""
         return len(rows) == len(self.X) and bool(np.all(rows == np.arange(len(rows))))
 
 
 def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
-    """Return the parameter whose column is the same in every record, and the value there.
+    """Return the parameter whose column is constant over the records, and its value.
 
     It is the intercept, or the first column of the table that is constant and not zero.
     """
@@ -343,11 +344,11 @@ def known_coordinate(fit: FittedGLM, X: np.ndarray) -> tuple[int | None, float]:
 def nearest_length(
     gap: Gap, shape: tuple[int, ...], usual: float, signs: Sequence[float] = (1.0,)
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the length and sign, of many records at once, at which ``gap(length, sign)`` is zero.
+    """Return the length and sign, for many records at once, at which ``gap(length, sign)`` is zero.
 
-    Of several roots the one whose length is nearest the usual one, in ratio; where there is none
-    between a fiftieth of it and fifty times it, where the gap is smallest. The gap is continuous;
-    ``signs`` are the sides of the direction to look on.
+    Of several roots, the one whose length is nearest the usual one in ratio; without a root between
+    a fiftieth and fifty times the usual length, the point where the gap is smallest. The gap is
+    continuous; ``signs`` are the sides of the direction to look on.
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))
@@ -359,7 +360,7 @@ def nearest_length(
                 here = gap(np.full(shape, usual * stop), signed)
                 distance = abs(np.log(start * stop)) / 2
                 root = (before * here <= 0) & (distance < off)
-                # Kept until a root turns up: the best that can be done without one.
+                # The best without a root, kept until one turns up.
                 closest = ~np.isfinite(off) & ~root & (np.abs(here) < smallest)
                 smallest = np.where(closest, np.abs(here), smallest)
                 off = np.where(root, distance, off)
@@ -376,9 +377,9 @@ def nearest_length(
 
 
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
-    """Return ``Σ`` times some vectors, (P, k); the identity's where no noise is known.
+    """Return ``Σ`` times some vectors, (P, k); without known noise, Σ is the identity.
 
-    The covariance is the inverse of the noise's information only where it is Gaussian.
+    The covariance is the inverse of the noise's information only for Gaussian noise.
     """
     if isinstance(noise, Gaussian):
         sigma = np.asarray(noise.sigma)

@@ -1,11 +1,11 @@
 """The informed adversary's algebra for softmax models, over rows and releases at once.
 
 As in :mod:`seepage.attacks.record.informed_margin`, but with a column for each of K classes: the
-known records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` but for noise, with
-``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector for all classes changes no loss, so what B has in
-that direction is noise and is taken off.
+known records give ``B = x̃ sᵀ − G``, (P, K), which is ``x̃ ρᵀ`` up to noise, with
+``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector to all classes leaves every loss unchanged, so B's
+component in that direction is noise and is removed.
 
-*A coordinate that is known*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``; then
+*A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c``; then
 ``x = B ρ/‖ρ‖²`` by least squares. The label is the one class whose entry in ρ is negative.
 
 *Only the label.* ρ is parallel to the leading right singular vector v of B, with ``v_y < 0``; the
@@ -48,12 +48,12 @@ class SoftmaxAttack:
         self.usual = float(np.sqrt(np.mean(np.sum(X * X, axis=1))))
         if not label_known and self.column is None and fit.family.outputs == 2:
             raise InputError(
-                "Without an intercept or a constant column, two classes cannot be told apart with "
-                "the record unknown; give the label."
+                "Without an intercept or a constant column, two classes cannot be told apart for "
+                "an unknown record; give the label."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return some rows as releases ``theta`` tell them, (T, m, d), and their labels, (T, m)."""
+        """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
         found, d = self.solve(theta, rows), self.X.shape[1]
         along = np.sum(found.s * found.direction, axis=2)
         B = along[..., None] * self.X[rows]
@@ -66,7 +66,7 @@ class SoftmaxAttack:
         return np.sum(off**2, axis=2).T, off.sum(axis=0)
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> SolvedClasses:
-        """Solve for some rows, given releases ``theta``, (T, P·K), the class the fast index."""
+        """Solve for some rows, given releases ``theta``, (T, P·K), classes innermost."""
         K, d = self.outputs, self.X.shape[1]
         W = theta.reshape(len(theta), -1, K)
         S, G = np.empty((len(W), len(rows), K)), np.empty_like(W)
@@ -90,11 +90,11 @@ class SoftmaxAttack:
         v, size = vectors[..., -1], np.sqrt(np.maximum(values[..., -1], 1e-300))
         if self.label_known:
             label = np.broadcast_to(self.classes[rows], v.shape[:2])
-        else:  # the entries sum to zero and one is negative, so that one is the largest in size
+        else:  # the entries sum to zero and only one is negative, so it is the largest in size
             label = np.argmax(np.abs(v), axis=2)
         own = np.take_along_axis(v, label[..., None], axis=2)[..., 0]
         v = np.where(own[..., None] > 0, -v, v)
-        # Wᵀ of the unit vector along B v, with which margins grow as the length does.
+        # Wᵀ times the unit vector along B v: the growth of the margins with the length.
         margins = np.einsum("tdk,md->tmk", W[:, :d], X) * np.sum(S * v, axis=2)[..., None]
         margins -= np.einsum("tdk,tdj,tmj->tmk", W[:, :d], inner, v)
         length = self._length(margins / size[..., None], label, -np.abs(own) * size, rows)

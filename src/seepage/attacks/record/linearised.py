@@ -1,7 +1,7 @@
 """The adversary who knows a prior: the best guess at a record under the linearised release.
 
-Near a record ``z₀`` that the adversary expects, the release is about linear in what it does not
-know, ``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
+Near a record ``z₀`` that the adversary expects, the release is approximately linear in the
+unknowns, ``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
 record's place. Under Gaussian noise, whitened to variance one (``J̃``, ``h̃``):
 
 * a Gaussian prior of mean ``z₀`` and covariance C has the posterior mean, which is also the most
@@ -37,7 +37,7 @@ class LinearisedAdversary:
     ----------
     prior
         What is known of the unknowns beforehand: a :class:`~seepage.bounds.GaussianPrior` or an
-        :class:`~seepage.bounds.EmpiricalPrior`; nothing where not given.
+        :class:`~seepage.bounds.EmpiricalPrior`; by default nothing.
     guess
         ``"mean"``, the posterior mean, which has the least mean squared error; or ``"map"``, the
         most probable record.
@@ -66,7 +66,7 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Learn what is known when one row's columns (all, or the named ones) are sought.
+        """Learn everything but the sought columns (all, or the named ones) of one row.
 
         Parameters
         ----------
@@ -75,20 +75,22 @@ class LinearisedAdversary:
         row
             The row under attack.
         columns
-            What is sought of it; ``[]`` with ``label=True`` seeks the label alone.
+            The sought columns; ``[]`` with ``label=True`` seeks the label alone.
         label
             Whether the label is sought too, as the last unknown (models with one output).
         """
         refits, noise = leak.refits(), leak.noise[0]
         if not isinstance(noise, Gaussian):
-            raise InputError(f"The release's noise must be Gaussian for this adversary: {noise!r}.")
+            raise InputError(f"This adversary needs Gaussian noise on the release, not {noise!r}.")
         if leak.release.model is None:
             raise InputError(
                 "This adversary inverts the release of a fitted linear model; against gradients of "
                 "a network there is sp.attacks.GradientInversion."
             )
         if label and refits.theta.ndim > 1:
-            raise InputError("The label of a softmax model is no single number; seek the columns.")
+            raise InputError(
+                "The label of a softmax model is not a single number; seek the columns only."
+            )
         unknowns, _ = leak.unknowns(columns, label)
         which = list(range(refits.X.shape[1])) if unknowns.columns is None else unknowns.columns
         position = int(leak.row_positions([row])[0])
@@ -100,9 +102,11 @@ class LinearisedAdversary:
             target = self.centre_[-1]
         theta = refits.parameters(position, features, np.asarray(target)[None, ...])[0]
         if not np.all(np.isfinite(theta)):
-            raise InputError("The model has no minimiser with the expected record in place.")
+            raise InputError(
+                "The model has no minimiser with the expected record in place; set a penalty."
+            )
         jacobian = refits.jacobian(position, features, target, theta, noise)
-        # The package's Jacobian is that of −H⁻¹G with its sign left out.
+        # The package's Jacobian is H⁻¹G, without the sign of −H⁻¹G.
         self._J = -np.stack(
             [jacobian.forward(unit[None, :], unknowns, np.arange(1)) for unit in np.eye(size)],
             axis=1,
@@ -118,7 +122,7 @@ class LinearisedAdversary:
         :func:`seepage.attacks.draw_releases`, or an array of parameters, (P,) or (T, P).
         """
         if not hasattr(self, "_J"):
-            raise InputError("This adversary knows nothing yet: call fit(leak, row) first.")
+            raise InputError("This adversary knows nothing yet; call fit(leak, row) first.")
         seen = (parameters_of(release, self._base.size) - self._base) @ self._root.T
         if isinstance(self.prior, EmpiricalPrior):
             return self._among_records(seen)
@@ -154,7 +158,7 @@ class LinearisedAdversary:
     def _centre(
         self, X: np.ndarray, y: np.ndarray, row: int, which: list[int], label: bool, size: int
     ) -> np.ndarray:
-        """Return what the adversary expects of the unknowns: the prior's mean, or the others'."""
+        """Return the expected unknowns: the prior's mean, or that of the other records."""
         if isinstance(self.prior, GaussianPrior):
             return np.array(self.prior.centre(size))
         if isinstance(self.prior, EmpiricalPrior):
@@ -162,7 +166,7 @@ class LinearisedAdversary:
             return np.asarray(probabilities @ records)
         others = np.arange(len(X)) != row
         if not others.any():
-            raise InputError("With a single record there is nothing to expect: give a prior.")
+            raise InputError("A single record leaves no others to take a mean of; give a prior.")
         mean = X[others][:, which].mean(axis=0)
         return np.append(mean, y[others].mean()) if label else mean
 

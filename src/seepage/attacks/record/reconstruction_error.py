@@ -1,9 +1,9 @@
-"""How far a reconstruction is off: in the data's own terms, and why.
+"""The error of a reconstruction, split into bias and variance.
 
-The mean squared error of an estimate is its variance and the square of its bias. Bounds for
-unbiased adversaries say nothing about a biased one, so a point below such a bound is explained by
-its bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or by a mean that too few
-trials cannot tell (heavy tails: compare the median).
+The mean squared error of an estimate is its variance plus the square of its bias. Bounds for
+unbiased adversaries say nothing about biased ones, so an error below such a bound is explained by
+its bias (see also :meth:`seepage.attacks.InformedAdversary.slopes`), or by too few trials for a
+heavy-tailed mean (compare the median).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ReconstructionErrors:
     mse
         The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
     standard_error
-        Of that mean, which is over finitely many trials.
+        The standard error of that mean over the trials.
     median
         The median over the trials of the same.
     bias_squared, variance
-        What the mean is made of: ``‖E ẑ − z‖²/d``, freed of the share that the finite number of
-        trials puts there, and ``E‖ẑ − E ẑ‖²/d``.
+        The two parts of the mean: ``‖E ẑ − z‖²/d``, corrected for the finite number of trials, and
+        ``E‖ẑ − E ẑ‖²/d``.
     trials
         How many releases were attacked.
     kind
@@ -74,9 +74,9 @@ class ReconstructionErrors:
 
 
 class ErrorTally:
-    """Adds up errors over chunks of trials, so that no reconstruction need be kept.
+    """Accumulates errors over chunks of trials, so that no reconstruction need be kept.
 
-    ``rows`` is what the records under attack are called, ``size`` how many unknowns each has.
+    ``rows`` names the records under attack, ``size`` is the number of unknowns of each.
     """
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
@@ -87,7 +87,7 @@ class ErrorTally:
         self._each: list[np.ndarray] = []
 
     def add(self, squared: np.ndarray, offset: np.ndarray) -> None:
-        """Take in a chunk: ``‖ẑ − z‖²/d`` of every trial, (m, t), and ``Σ_t (ẑ − z)``, (m, d)."""
+        """Add a chunk: ``‖ẑ − z‖²/d`` of every trial, (m, t), and ``Σ_t (ẑ − z)``, (m, d)."""
         self._each.append(squared.astype(np.float32))  # single precision is plenty for a median
         self._total += squared.sum(axis=1)
         self._squares += np.einsum("mt,mt->m", squared, squared)
@@ -95,7 +95,7 @@ class ErrorTally:
         self._seen += squared.shape[1]
 
     def result(self) -> ReconstructionErrors:
-        """Return the errors over all trials taken in."""
+        """Return the errors over all trials added."""
         trials = self._seen
         freedom = max(trials - 1, 1)
         mse = self._total / trials
@@ -103,7 +103,7 @@ class ErrorTally:
         offset = self._offset / trials
         variance = np.maximum(mse - np.sum(offset**2, axis=1) / self.size, 0.0) * (trials / freedom)
         median = np.empty(len(self.rows))
-        for rows in row_slices(len(median), trials):  # np.median copies what it is given
+        for rows in row_slices(len(median), trials):  # np.median copies its argument
             each = np.concatenate([chunk[rows] for chunk in self._each], axis=1)
             median[rows] = np.median(each, axis=1, overwrite_input=True)
         return ReconstructionErrors(
@@ -118,7 +118,7 @@ class ErrorTally:
 
 
 def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> ReconstructionErrors:
-    """Return how far reconstructions are off, with bias and variance apart.
+    """Return the errors of reconstructions, with bias and variance separated.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
     truth
         The records, (m, d) or (d,).
     rows
-        What the records are called; their positions where not given.
+        The records' names; by default their positions.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
     estimates, truth
         As for :func:`reconstruction_errors`, restricted to the columns of the attribute.
     codes
-        What stands in these columns for each level, (K, t), as in
+        The entries of these columns for each level, (K, t), as in
         :class:`seepage.attacks.NominalAttribute`.
 
     Examples

@@ -1,4 +1,4 @@
-"""An audit by attack: fit as asked, attack with shadow models, look at how the model is made."""
+"""An audit by attack: fit, attack with shadow models, look at how the model is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seepage.errors import InputError, nearest
 from seepage.tables.source import as_numpy
 
 KINDS = ("forest", "boosting", "tree", "svm", "mlp", "neighbours")
-MOST_RECORDS = 20_000  # that shadow models are fitted on halves of
+MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
 _TARGETS = 2
 
 
@@ -26,7 +26,7 @@ class AttackAudit:
     Parameters
     ----------
     source, target, model
-        What was audited, which column is predicted, and by what, in words.
+        What was audited, which column is predicted, and by what model, in words.
     records
         How many records the model was fitted on.
     attacks
@@ -38,7 +38,7 @@ class AttackAudit:
     steps
         What was done, one sentence each.
     versions
-        Of what computed this.
+        Versions of the software that computed this.
     """
 
     source: str
@@ -62,7 +62,7 @@ class AttackAudit:
 
 
 def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
-    """Return scikit-learn's estimator of a kind with its own settings, not fitted."""
+    """Return scikit-learn's estimator of a kind with its default settings, not fitted."""
     if kind not in KINDS:
         raise InputError(
             f"There is no kind of model {kind!r}{nearest(kind, KINDS)}; choose one of "
@@ -112,7 +112,7 @@ def audit_estimator(
     Parameters
     ----------
     estimator
-        It is cloned and fitted anew, on everybody and on random halves.
+        It is cloned and fitted on all records and on random halves.
     X, y
         The records and their labels.
     source, target
@@ -124,9 +124,9 @@ def audit_estimator(
     seed
         Of the halves.
     steps
-        What was done to the data before, in sentences.
+        What was done to the data beforehand, in sentences.
     tell
-        Called with what is being done.
+        Called with the name of each stage.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def audit_estimator(
     say = tell or (lambda words: None)
     X, y = np.asarray(as_numpy(X), dtype=float), as_numpy(y)
     if len(X) != len(y):
-        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must be as many.")
+        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must have the same number.")
     say("fitting")
     model = clone(estimator).fit(X, y)
     say("structure")

@@ -1,4 +1,4 @@
-"""What ``seepage audit --model-kind`` does: read a table, fit, attack, write and tell."""
+"""What ``seepage audit --model-kind`` does: read a table, fit, attack, write and print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINEAR_ONLY = ("model", "l2", "sigma", "target_eta", "model_file", "refit", "da
 
 
 def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json: bool) -> None:
-    """Audit a kind of model by attack on a table in a file, write the report, and tell."""
+    """Audit a kind of model by attack on a table in a file, write the report, print it."""
     for option in _LINEAR_ONLY:
         if getattr(question, option) is not None:
             raise InputError(

@@ -21,12 +21,12 @@ from seepage.support.files import write_private
 from seepage.tables.names import counted
 
 SCHEMA = "seepage-attack-audit/1"
-_CLEARLY = 0.6  # the area from whose certain excess on the attack works for the many
-_MANY = 0.05  # and the share of members found at 1 % false positives, for the few
+_CLEARLY = 0.6  # the area which, if certainly exceeded, means the attack works on many people
+_MANY = 0.05  # and the share of members found at 1 % false positives, on a few
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
-    """Return the verdict: what was told, never that no more can be."""
+    """Return the verdict: what the attacks told, never that no more can be told."""
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
     if ends.low > _CLEARLY or rate.interval.low > _MANY:
@@ -138,7 +138,7 @@ def render_attack(audit: AttackAudit) -> str:
 def write_attack_report(audit: AttackAudit, out: Path, keep: Sequence[Path] = ()) -> Path:
     """Write ``report.html``, ``summary.json`` and ``records.parquet`` into a folder of their own.
 
-    All are readable by their owner only; ``keep`` names files that must stay as they are.
+    All are readable by their owner only; ``keep`` names files that must not change.
     """
     texts = {
         "summary.json": json.dumps(summarise_attack(audit), indent=2, allow_nan=False) + "\n",

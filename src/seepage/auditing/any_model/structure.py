@@ -1,7 +1,7 @@
-"""Structural risks: what a fitted model gives away by how it is made, without any attack.
+"""Structural risks: what a fitted model gives away by its construction, without any attack.
 
 They follow the checks of output control in safe havens (SACRO): cells with few records, classes
-that are disclosed with certainty, few degrees of freedom, records that are kept in the model.
+that are disclosed with certainty, few degrees of freedom, records kept inside the model.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FEW = 10  # records in a cell below which its contents are about too few people
 
 @dataclass(frozen=True)
 class StructuralRisk:
-    """One thing that a model gives away by how it is made.
+    """One thing that a model gives away by its construction.
 
-    ``found`` says whether it does, ``records`` how many records it is about, ``text`` it in words.
+    ``found``: whether it does; ``records``: how many records it is about; ``text``: in words.
     """
 
     name: str
@@ -30,7 +30,7 @@ class StructuralRisk:
 
 
 def structural_risks(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[StructuralRisk, ...]:
-    """Return what can be seen of a model fitted on ``X`` and ``y``."""
+    """Return the structural risks of a model fitted on ``X`` and ``y``."""
     checks = (_leaves, _stored, _certain_classes, _cells, _freedom)
     found = (check(model, X, y) for check in checks)
     return (*(risk for risk in found if risk is not None), _single_levels(X))
@@ -68,7 +68,7 @@ def leaves_of(model: Any, X: np.ndarray) -> np.ndarray | None:
 
 
 def _stored(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
-    """Find records that are kept in the model as they are."""
+    """Find records that the model keeps as they are."""
     kept = getattr(model, "support_vectors_", None)
     kept = getattr(model, "_fit_X", None) if kept is None else kept
     if kept is None:
@@ -84,7 +84,7 @@ def _stored(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
 
 
 def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
-    """Count the records whose class is predicted rightly with certainty."""
+    """Count the records whose class is predicted correctly and with certainty."""
     if not hasattr(model, "predict_proba"):
         return None
     chances = np.asarray(model.predict_proba(X))
@@ -101,7 +101,7 @@ def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk
 
 
 def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
-    """Count the records that share what is predicted for them with few others."""
+    """Count the records that share their prediction with few others."""
     if hasattr(model, "predict_proba"):
         told = np.asarray(model.predict_proba(X))
     else:

@@ -1,5 +1,5 @@
 """What comes in: tables and fitted models from files, checked, planned and turned into numbers.
 
-Everything that refuses a caller's file or column, and says in one sentence what to do about it, is
-here; nothing here fits or measures a model.
+This folder refuses files and columns that cannot be used, and says in one sentence what to do about
+it; nothing here fits or measures a model.
 """

@@ -1,9 +1,9 @@
 """Read the file an audit is about, whatever its format, into one table of typed columns.
 
-Text files are written in many ways. How one is (what separates its columns, which mark stands
-before decimals, its encoding) is found out and said, unless the caller says it; where it can be
-read in two ways that make different numbers, it is refused with the option that decides. What is
-wrong with a file is said in one sentence, without any cell of it.
+Text files are written in many ways. The dialect of each (what separates its columns, its decimal
+mark, its encoding) is detected and reported, unless the caller states it; a file that can be read
+in two ways with different numbers is refused, with the option that decides. Errors say in one
+sentence what is wrong with a file, and quote no cell of it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _USUAL = {
     "SQLite": ".sqlite",
     "DuckDB": ".duckdb",
 }
-# What the first bytes of a file say it is (of a DuckDB file, those from the ninth on)
+# What a file is by its first bytes (for DuckDB, from the ninth on)
 _SIGNS = {
     b"PAR1": "Parquet",
     b"ARROW1": "Arrow",
@@ -81,14 +81,14 @@ _STEPS = b"seepage.steps"
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 20  # bytes decoded at a time
-_MOST_UNPACKED = 8 * 10**9  # bytes of a file that is compressed
+_MOST_UNPACKED = 8 * 10**9  # the most bytes of a compressed file
 _FIELD = 1 << 24  # characters: the longest cell of the first line
-_SAMPLE = 1 << 16  # characters that show what separates columns
+_SAMPLE = 1 << 16  # characters examined for what separates columns
 _SAMPLE_ROWS = 100
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that no text file has
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that occur in no text file
 _NOT_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 _DECIMALS = {".": "decimal points", ",": "decimal commas"}
-# Marks between groups of three digits; a point or a comma only where it is not the decimal mark
+# Marks between groups of three digits; a point or comma only if it is not the decimal mark
 _GROUPS = {
     ".": "points",
     ",": "commas",
@@ -104,7 +104,7 @@ _PER_CENT = r"[ \x{a0}\x{202f}]?%$"
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a text file is written; what is ``None`` is found out."""
+    """How a text file is written; whatever is ``None`` is detected."""
 
     separator: str | None = None  # between columns
     decimal: str | None = None  # before decimals: a point or a comma
@@ -131,13 +131,13 @@ class Dialect:
 
     @property
     def stated(self) -> bool:
-        """Whether anything about it is."""
+        """Whether anything is stated."""
         return self != Dialect()
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a caller says about the file of a table."""
+    """What a caller states about the file of a table."""
 
     header: bool = True  # whether a text file has one
     names: str | None = None  # of a text file's columns, separated by commas
@@ -160,14 +160,14 @@ class FileOptions:
             raise InputError(f"There is no file {path}.")
         if not self.fetch:
             raise InputError(
-                f"{shown(url)} is a URL, and nothing is fetched unless asked: say --fsspec, or "
+                f"{shown(url)} is a URL, and nothing is fetched unasked: say --fsspec, or "
                 "download the file."
             )
         with fetched(url) as file:
             return read(file)
 
     def refuse_in_chunks(self) -> None:
-        """Refuse what cannot be said of Parquet files that are read in chunks."""
+        """Refuse options that do not apply to Parquet files read in chunks."""
         for given, option in (
             (not self.header, "--no-header"),
             (self.names, "--names"),
@@ -175,7 +175,7 @@ class FileOptions:
             (self.dialect.stated, "--separator, --decimal, --thousands or --encoding"),
         ):
             if given:
-                raise InputError(f"{option} cannot be used with data that are read in chunks.")
+                raise InputError(f"{option} cannot be used with data read in chunks.")
 
 
 def read_file(
@@ -186,14 +186,14 @@ def read_file(
     dialect: Dialect | None = None,
     sheet: str | None = None,
 ) -> pa.Table:
-    """Read a file of any of the :data:`FORMATS`; its extension says which it is.
+    """Read a file of any of the :data:`FORMATS`, by its extension.
 
     White space around text is stripped, text that stands for a missing value becomes one, and
-    columns get names that are printable, not empty and all different. What was found out, and what
-    had to be changed, is told by :func:`steps_of`. ``header``, ``names`` and ``dialect`` are for
-    text files: whether the first line holds the names of the columns, what to call them instead,
-    and how the file is written; ``sheet`` is the sheet of a workbook or the table of a database. A
-    file that cannot be read is refused in one sentence, without any cell of it.
+    columns get names that are printable, not empty and all different. :func:`steps_of` reports what
+    was detected and changed. ``header``, ``names`` and ``dialect`` are for text files: whether the
+    first line holds the names of the columns, what to call them instead, and how the file is
+    written; ``sheet`` is the sheet of a workbook or the table of a database. A file that cannot be
+    read is refused in one sentence that quotes no cell of it.
     """
     path, dialect = Path(path), dialect or Dialect()
     kind, packed = _kind(path)
@@ -216,20 +216,20 @@ def read_file(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
             f"{counted(table.num_columns, 'column')}; an audit needs some of both."
         )
-    # What parsing took would otherwise stay with the process, as much as the table itself.
+    # Memory used by parsing, as much as the table itself, would otherwise stay with the process.
     pa.default_memory_pool().release_unused()
     names_now, changed = good_names(table.column_names)
     return with_steps(table.rename_columns(names_now), steps + changed)
 
 
 def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
-    """Return a table that carries what was found out and had to be changed to read it."""
-    # What the file's writer put there goes: the next reader takes it for ours.
+    """Return a table that carries what was detected and changed to read it."""
+    # Metadata of the file's writer is dropped: the next reader would take it for ours.
     return table.replace_schema_metadata({_STEPS: json.dumps(list(steps)).encode()})
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return what :func:`read_file` found out and had to change, one sentence each."""
+    """Return what :func:`read_file` detected and changed, one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
@@ -238,7 +238,7 @@ def _a(kind: str) -> str:
 
 
 def _kind(path: Path) -> tuple[str, str | None]:
-    """Return the format of a file and how it is compressed, by its name and its first bytes."""
+    """Return the format and compression of a file, from its name and first bytes."""
     if not path.exists():
         raise InputError(f"There is no file {path}.")
     if path.is_dir():
@@ -251,7 +251,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror}.") from error
     if not start:
-        raise InputError(f"{path.name} is empty: it has no bytes at all.")
+        raise InputError(f"{path.name} is empty: it has no bytes.")
     inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
     claimed = FORMATS.get(inner.suffix.lower())
     found = next((name for sign, name in _SIGNS.items() if start.startswith(sign)), None)
@@ -290,7 +290,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
 
 
 class _TextFile:
-    """A text file of separated columns, how it is written as far as that was said or found."""
+    """A text file of separated columns, and its dialect as far as stated or detected."""
 
     def __init__(
         self, path: Path, kind: str, packed: str | None, dialect: Dialect, missing: Sequence[str]
@@ -319,7 +319,7 @@ class _TextFile:
         self.skip = 1 if header else 0
         titles = first if header else [f"column {j + 1}" for j in range(len(first))]
         titles = [str(n) for n in (titles if names is None else names)]
-        # With decimal commas given, a point is no decimal mark, whatever a cast would make of it.
+        # With decimal commas stated, a point is not a decimal mark, whatever a cast would do.
         table = _with_clean(self._parse(), self.missing, numbers=self._decimal != ",")
         table = self._with_numbers(table, titles)
         odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
@@ -337,7 +337,7 @@ class _TextFile:
         return pa.input_stream(str(self.path), compression=self.packed)
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield the bytes of the file, as they are before compression."""
+        """Yield the decompressed bytes of the file."""
         size = 0
         try:
             with self._open() as file:
@@ -353,10 +353,10 @@ class _TextFile:
             raise not_whole(self.path.name, self.packed or "text") from error
 
     def _find_encoding(self) -> str:
-        """Decode the whole file once: a wrong letter in one cell would be a wrong category.
+        """Decode the whole file once: one wrong letter would make a wrong category.
 
-        What is not UTF-8 from its first letter beyond ASCII on is taken for Windows-1252, the usual
-        encoding of such files, as long as it holds no byte that no text in it has.
+        Text that is not UTF-8 from its first non-ASCII letter on is taken as Windows-1252, the
+        usual encoding of such files, unless it holds a byte that Windows-1252 does not define.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         offset = letters = 0
@@ -367,7 +367,7 @@ class _TextFile:
                 return "utf-16"
             if b"\x00" in block:
                 raise InputError(
-                    f"{self.path.name} holds zero bytes: it is no text file, or UTF-16 text; if it "
+                    f"{self.path.name} holds zero bytes: it is not text, or it is UTF-16; if it "
                     "is, say --encoding utf-16-le (or utf-16-be)."
                 )
             if not where:
@@ -402,7 +402,7 @@ class _TextFile:
         except (UnicodeError, LookupError) as error:
             raise InputError(
                 f"{self.path.name} is not text in the encoding {shown(self.encoding)}; leave "
-                "--encoding out to have it found."
+                "--encoding out to have it detected."
             ) from error
 
     def _not_utf8(self, where: str) -> InputError:
@@ -418,19 +418,19 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the mark that cuts all of the first lines into as many cells, two or more."""
+        """Return the mark that cuts all first lines into equally many cells, two or more."""
         with self._stream() as stream:
             sample = stream.read(_SAMPLE)
         cells = {mark: _cells(sample, mark) for mark in _SEPARATORS}
         fits = [m for m, c in cells.items() if c and c[0] > 1 and len(set(c)) == 1]
-        fits = [m for m in fits if m != " "] or fits  # names and texts hold spaces anyway
+        fits = [m for m in fits if m != " "] or fits  # names and texts contain spaces anyway
         if len(fits) > 1:
             ways = " or ".join(_SEPARATORS[mark] for mark in fits)
             raise InputError(
-                f"{self.path.name} may be separated by {ways}: each makes as many cells of every "
-                "line; say which with --separator."
+                f"{self.path.name} may be separated by {ways}: each gives every line equally many "
+                "cells; say which with --separator."
             )
-        if not fits:  # some line is odd, which is told when it is read
+        if not fits:  # some line is odd, which the reader will report
             cells.pop(" ")
             most = max(cells, key=lambda mark: (cells[mark] or [0])[0])
             usual = (cells[self.usual] or [0])[0] > 1 or (cells[most] or [0])[0] < 2
@@ -440,7 +440,7 @@ class _TextFile:
         return fits[0]
 
     def _first_line(self) -> tuple[int, list[str]]:
-        """Return how many blank lines there are at the top, and the cells of the first other."""
+        """Return the number of blank lines at the top, and the cells of the first other line."""
         before = csv.field_size_limit(_FIELD)
         try:
             with self._stream() as stream:
@@ -492,8 +492,8 @@ class _TextFile:
             with self._open() as file:
                 return read(file, how, *options)
 
-        # The types that the first block has mostly do for all of them. Where they do not, all
-        # blocks are kept as text until a type is found that does.
+        # The types of the first block mostly suit all blocks. Where they do not, all blocks are
+        # kept as text until a type is found that does.
         with suppress(pa.ArrowException, ValueError, OSError):
             return attempt(_in_blocks)
         bad.clear()
@@ -504,7 +504,7 @@ class _TextFile:
                 marks = _SEPARATORS.get(self.separator, repr(self.separator))
                 raise InputError(
                     f"{self.path.name} cannot be read as text separated by {marks}; a quotation "
-                    "mark may be missing or a line be too long."
+                    "mark may be missing, or a line may be too long."
                 ) from error
         bad.clear()
         with suppress(pa.ArrowException, ValueError):
@@ -513,22 +513,22 @@ class _TextFile:
         where = "a line" if number is None else f"line {number:,}"
         raise InputError(
             f"{self.path.name} has {counted(actual, 'cell')} in {where} where the first line has "
-            f"{expected:,}: a delimiter or a quotation mark is missing or too many."
+            f"{expected:,}: there is a separator or quotation mark too few or too many."
         )
 
     # Its numbers --------------------------------------------------------------------------------
 
     @property
     def _decimal(self) -> str | None:
-        """The decimal mark, where it was given or follows from the mark of thousands."""
+        """The decimal mark, if stated or implied by the mark of thousands."""
         if self.given.decimal is None and self.given.thousands in _DECIMALS:
             return "," if self.given.thousands == "." else "."
         return self.given.decimal
 
     def _with_numbers(self, table: pa.Table, titles: Sequence[str]) -> pa.Table:
-        """Return the table with numbers in the place of text that is nothing else.
+        """Return the table with columns of text that hold only numbers read as numbers.
 
-        One file has one decimal mark: it is what reads every such column, or refused.
+        A file has one decimal mark: the one that reads every such column; otherwise it is refused.
         """
         found = {
             j: written
@@ -564,8 +564,8 @@ class _TextFile:
         if len(forced) == 2:
             raise InputError(
                 f"{self.path.name} has decimal points in column {shown(titles[forced['.']])} and "
-                f"decimal commas in column {shown(titles[forced[',']])}; say --decimal, and the "
-                "other column is not read as numbers."
+                f"decimal commas in column {shown(titles[forced[',']])}; say --decimal, and "
+                "the other column is not read as numbers."
             )
         open_ = [j for j, written in found.items() if written.ambiguous]
         if forced or not open_:
@@ -607,13 +607,13 @@ class _TextFile:
 
 
 def _in_blocks(file: pa.NativeFile, *options: Any) -> pa.Table:
-    """Read a text file block by block, each column with the type that its first block has."""
+    """Read a text file block by block, each column with the type of its first block."""
     with pcsv.open_csv(file, *options) as reader:
         return reader.read_all()
 
 
 def _cells(sample: str, mark: str) -> list[int]:
-    """Return how many cells a mark makes of each of the first lines."""
+    """Return the number of cells in each of the first lines, separated by a mark."""
     whole = len(sample) < _SAMPLE
     before = csv.field_size_limit(_FIELD)
     try:
@@ -627,7 +627,7 @@ def _cells(sample: str, mark: str) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Written:
-    """A column of text that is numbers, and the decimal marks under which it is."""
+    """A column of text that holds numbers, and the decimal marks with which it does."""
 
     text: Column  # without signs of per cent
     per_cent: bool
@@ -636,7 +636,7 @@ class _Written:
 
     @classmethod
     def of(cls, column: Column, thousands: str | None) -> _Written | None:
-        """Return how a column is written; ``None`` for other text, and for plain whole numbers."""
+        """Return how a column of numbers is written; ``None`` for other text and plain integers."""
         texts = pc.unique(column.drop_null())
         if not len(texts) or not all(map(_LIKE_A_NUMBER.fullmatch, texts[:100].to_pylist())):
             return None
@@ -657,11 +657,11 @@ class _Written:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether two decimal marks make different numbers of it."""
+        """Whether two decimal marks give different numbers."""
         return len(self.groups) == 2 and (None in self.groups.values())
 
     def numbers(self, decimal: str) -> Column:
-        """Return the numbers that it is with a decimal mark."""
+        """Return the numbers under this decimal mark."""
         text, mark = self.text, self.groups[decimal]
         if mark is not None:
             text = pc.replace_substring(text, mark, "")
@@ -680,7 +680,7 @@ def _number(decimal: str, mark: str | None) -> str:
 
 
 def _may_be_thousands(column: Column) -> bool:
-    """Say whether decimals of a column may be groups of three digits: 23.456 may be 23456."""
+    """Say whether a column's decimals may be groups of three digits: 23.456 may be 23456."""
     if not pa.types.is_floating(column.type):
         return False
     values = np.abs(np.asarray(column.drop_null()))
@@ -719,7 +719,7 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def clean_column(column: Column, missing: Sequence[str], numbers: bool = False) -> Column:
-    """Strip text and mark what is missing; ``numbers`` reads what is nothing else as numbers."""
+    """Strip text and mark missing values; ``numbers`` reads columns of numbers as such."""
     column = decoded(column)
     if not is_text(column.type):
         return column

@@ -1,7 +1,7 @@
 """Tables in files that carry their own columns and types, each through the library of its format.
 
 Reading a workbook or a DuckDB file takes the extra ``tables``; SQLite comes with Python, and the
-rest with Arrow. A URL is fetched through fsspec, and only where that is asked for.
+rest with Arrow. A URL is fetched through fsspec, and only on request.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")
 def read_typed(path: Path, kind: str, packed: str | None, sheet: str | None) -> pa.Table:
     """Read a file of a format that is not text; ``packed`` is how a JSON-lines file is compressed.
 
-    ``sheet`` is the sheet of a workbook or the table of a database, where it has several.
+    ``sheet`` is the sheet of a workbook or the table of a database, if there are several.
     """
     if kind in _INSIDE:
         table = _INSIDE[kind](path, sheet)
     elif sheet is not None:
-        raise InputError(
-            f"{path.name} is one table; --sheet names one of a workbook's or a database's."
-        )
+        raise InputError(f"{path.name} is a single table; --sheet is for workbooks and databases.")
     elif kind == "JSON lines":
         try:
             table = _read_json_lines(path, packed)
@@ -58,7 +56,7 @@ def _library(name: str, what: str) -> Any:
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL that a path was made of, if it was; of two slashes it has kept one."""
+    """Return the URL that a path was made from, if any; a path keeps one of its two slashes."""
     found = _URL.fullmatch(path.as_posix())
     if found is None or path.exists():
         return None
@@ -67,7 +65,7 @@ def url_of(path: Path) -> str | None:
 
 @contextmanager
 def fetched(url: str) -> Iterator[Path]:
-    """Fetch a URL through fsspec into a folder that only its owner can read, and that goes."""
+    """Fetch a URL through fsspec into a temporary folder that only its owner can read."""
     fsspec = _library("fsspec", "A URL")
     name = PurePosixPath(url.partition("?")[0]).name or "table"
     with tempfile.TemporaryDirectory() as folder:
@@ -118,11 +116,11 @@ def _read_orc(path: Path) -> pa.Table:
 
 
 def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
-    """Read a sheet of an Excel workbook, its first row the names; formulas by their last values."""
+    """Read a sheet of an Excel workbook: names in its first row, formulas by their last values."""
     openpyxl = _library("openpyxl", "An Excel workbook")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except Exception as error:  # whatever a damaged archive of XML makes of its readers
+    except Exception as error:  # readers of damaged XML archives may raise anything
         raise not_whole(path.name, "Excel") from error
     with closing(book):
         name = _one_of(path, "sheet", book.sheetnames, sheet)
@@ -139,7 +137,7 @@ def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
     if beyond is not None:
         raise InputError(
             f"Sheet {shown(name)} of {path.name} has a cell without a column name in row "
-            f"{beyond:,}; name the column, or clear what stands beside the table."
+            f"{beyond:,}; name the column, or clear the cells beside the table."
         )
     cells = [[row[j] for row in records] for j in range(width)]
     names = ["" if cell is None else str(cell) for cell in header[:width]]
@@ -180,7 +178,7 @@ def _quoted(name: str) -> str:
 
 
 def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> str:
-    """Return the sheet or table that is meant: the named one, or the only one."""
+    """Return the sheet or table: the named one, or the only one."""
     if wanted is None and len(known) == 1:
         return known[0]
     if not known:
@@ -190,12 +188,12 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
             f"{path.name} holds {len(known):,} {what}s ({listed(known)}); name one with --sheet."
         )
     if wanted not in known:
-        raise InputError(f"{path.name} has no {what} {shown(wanted)}, but {listed(known)}.")
+        raise InputError(f"{path.name} has no {what} {shown(wanted)}; it has {listed(known)}.")
     return wanted
 
 
 def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) -> pa.Table:
-    """Return a table of cells that may have any type: one for a whole column, or text."""
+    """Return a table of cells of any type: one type for a whole column, or text."""
     arrays = []
     for name, cells in zip(names, columns, strict=True):
         try:
@@ -221,13 +219,13 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
             f"{path.name} is one JSON array; write one object per line instead (JSON lines)."
         )
     if not start.startswith(b"{"):
-        raise InputError(f"{path.name} is no JSON-lines file: every line must be a JSON object.")
+        raise InputError(f"{path.name} is not a JSON-lines file: every line must be a JSON object.")
     _check_depth(path, packed)
     try:
         with pa.input_stream(str(path), compression=packed) as file:
             return pj.read_json(file, read_options=pj.ReadOptions(block_size=_JSON_BLOCK))
     except (pa.ArrowException, OSError, ValueError) as error:
-        # Arrow's message may quote the data; the row number is all that is taken from it.
+        # Arrow's message may quote the data; only the row number is taken from it.
         row = re.search(r"in row (\d+)", str(error))
         where = f" (first in row {row[1]})" if row else ""
         raise InputError(
@@ -237,7 +235,7 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
 
 
 def _check_depth(path: Path, packed: str | None) -> None:
-    """Refuse deep nesting: Arrow's parser recurses, and overruns its stack some 10,000 down."""
+    """Refuse deep nesting: Arrow's parser recurses, and overflows its stack at about 10,000."""
     with pa.input_stream(str(path), compression=packed) as file:
         for row, line in enumerate(io.BufferedReader(file)):
             if line.count(b"[") + line.count(b"{") <= _DEPTH:

@@ -57,7 +57,7 @@ def load_model(path: Path) -> Any:
         why = (
             "may hold a program, so it is not opened"
             if path.suffix.lower() in _PICKLES
-            else "is not a format models are read from"
+            else "is not a format that models are read from"
         )
         raise InputError(
             f"{path.name}: {path.suffix or 'a file without extension'} {why}; write the "
@@ -77,7 +77,7 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Say whether a loaded model has a feature for every level of the table's categories.
 
-    Else the first level of each is left out. ``levels`` counts those of every category.
+    If not, the first level of each is left out. ``levels`` counts those of every category.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:
@@ -86,7 +86,7 @@ def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
 
 
 def settle_penalty(model: Any, rows: int) -> None:
-    """Turn a penalty that a file states as a whole, ``nλ``, into λ for so many records."""
+    """Turn a penalty that a file states as the total ``nλ`` into λ for this number of records."""
     if model.whole_ridge_ is not None:
         model.l2 = model.whole_ridge_ / rows
 
@@ -94,8 +94,8 @@ def settle_penalty(model: Any, rows: int) -> None:
 def match_features(model: Any, names: Sequence[str]) -> None:
     """Put a loaded model's coefficients into the order of the encoded features, or refuse.
 
-    A model whose file names no features must have as many coefficients as there are features, and
-    they are taken to be in their order.
+    A model whose file names no features must have as many coefficients as there are features, in
+    the same order.
     """
     known = getattr(model, "feature_names_in_", None)
     if known is None:
@@ -126,7 +126,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return found
 
     def refuse(constant: str) -> Any:
-        raise InputError(f"{path.name} holds {constant}, which is no number a model can have.")
+        raise InputError(f"{path.name} holds {constant}, which is not a number a model can have.")
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{path.name} is no readable JSON file.") from error
+        raise InputError(f"{path.name} is not a readable JSON file.") from error
     if not isinstance(found, dict):
         raise InputError(f"{path.name} must hold one JSON object with {', '.join(_KEYS)}.")
     return found
@@ -163,8 +163,10 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
                     )
                 found[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path.name} is no whole safetensors file.") from error
-    found.pop("format", None)  # written by other tools; says nothing about the model
+        raise InputError(
+            f"{path.name} is not a complete safetensors file; copy it again."
+        ) from error
+    found.pop("format", None)  # added by other tools; says nothing about the model
     for name in ("classes", "features"):
         if name in found:
             try:
@@ -234,7 +236,7 @@ def _build(file: str, found: dict[str, Any]) -> Any:
 
 
 def _scaling(file: str, columns: Any) -> dict[str, tuple[float, float]] | None:
-    """Return the centre and unit of every column that the file says is scaled."""
+    """Return the centre and unit of every column that the file scales."""
     if columns is None:
         return None
     try:
@@ -250,7 +252,7 @@ def _scaling(file: str, columns: Any) -> dict[str, tuple[float, float]] | None:
 
 
 def _numbers(file: str, what: str, given: Any, dimensions: int) -> Array:
-    """Return finite numbers of the stated number of dimensions."""
+    """Return finite numbers with the stated number of dimensions."""
     shape = ("one number", "a list of numbers", "a list of equally long lists of numbers")
     wrong = InputError(f"{file}: {what} must be {shape[dimensions]}.")
     if isinstance(given, np.ndarray):
@@ -293,7 +295,7 @@ def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int)
         )
     whole = isinstance(classes[0], int)
     if whole and max(map(abs, classes)) > 2**62:
-        raise InputError(f"{file}: the classes are larger than whole numbers can be.")
+        raise InputError(f"{file}: the classes are larger than 64-bit whole numbers.")
     model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
 
 

@@ -2,8 +2,8 @@
 
 What is written is numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
 scaling of a pipeline is part of the file, column by column, as in the ``release.json`` of a release
-folder. A penalty that does not grow with the records is written as a whole, ``ridge``, since how
-many there are is not known here.
+folder. A penalty that does not grow with the records is written as its total, ``ridge``, since the
+number of records is not known here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _IN_PYTHON = "Audit it in Python, with sp.audit(model, X, y)."
 def save(model: Any, path: str | Path) -> Path:
     """Write a fitted linear model to a JSON file for the command line, and return the path.
 
-    The file has coefficients, penalty, classes and names, and how raw columns are scaled or turned
-    into levels; no record, and no program. It is readable by its owner only: coefficients without
-    noise are not for others.
+    The file holds coefficients, penalty, classes and names, and how raw columns are scaled or
+    turned into levels; no records, and no code. It is readable by its owner only, since
+    coefficients without noise are not for others.
 
     Parameters
     ----------
     model
         A fitted linear, logistic, Poisson or softmax model of :mod:`seepage.glm`, scikit-learn or
-        statsmodels without weights; a pipeline of scalers, one-hot encoders and one, or a search.
+        statsmodels without weights; a pipeline that scales or one-hot encodes before it; a search.
     path
         The file, ``.json``; one that exists is replaced.
 

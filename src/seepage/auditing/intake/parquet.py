@@ -1,7 +1,7 @@
 """Parquet data for an audit, read in chunks: columns with good names, text cleaned, rows left out.
 
-Of a column with more than 1,000 different values only that is known, so text columns of that kind
-must be dropped by name, identifiers or not, and no median fills the gaps of numbers.
+Of a column with more than 1,000 different values nothing else is known, so such text columns must
+be dropped by name, identifiers or not, and no median fills the gaps of numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 1 << 17  # of a table that is read whole
 
 
 class TableInChunks(TableToAudit):
-    """Parquet data as a table to audit, known by scans of its columns."""
+    """Parquet data as a table to audit, known through scans of its columns."""
 
     def __init__(self, batches: AuditedRows) -> None:
         self._batches = batches
@@ -44,14 +44,14 @@ class TableInChunks(TableToAudit):
 
     @classmethod
     def of(cls, batches: Batches) -> TableInChunks:
-        """Return the table of data as they are."""
+        """Return the table of some data."""
         if not batches.rows:
             raise InputError("The Parquet data have no rows.")
         refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
     def whole(self) -> pa.Table:
-        """Return the table in memory, as a file would be read."""
+        """Return the table in memory, read like a file."""
         size = 8 * self.rows * len(self.names)
         if size > MOST_BYTES:
             raise InputError(
@@ -82,9 +82,9 @@ class AuditedRows(Batches):
     """What :func:`seepage.auditing.intake.files.read_file` does to a table, batch by batch.
 
     Columns get good names, text is cleaned, and rows that lack a value in one of the columns
-    ``needed`` are left out. The numbers of the rows in the whole table, of which ``first`` is that
-    of the first row here, can be read as the column :data:`ROW`; ``labels`` says how columns of
-    labels are read, and ``steps`` what had to be changed.
+    ``needed`` are left out. The row numbers in the whole table, starting here at ``first``, can be
+    read as the column :data:`ROW`; ``labels`` says how columns of labels are read, and ``steps``
+    what was changed.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class AuditedRows(Batches):
         self.schema = pa.schema({**kinds, ROW: pa.int64()})
 
     def complete(self, needed: Sequence[str]) -> AuditedRows:
-        """Return those of the rows that have a value in all of some columns."""
+        """Return the rows that have a value in all of some columns."""
         return AuditedRows(self._inner, self._first, needed, self._labels)
 
     def labelled(self, target: str, labels: LabelCoding) -> AuditedRows:
-        """Return the same rows with their labels read in a way."""
+        """Return the same rows with their labels read as stated."""
         same = AuditedRows(self._inner, self._first, self._needed, {target: labels})
         same.rows = self.rows  # not counted again
         return same
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows, counted once where some are left out."""
+        """The number of rows, counted once if some are left out."""
         if not self._needed:
             return self._inner.rows
         return sum_pieces(self, self._needed, rows_in) or 0
@@ -144,7 +144,7 @@ class AuditedRows(Batches):
             yield Piece(batch, piece.file, piece.first)
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among the ones that are read."""
+        """Say whether a file written to this path would be among those that are read."""
         return self._inner.holds(path)
 
     def spread(self) -> Any:

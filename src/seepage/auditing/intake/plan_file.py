@@ -1,7 +1,7 @@
-"""What would be made of every column, as a plan that can be printed, edited and handed back.
+"""What would be made of every column, as a plan that can be printed, edited and passed back.
 
 A plan is a small TOML file: the target, what to do about gaps, and for every column ``numeric``,
-``boolean``, ``categorical`` or ``drop``, with what was found of it in a comment.
+``boolean``, ``categorical`` or ``drop``, with what was found in a comment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTS = ("sensitive", "group")
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What a column is taken for, and what was found of it."""
+    """What a column is taken as, and what was found."""
 
     name: str
     kind: str  # one of KINDS
@@ -46,34 +46,34 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Read a plan, and refuse what it cannot mean."""
+        """Read a plan, and refuse one that makes no sense."""
         try:
             found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"The plan {path.name} cannot be read: {error.strerror}.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
-                f"{path.name} is no plan ({error}); print one with `seepage columns`."
+                f"{path.name} is not a plan ({error}); print one with `seepage columns`."
             ) from error
         for key in found:
             if key not in ("target", "missing", "columns", *_LISTS):
-                raise InputError(f"The plan {path.name} has no use for {shown(key)}.")
+                raise InputError(f"The plan {path.name} has an unknown key {shown(key)}.")
         columns = found.get("columns")
         if not isinstance(columns, dict) or not columns:
             raise InputError(f"The plan {path.name} names no columns under [columns].")
         for name, kind in columns.items():
             if kind not in KINDS:
                 raise InputError(
-                    f"The plan takes column {shown(name)} for {shown(kind)}; choose from "
+                    f"The plan takes column {shown(name)} as {shown(kind)}; choose from "
                     f"{', '.join(KINDS)}."
                 )
         for key in ("target", "missing"):
             if not isinstance(found.get(key, ""), str):
-                raise InputError(f"In the plan, {key} is a text.")
+                raise InputError(f"In the plan, {key} must be text.")
         for key in _LISTS:
             names = found.get(key, [])
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-                raise InputError(f"In the plan, {key} is a list of columns.")
+                raise InputError(f"In the plan, {key} must be a list of columns.")
         return cls(
             found.get("target") or None,
             found.get("missing", "refuse"),
@@ -83,7 +83,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Refuse a plan of other columns than a table has, or of what they cannot be."""
+        """Refuse a plan whose columns the table does not have, or that are of another kind."""
         for name in self.columns:
             if name not in table.names:
                 close = nearest(name, table.names)
@@ -99,17 +99,17 @@ class PlanFile:
         for name in stated:
             if name != target and known[name] != "boolean":
                 raise InputError(
-                    f"The plan takes column {shown(name)} for boolean, but it does not hold two "
+                    f"The plan takes column {shown(name)} as boolean, but it does not hold two "
                     "numbers."
                 )
 
     def of_kind(self, kind: str, but: Sequence[str | None] = ()) -> tuple[str, ...]:
-        """Return the columns that are taken for a kind, some left out."""
+        """Return the columns that are taken as a kind, some left out."""
         return tuple(name for name, k in self.columns.items() if k == kind and name not in but)
 
 
 def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> list[ColumnFacts]:
-    """Return what an audit would make of columns (all of them where not given), by one scan."""
+    """Return what an audit would make of columns (all by default), by one scan."""
     names = list(table.names) if names is None else list(names)
     if not names:
         return []

@@ -1,8 +1,8 @@
-"""Reads what a file says about clients: a property of each of them, or of each of their updates.
+"""Reads what a file says about clients: a property of each, or of each of their updates.
 
 A table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a column for
 the property, and perhaps one for the ``round``; or a JSON object that maps nodes to values. Nodes
-are kept as text: Flower's have 64 bits, more than a reader of numbers leaves as they are.
+are kept as text: Flower's have 64 bits, more than a reader of numbers preserves.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
     path
         The file.
     column
-        Which column it is; by default the only one besides node and round.
+        The column of the property; by default the only one besides node and round.
 
     Raises
     ------
     InputError
-        In one sentence, without any value of the file in it.
+        In one sentence that quotes no value of the file.
     """
     if not path.exists():
         raise InputError(f"There is no file {path}.")

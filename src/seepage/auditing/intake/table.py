@@ -3,13 +3,13 @@
 Numeric columns are centred and divided by their standard deviation; one of two values is 0 and 1; a
 category becomes one 0/1 feature per level. The means, deviations and fills that this takes are
 public constants to everything that follows: the leakage is that of the model, given them. What
-cannot be used is refused, and what was done is remembered, one sentence each.
+cannot be used is refused, and what was done is recorded, one sentence each.
 
-All that is known of a column are sums over the pieces of the table. One in memory is a single
-piece, and becomes a source with one chunk; one that is read in chunks
-(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. What takes
-a whole column at once is known in memory only: how many different values there are beyond 1,000,
-and the median.
+Columns are known through sums over the pieces of the table. A table in memory is a single piece,
+and becomes a source with one chunk; one read in chunks
+(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. What needs
+a whole column at once is known in memory only: the median, and how many different values there are
+beyond 1,000.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from seepage.tables.names import SHOWN, counted, listed, shown
 from seepage.tables.source import RowSource
 
 MOST_CLASSES = 100
-MOST_GROUPS = 1000  # that are compared: the information about each is a matrix of its own
+MOST_GROUPS = 1000  # the most groups that are compared: the information about each is a matrix
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
-# The grid of the units of columns; 1 is none of its points, for many a table is whitened already,
-# and a spread at a point would follow every record.
+# The grid of the units of columns; 1 is not one of its points, because many tables are already
+# whitened, and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
 _CENTRAL_DEVIATIONS = 3.2897  # in the central nine tenths of a normal column
-HOLDERS = 10  # records that should share a value before its name leaves
+HOLDERS = 10  # records that should share a value before its name is published
 _FEWEST_PUBLIC = 10
-MISSING_SHARE = 0.99  # of a column: from there on it is dropped
+MISSING_SHARE = 0.99  # share of a column's values: above it the column is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
 _64_BITS = (1 << 64) - 1
@@ -88,7 +88,7 @@ class ColumnPlan:
     features: tuple[str, ...]  # the columns it is predicted from, in the order of the table
     # For every feature: ``numeric``, ``boolean`` (two values) or ``categorical``
     kinds: dict[str, str]
-    sums: Scan  # what was found of every column that was looked at
+    sums: Scan  # what was found about every column examined
     sensitive: tuple[str, ...] = ()  # features the caller worries about most
     # Columns whose values say which group a record belongs to, features or not
     groups: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class TableToAudit(ABC):
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
-        """Return the rows as numbers, with their groups and their numbers besides."""
+        """Return the rows as numbers, with their groups and row numbers."""
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
@@ -157,7 +157,7 @@ class TableToAudit(ABC):
 class TableInMemory(TableToAudit):
     """A table in memory: :func:`seepage.auditing.intake.files.read_file` reads one.
 
-    ``row_index`` has the numbers of its rows in the caller's table; all where not given.
+    ``row_index`` has its row numbers in the caller's table; all rows if not given.
     """
 
     raw: pa.Table
@@ -192,11 +192,10 @@ class TableInMemory(TableToAudit):
 
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
-    """Return the sum of a hash of the values, counted from the least, less that of the rows.
+    """Return the sum of a hash of the values, counted from the smallest, less that of the rows.
 
-    Over all rows it vanishes modulo 2⁶⁴ where the values are the numbers of the rows in another
-    order, and otherwise with a probability of 2⁻⁶⁴ only; a list of those seen would grow with the
-    rows.
+    Over all rows it vanishes modulo 2⁶⁴ if the values are row numbers in any order, and otherwise
+    only with probability 2⁻⁶⁴; a list of the values seen would grow with the rows.
     """
     total = 0
     for piece in pieces:
@@ -215,7 +214,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def _first_texts(pieces: Sequence[Piece]) -> list[int]:
-    """Return the first row of each piece that holds text which is no number."""
+    """Return the first row of each piece that holds text that is not a number."""
     found = [(piece.batch.column(1), first_text(piece.batch.column(0))) for piece in pieces]
     return [int(rows[k].as_py()) for rows, k in found if k is not None]
 
@@ -233,15 +232,16 @@ def plan_columns(
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
-    A column of ``groups`` that is dropped still serves to compare groups by. ``categorical``
+    A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
     columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
-    are columns of two numbers that are quantities all the same, such as doses: others are taken for
-    a yes and a no, and measured in whole levels. ``missing`` is to ``"refuse"`` a table with gaps,
-    ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
+    are columns of only two numbers that are quantities nevertheless, such as doses; other such
+    columns count as yes or no, and are measured in whole levels. ``missing`` says whether to
+    ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or
+    the most frequent value.
 
-    Refused are names that are no columns, dates, nested or infinite values, too many categories, a
-    target that is an identifier or has one value only or too many classes; gaps, unless ``missing``
-    says what to do; and tables without a feature left.
+    Refused are names that are not columns; dates, nested or infinite values, too many categories; a
+    target that is an identifier, or has only one value or too many classes; gaps, unless
+    ``missing`` says what to do; and tables without a feature left.
     """
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
     if missing not in ("refuse", "drop", "impute"):
@@ -295,7 +295,7 @@ def plan_columns(
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Refuse names that are no columns; the first of ``asked`` are those that are dropped."""
+    """Refuse names that are not columns; the first of ``asked`` are the dropped ones."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -336,7 +336,7 @@ def _target_kind(
 
 
 def _useless(profiles: dict[str, ColumnProfile], wanted: Sequence[str]) -> dict[str, str]:
-    """Return the features that say nothing, each with the reason in words."""
+    """Return the features without information, each with the reason in words."""
     out = {}
     for name in wanted:
         known = profiles[name]
@@ -359,7 +359,7 @@ def _check_sensitive(
                 "the sensitive columns."
             )
         if name in drop:
-            raise InputError(f"{shown(name)} is both sensitive and dropped; decide for one.")
+            raise InputError(f"{shown(name)} is both sensitive and dropped; choose one.")
         if name in useless:
             raise InputError(
                 f"The sensitive column {shown(name)} cannot be used ({useless[name]}); leave it "
@@ -382,7 +382,7 @@ def _check_features(
         if profiles[name].kind == "categorical" and levels > MOST_LEVELS:
             raise InputError(
                 f"Column {shown(name)} has {_many(profiles[name])} different values, and a "
-                f"category may have at most {MOST_LEVELS:,}; put rare ones together, or leave the "
+                f"category may have at most {MOST_LEVELS:,}; merge the rare ones, or leave the "
                 "column out with --drop."
             )
 
@@ -408,7 +408,7 @@ def _many(profile: ColumnProfile) -> str:
 
 
 def _group_count(table: TableToAudit, name: str, sums: ColumnSums) -> int | None:
-    """Return how many groups a column makes, one of those without a value; ``None`` for many."""
+    """Return the number of groups of a column, a missing value being one; ``None`` for many."""
     if sums.levels is not None:
         return len(sums.levels) + (sums.missing > 0)
     if table.raw is None:
@@ -426,7 +426,7 @@ def check_groups(sizes: Mapping[str, int | None]) -> None:
             levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
             raise InputError(
                 f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS:,} "
-                "groups can be compared; put values together first (for instance into age bands)."
+                "groups can be compared; merge values first (for instance into age bands)."
             )
 
 
@@ -457,8 +457,8 @@ def encode(
     ``public`` both may be published: they come from the declared domain of a column, or lie on a
     coarse grid. ``drop_first`` leaves out the first level of every category: with an intercept, all
     levels together would be one column too many. ``public_records``, a table of the same columns,
-    are encoded in the same way. ``scaling`` gives the centre and the unit of columns instead: those
-    that a given model was fitted with.
+    are encoded in the same way. ``scaling`` gives instead the centre and the unit with which a
+    given model was fitted.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
@@ -515,7 +515,7 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
 
 
 def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:
-    """Say which rows go; a missing target is never filled: such a row trains nothing."""
+    """Say which rows are dropped; a missing target is never filled: such a row trains nothing."""
     gone = before - left
     if left < 2:
         raise InputError(
@@ -533,7 +533,7 @@ def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
-    """Return how a column of that kind is encoded, with what fills its gaps."""
+    """Return how a column of this kind is encoded, and what fills its gaps."""
     if kind == "categorical":
         stored = table.schema.field(name).type
         return ColumnEncoding.of_category(name, stored, sums, fill_gaps=True)
@@ -558,8 +558,8 @@ def _publicly_scaled(
 ) -> ColumnEncoding:
     """Return the encoding with a centre and a unit that may be published.
 
-    Of a declared domain they are the middle and a quarter; else the unit is rounded up to a grid
-    coarser than others, for there are many of them, and the centre to whole units.
+    For a declared domain they are its middle and a quarter of it; otherwise the unit is rounded up
+    to an especially coarse grid, because there are many units, and the centre to whole units.
     """
     if part.kind != "numeric":
         return part
@@ -577,11 +577,11 @@ def _publicly_scaled(
 
 
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
-    """Return the middle and the spread of a column that no extreme value can move far.
+    """Return the middle and the spread of a column, which no extreme value can move far.
 
-    They are those of a normal column with the same central nine tenths, whose ends one record more,
-    less or another moves to the next value at most. Where these nine tenths are one value the
-    spread is the standard ``deviation``.
+    They are those of a normal column with the same central nine tenths, whose ends move at most to
+    the next value when a record is added, removed or replaced. If these nine tenths are one value,
+    the spread is the standard ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / _CENTRAL_DEVIATIONS if high > low else deviation
@@ -590,7 +590,7 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
 def _scaled_as_given(
     part: ColumnEncoding, scaling: Mapping[str, tuple[float, float]]
 ) -> ColumnEncoding:
-    """Return the encoding with the centre and the unit that a model was fitted with."""
+    """Return the encoding with the centre and the unit of a model's fit."""
     centre, unit = scaling.get(part.name, (0.0, 1.0))
     return replace(part, mean=centre, spread=unit, low=centre, step=unit)
 
@@ -605,7 +605,7 @@ def _given_attributes(
         moved = {"numeric": 1 / part.spread, "boolean": before.step / part.step}.get(part.kind, 1.0)
         steps = np.eye(len(columns)) * moved
         if part.levels is not None and not coding.drop_first:
-            # A level in place of the first, which has a feature of its own.
+            # A level replaces the first, which has a feature of its own.
             steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
         found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
     return tuple(found)
@@ -614,7 +614,7 @@ def _given_attributes(
 def _code_labels(
     plan: ColumnPlan, stored: pa.DataType, sums: ColumnSums
 ) -> tuple[LabelCoding, LabelFacts]:
-    """Return how the labels are read, and what is known of all of them."""
+    """Return how the labels are read, and facts about all of them."""
     if not plan.classes:
         return LabelCoding(pa.float64()), LabelFacts(sums.mean, sums.spread, sums.most)
     levels = sums.levels or {}
@@ -635,7 +635,7 @@ def _code_labels(
 def _usable_parts(
     parts: Sequence[ColumnEncoding], plan: ColumnPlan, steps: list[str]
 ) -> list[ColumnEncoding]:
-    """Return the columns that vary, and write down what was filled and what is left out."""
+    """Return the columns that vary, and record what was filled and what is left out."""
     for part in parts:
         if part.filled:
             steps.append(
@@ -702,7 +702,7 @@ def _told_steps(
 
 
 def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
-    """Say whose names would leave: values of a category that few records have."""
+    """Say which names would be published: values of a category that few records have."""
     told = []
     for part in parts:
         sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []

@@ -1,4 +1,4 @@
-"""The card of a release: only what was declared, lies on a coarse grid, or has noise of its own."""
+"""The card of a release: only what was declared, is on a coarse grid, or has noise of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Usefulness:
 
     share: float  # with the noise, cut to between 0 and 1
     scale: float  # of the noise
-    epsilon: float  # what the share alone promises
-    unit: float | None  # of a numeric target, beyond which a prediction counts as wrong
+    epsilon: float  # the privacy of the share by itself
+    unit: float | None  # for a numeric target, the error above which a prediction counts as wrong
 
     def words(self) -> str:
         """Return what protects the share."""
@@ -33,7 +33,7 @@ class Usefulness:
 def _beside_the_numbers(
     procedure: Procedure, prepared: Prepared, useful: Usefulness | None
 ) -> list[str]:
-    """Say what the other figures leave open, unless σ follows the most exposed record."""
+    """Say what the other figures may add, unless σ follows the most exposed record."""
     vote = prepared.vote
     epsilon = (vote.epsilon if vote else 0.0) + (useful.epsilon if useful else 0.0)
     if not epsilon or (vote is None and procedure.sigma is None):

@@ -36,7 +36,7 @@ def run_release(
     options: FileOptions,
     plan: PlanFile | None = None,
 ) -> None:
-    """Make a release of a table, write both folders and the ledger, and tell what leaves."""
+    """Make a release of a table, write both folders and the ledger, and print what leaves."""
     _keep_apart(out, report, ledger)
     for folder, kind in ((out, "release"), (report, "report")):
         check_folder(folder, kind, (table, ledger))
@@ -49,7 +49,7 @@ def run_release(
         before = ReleaseLedger.read(ledger)
         with progress(4) as tell:
             made = make_release(replace(procedure, ledger=before), raw, name=table.name, tell=tell)
-        # The ledger first: a release that it does not know must never exist.
+        # The ledger first: no release may exist that it does not list.
         eta = made.prepared.eta / made.prepared.sigma
         entry = _entry(procedure, made)
         before.with_release(entry, made.prepared.records, eta).write(ledger)
@@ -59,7 +59,7 @@ def run_release(
 
 
 def _read(table: Path, options: FileOptions) -> pa.Table:
-    """Read a file, or a folder of Parquet files, into memory: records are changed one by one."""
+    """Read a file, or a folder of Parquet files, into memory, to change records one by one."""
     if not table.is_dir():
         return options.read(table)
     from seepage.auditing.intake.parquet import TableInChunks
@@ -92,11 +92,11 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
     if private.is_relative_to(shared) or shared.is_relative_to(private):
         raise InputError("The report is private: --report and --out must be two separate folders.")
     if ledger.resolve().is_relative_to(shared) or ledger.resolve().is_relative_to(private):
-        raise InputError("The ledger is private: keep it outside of --out and --report.")
+        raise InputError("The ledger is private: keep it outside --out and --report.")
 
 
 def _planned(procedure: Procedure, plan: PlanFile | None, raw: pa.Table) -> Procedure:
-    """Return a procedure with what a plan says about the columns put where options would be."""
+    """Return a procedure with the plan's columns in place of the options."""
     target = procedure.target or (plan.target if plan is not None else None)
     if not target:
         raise InputError("Which column does the model predict? Name it with --target.")

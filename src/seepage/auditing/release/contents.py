@@ -30,7 +30,7 @@ class Item:
     protection: str  # a key of :data:`PROTECTIONS`
     how: str  # one sentence
     count: int = 0  # how many numbers or names leave
-    value: Any = None  # what leaves, where it is not in the model itself
+    value: Any = None  # what leaves, if it is not in the model itself
 
     def __str__(self) -> str:
         many = f" ({self.count:,})" if self.count > 1 else ""
@@ -73,9 +73,9 @@ class Release:
     def of(model: Any) -> Release:
         """Return what leaves with a model that :func:`seepage.release` put noise on.
 
-        Its features go in as they are: what made them of raw columns is not part of it. The names,
-        the classes, the noise and the constructor's parameters are listed as declared public, for
-        nothing is known of where they came from.
+        It takes features as they are: how they were made from raw columns is not part of it. The
+        names, the classes, the noise and the constructor's parameters are listed as declared
+        public, because nothing is known of their origin.
         """
         record = getattr(model, "release_", None)
         if record is None:
@@ -111,7 +111,7 @@ class Release:
 
 
 def _declared(model: Any) -> list[Item]:
-    """Return the names and settings of a model: only its user knows where they came from."""
+    """Return the names and settings of a model, whose origin only its user knows."""
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:

@@ -1,8 +1,8 @@
 """Which published figures would change without a record, or with another in its place.
 
-The whole procedure is run again, from the raw table on, for each of the most exposed records:
-without it, with another label, and with its numbers at the ends of their domain. What would change
-is listed as disclosed; declared figures never change (see :mod:`seepage.auditing.neighbours`).
+The whole procedure is rerun from the raw table for each of the most exposed records: without it,
+with another label, and with its numbers at the ends of their domain. Figures that would change are
+listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from seepage.tables.names import listed
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A change of one record that changes what is published: for the owner's eyes only."""
+    """A change of one record that changes what is published: for the owner only."""
 
     row: int  # the record in the table
     change: str  # what was done to it, in words
-    figures: tuple[str, ...]  # the names of the figures that would be others
+    figures: tuple[str, ...]  # the names of the figures that would change
 
     def __str__(self) -> str:
         return f"row {self.row} {self.change}: {listed(self.figures)}"
@@ -43,7 +43,7 @@ def find_disclosures(
     raw: pa.Table,
     prepared: Prepared,
 ) -> tuple[Disclosure, ...]:
-    """Run the procedure again on the neighbours of a table, and say what would be published."""
+    """Rerun the procedure on the neighbours of a table, and say what would be published."""
     rows = rows_of(prepared.trained)
     found = []
     for row in rows[most_exposed(prepared.eta)].tolist():
@@ -85,7 +85,7 @@ def _neighbours(
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
-    """Return the ends of a column's domain: as stated, else the least and the largest value."""
+    """Return the ends of a column's domain: as stated, or the smallest and largest value."""
     if name in domain:
         return domain[name]
     ends = pc.min_max(raw.column(name)).as_py()

@@ -22,7 +22,7 @@ FORMAT = "seepage-release/1"
 
 
 def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> Path:
-    """Write a release into a folder of its own, whole or not at all, and return the folder.
+    """Write a release into a folder of its own, completely or not at all, and return the folder.
 
     ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become features,
     and everything that leaves with its protection), ``model-card.md``, and the ``manifest.json``

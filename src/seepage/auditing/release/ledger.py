@@ -1,4 +1,4 @@
-"""The ledger of releases: what each told about every record, so that the next is judged with it.
+"""The ledger of releases: what each told about every record, so that the next one counts them all.
 
 Information adds up over independent releases, ``I = Σ I_k``, so a record's leakage over several is
 at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release under a keyed hash of the
@@ -35,7 +35,7 @@ class ReleaseLedger:
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
-        """Return the ledger in a file; a new one where there is none."""
+        """Return the ledger in a file; a new one if there is none."""
         if not path.exists():
             return cls()
         try:
@@ -53,7 +53,7 @@ class ReleaseLedger:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the ledger for its owner's eyes only."""
+        """Write the ledger, readable by its owner only."""
         told = {
             "format": FORMAT,
             "notice": NOTICE,
@@ -64,9 +64,11 @@ class ReleaseLedger:
         write_private(path, lambda file: file.write(text))
 
     def records(self, raw: pa.Table, identity: str | None) -> list[str]:
-        """Return what every row is known by: a column that identifies it, or all it holds."""
+        """Return what identifies every row: a column, or all it holds."""
         if identity is not None and identity not in raw.column_names:
-            raise InputError(f"There is no column {shown(identity)} to identify records by.")
+            raise InputError(
+                f"There is no column {shown(identity)} with which to identify records."
+            )
         names = sorted(raw.column_names) if identity is None else [identity]
         columns = [raw.column(name).to_pylist() for name in names]
         return [

@@ -18,13 +18,13 @@ from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
 from seepage.tables.names import counted
 
-SHARE_EPSILON = 0.05  # of the noise on the share of wrong predictions
-_FEWEST = 500  # records from which on that share is told: with fewer the noise would hide it
+SHARE_EPSILON = 0.05  # ε of the noise on the share of wrong predictions
+_FEWEST = 500  # records from which that share is stated: with fewer, the noise would hide it
 
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
-    """A release, and what only its maker may see."""
+    """A release, and what only its author may see."""
 
     release: Release
     audit: Audit
@@ -65,11 +65,11 @@ def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) 
 
 
 def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
-    """Return how often the noisy model is wrong on its records, with noise of its own.
+    """Return how often the noisy model is wrong on its own records, with noise added.
 
-    Given the released model, which is counted already, one record more, less or another moves the
-    share of records that are told wrongly by ``1/(n − 1)`` at most: so with Laplace noise of scale
-    ``1/((n − 1) ε)`` it is ε-differentially private.
+    Given the released model, which is counted already, adding, removing or replacing a record moves
+    the share of wrong predictions by at most ``1/(n − 1)``; so with Laplace noise of scale
+    ``1/((n − 1) ε)`` the share is ε-differentially private.
     """
     source = prepared.trained.source
     least = prepared.figures["number of records"]

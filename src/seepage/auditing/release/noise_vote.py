@@ -1,12 +1,12 @@
 """The noise drawn by a private vote of blocks of records, so that σ follows no single one.
 
 Subsample and aggregate (Nissim, Raskhodnikova and Smith 2007): every record falls into one of m
-blocks at random; a model is fitted to each block, and the noise is computed that its most leaked
-record needs. Leakage goes with one over the number of records, so an m-th of that, with a margin,
-is the block's opinion on the noise for the whole table. One record, more, less or another, changes
-the opinion of one block and no other, whatever the data are: the numbers of opinions up to a point
-``s`` of the grid, and beyond the point ``s'`` before it, change by at most one, and so does the
-score::
+blocks at random; a model is fitted to each block, and the noise that its most exposed record needs
+is computed. Leakage is inversely proportional to the number of records, so an m-th of that noise,
+with a margin, is the block's opinion on the noise for the whole table. Adding, removing or
+replacing one record changes the opinion of one block and no other, whatever the data: the numbers
+of opinions up to a point ``s`` of the grid, and beyond the point ``s'`` before it, change by at
+most one, and so does the score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
@@ -15,12 +15,12 @@ one is accepted, each with a probability of ``exp(ε (u(s) − max u)/2)`` (perm
 and Sheldon 2020, which errs half as often as the exponential mechanism), is therefore
 ε-differentially private, given the other published figures.
 
-What it cannot do is to follow the most exposed record. A mechanism that is ε-private and puts σ
-below what a table needs with a probability of at most β puts it below what any table needs that
-differs in k records with one of at most ``β exp(kε)``: private noise that is *always* enough is
-enough for every table there could be. So opinions have a margin, and σ is drawn again while it is
-not enough, which with a probability ``a`` it is at once: that multiplies the odds of a published σ
-by at most ``1/a`` more, and rules out tables that would need more than it.
+It cannot follow the most exposed record. An ε-private mechanism that puts σ below what a table
+needs with probability at most β puts it below what any table that differs in k records needs with
+probability at most ``β exp(kε)``: private noise that is *always* enough is enough for every
+possible table. So opinions have a margin, and σ is redrawn until it is enough, which with
+probability ``a`` it is at once: that multiplies the odds of a published σ by at most ``1/a`` more,
+and rules out tables that would need more noise.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import COARSER, round_up
 from seepage.errors import InputError
 
-EPSILON = 0.4  # of the draw, where there are blocks enough
-MARGIN = 3.0  # of a block's opinion
+EPSILON = 0.4  # ε of the draw, if there are enough blocks
+MARGIN = 3.0  # the margin of a block's opinion
 FEWEST_BLOCKS = 10
 _MOST_BLOCKS = 50
-_DECISIVE = 16.0  # blocks times ε: with less, σ would be anybody's guess
-_RECORDS, _RECORDS_OF_CLASSES = 4, 10  # of a block, on average: a class must be in most blocks
-_LEAST = 25.0  # times the unit over the number of records and the target: where the grid begins
-_POINTS = 10  # of the grid: three decades
+_DECISIVE = 16.0  # blocks times ε: with less, σ would be almost arbitrary
+_RECORDS, _RECORDS_OF_CLASSES = (
+    4,
+    10,
+)  # records of each class in a block, on average: a class must be in most blocks
+_LEAST = 25.0  # where the grid begins: times the unit over the number of records and the target
+_POINTS = 10  # points of the grid: three decades
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ class NoiseVote:
     sigma: float
     blocks: int
     epsilon: float
-    enough: float  # how probable it was that a draw is
+    enough: float  # the probability that a draw is enough
 
 
 def block_size(features: int, classes: bool) -> int:
-    """Return how many records a block needs; a linear model of fewer than its features fits all."""
+    """Return how many records a block needs; with fewer than features, a linear model fits all."""
     return _RECORDS_OF_CLASSES if classes else max(_RECORDS, features)
 
 
@@ -67,16 +70,16 @@ def count_blocks(records: int, size: int) -> int:
 
 
 def least_epsilon(blocks: int) -> float:
-    """Return the ε with which so many blocks agree on a point of the grid."""
+    """Return the ε with which this many blocks agree on a point of the grid."""
     return max(EPSILON, _DECISIVE / blocks)
 
 
 def interval_kept(epsilon: float, level: float = 0.95) -> float:
-    """Return the level of a central credible interval that survives figures with ε between them.
+    """Return the level of a central credible interval that survives figures with a total of ε.
 
-    Let ``p`` be what somebody believes about a record once the noisy numbers are known, whatever he
-    knew before, and ``q`` what he believes once he has read figures beside them that are
-    ε-differentially private. By Bayes' theorem ``q ∝ p · P(figures | record)``, whose second factor
+    Let ``p`` be somebody's belief about a record once the noisy numbers are known, whatever was
+    known before, and ``q`` the belief after also reading figures that are ε-differentially private.
+    By Bayes' theorem ``q ∝ p · P(figures | record)``, whose second factor
     varies by at most ``exp(ε)``; so the odds of any event under ``q`` are within a factor of
     ``exp(ε)`` of those under ``p``. Beyond an end of the central interval of ``q`` lies a
     probability of ``t = (1 − level)/2`` under ``q``, and hence of at most
@@ -92,7 +95,7 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 
 
 def noise_grid(unit: float, records: int) -> np.ndarray:
-    """Return the points that σ is drawn from, by published figures alone."""
+    """Return the points from which σ is drawn, from published figures alone."""
     points = [round_up(_LEAST * unit / records, COARSER)]
     while len(points) < _POINTS:
         points.append(round_up(1.5 * points[-1], COARSER))
@@ -107,9 +110,9 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseVote | None:
-    """Draw the noise of a release from a grid until it is enough, or return ``None`` if none is.
+    """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
-    ``allowed`` is what every record may leak, ``least`` the least noise with which none leaks more.
+    ``allowed`` is what every record may leak, ``least`` the least noise with which none exceeds it.
     """
     draw = random.SystemRandom()
     block = np.asarray([draw.randrange(blocks) for _ in range(len(trained.source))])
@@ -124,7 +127,7 @@ def vote_on_noise(
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:
     """Return the probability with which every point of the grid is drawn.
 
-    A point that is accepted with probability ``p`` and comes at the place ``x`` of the order,
+    A point that is accepted with probability ``p`` and comes at position ``x`` of the order,
     between 0 and 1, is drawn if none before it is accepted: ``p ∫ Π(1 − x p') dx`` over the others.
     """
     score = scores(opinions, grid)
@@ -136,7 +139,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return how many opinions every point of the grid is short of being the median, below zero."""
+    """Return minus the number of opinions that each point of the grid lacks to be the median."""
     below = np.sum(opinions[:, None] <= grid, axis=0)
     beyond = len(opinions) - np.concatenate([[0], below[:-1]])
     short = np.minimum(below, beyond) - len(opinions) / 2
@@ -146,15 +149,15 @@ def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
 def block_opinions(
     trained: TrainedModel, allowed: np.ndarray, block: np.ndarray, blocks: int
 ) -> np.ndarray:
-    """Return the noise for the whole table that every block would have, from its records alone."""
+    """Return every block's opinion on the noise for the whole table, from its records alone."""
     source = trained.source
     assert isinstance(source, RecordsInMemory)  # noqa: S101 - a release is made of a table in memory
-    opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any
+    opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other
     for k in range(blocks):
         rows = np.flatnonzero(block == k)
         records = source.at(rows)
         try:
-            # From scratch: where the whole table's model is would tell about the other records.
+            # From scratch: the whole table's model would reveal something about the other records.
             alone = replace(trained, table=replace(trained.table, source=records))
             needed = largest_share(alone.refitted(trained.settings), allowed[rows])
             opinions[k] = MARGIN * needed / blocks

@@ -1,9 +1,9 @@
-"""From a table to what is published: one procedure that can be run again without a record.
+"""From a table to what is published: one procedure that can be rerun without a record.
 
-All that depends on the data and leaves without noise is on a coarse grid: the scaling of the
+Everything that depends on the data and leaves without noise is on a coarse grid: the scaling of the
 columns, the number of records, and σ, which is drawn from it. The rest is declared: the penalty,
-the target, the family. So small changes of a record move nothing but the coefficients, and their
-leakage, given the figures on the grid, is all there is.
+the target, the family. So small changes of a record move only the coefficients, and given the
+figures on the grid there is no other leakage than theirs.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ from seepage.core.result import COARSER, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
 
-RELEASE_L2 = 1e-2  # the penalty where none is declared; it never depends on the data
+RELEASE_L2 = 1e-2  # the default penalty; it never depends on the data
 Domain = Mapping[str, tuple[float, float]]
 _ROUNDING = 1e-9  # a leakage this close above its target meets it
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What the procedure made of a table, all but the noise itself."""
+    """What the procedure makes of a table, except the noise itself."""
 
     trained: TrainedModel
     eta: np.ndarray  # the leakage of every record at σ = 1
-    records: list[str]  # what every record is known by in the ledger
+    records: list[str]  # what identifies every record in the ledger
     spent: np.ndarray  # what earlier releases told about it, η²
     sigma: float
-    least: float  # the least of the coarse grid with which no record leaks more than it may
+    least: float  # the least on the coarse grid with which no record leaks more than it may
     figures: dict[str, Any]  # everything that leaves without noise, by name
-    vote: NoiseVote | None = None  # where σ was drawn
+    vote: NoiseVote | None = None  # if σ was drawn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Procedure:
-    """What to release of a table, declared before the table is looked at."""
+    """What to release of a table, declared before anybody looks at it."""
 
     target: str
     model: str | None = None
     l2: float = RELEASE_L2
     sigma: float | None = None
-    # With which the noise is drawn by a private vote, unless it is declared
+    # ε of the private vote that draws the noise, unless that is declared
     sigma_epsilon: float | None = None
     target_eta: float = 1.0
     drop: Sequence[str] = ()
@@ -86,15 +86,15 @@ class Procedure:
     holders: int = HOLDERS
     # The ends of columns: they scale the column, and records are replaced within them
     domain: Domain = field(default_factory=dict)
-    identity: str | None = None  # the column that tells records in the ledger
+    identity: str | None = None  # the column that identifies records in the ledger
     ledger: ReleaseLedger | None = None
 
     def fit(self, raw: pa.Table, near: TrainedModel | None = None) -> TrainedModel:
-        """Return the model of a table, without noise; ``near`` is that of a table much like it."""
+        """Return the model of a table, without noise; ``near`` is that of a similar table."""
         encoded = self._encode(raw)
         kind = choose_model(self.model, encoded.target_kind, encoded.target)
         settings = FitSettings(kind, self.l2)
-        # A start in other coordinates would be a poor one, or none.
+        # A start in other coordinates would be poor, or unusable.
         alike = near is not None and _coded(near.table) == _coded(encoded)
         start = near.model if near is not None and alike and near.settings == settings else None
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
@@ -113,9 +113,9 @@ class Procedure:
         return Prepared(trained, eta, records, spent, sigma, least, {"σ": sigma} | figures, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return what would be published without noise of a table that differs by a record.
+        """Return what would be published without noise from a table that differs by a record.
 
-        A σ that was drawn is held: only whether it is still enough can change.
+        A drawn σ is held fixed: only whether it is still enough can change.
         """
         trained = self.fit(raw, prepared.trained)
         allowed = self._allowed(self._spent(raw, trained)[1])
@@ -127,10 +127,12 @@ class Procedure:
         if self.sigma_epsilon is not None:
             check_positive(self.sigma_epsilon, "sigma_epsilon")
             if self.sigma is not None:
-                raise InputError("--sigma declares the noise and --sigma-epsilon draws it: one.")
+                raise InputError(
+                    "--sigma declares the noise and --sigma-epsilon draws it: give one of them."
+                )
         if self.missing == "impute":
             raise InputError(
-                "What fills the gaps would be one more thing that leaves: fill them beforehand, or "
+                "The values that fill gaps would be released too: fill the gaps beforehand, or "
                 "say --missing drop."
             )
         if self.holders < 1:
@@ -165,14 +167,14 @@ class Procedure:
         return found
 
     def _spent(self, raw: pa.Table, trained: TrainedModel) -> tuple[list[str], np.ndarray]:
-        """Return what every record is known by, and what earlier releases told about it, η²."""
+        """Return what identifies every record, and what earlier releases told about it, η²."""
         if self.ledger is None:
             return [], np.zeros(len(trained.source))
         records = self.ledger.records(raw.take(pa.array(rows_of(trained))), self.identity)
         return records, self.ledger.spent(records)
 
     def _left_out(self, raw: pa.Table) -> tuple[str, ...]:
-        """Return what is not used: what was asked for, and what only tells records apart."""
+        """Return the columns left out: those asked for, and those that only identify records."""
         if self.identity is not None and self.identity in raw.column_names:
             return tuple(dict.fromkeys([*self.drop, self.identity]))
         return tuple(self.drop)
@@ -189,7 +191,7 @@ class Procedure:
         )
 
     def _allowed(self, spent: np.ndarray) -> np.ndarray:
-        """Return how much of every record may leak now, so that all releases stay in the target."""
+        """Return how much every record may leak now so that all releases meet the target."""
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
         if gone:
@@ -205,7 +207,7 @@ class Procedure:
     ) -> NoiseVote | None:
         """Draw the noise; labels count in their published unit, which follows no single record.
 
-        ``None`` where no point of the grid is enough, or there are too few records for a vote and
+        ``None`` if no point of the grid is enough, or if there are too few records for a vote and
         nobody asked for one.
         """
         unit, records = figures.get("unit of the target", 1.0), figures["number of records"]
@@ -226,7 +228,7 @@ class Procedure:
         return vote_on_noise(public, allowed, grid, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseVote | None) -> float:
-        """Return the noise: as declared, or as drawn and no less than what the target needs."""
+        """Return the noise: as declared, or as drawn and at least what the target needs."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
@@ -240,13 +242,13 @@ class Procedure:
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
-    """Return how the columns of a table become features, as it may leave."""
+    """Return how the columns of a table become features, in a form that may be published."""
     parts = () if table.coding is None else table.coding.parts
     return [ColumnCoding.of(part, scale=True) for part in parts]
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:
-    """Return the numbers of the records in the table."""
+    """Return the row numbers of the records."""
     source = trained.source
     assert isinstance(source, RecordsInMemory)  # noqa: S101 - a release is made of a table in memory
     return source.row_index

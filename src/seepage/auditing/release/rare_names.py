@@ -1,8 +1,8 @@
-"""Names that would give people away: values of few records, which leave as names of levels.
+"""Names that would give people away: values that few records have, published as names of levels.
 
 A category becomes one feature for each of its levels, and the names of the levels leave with the
-model. A level of one record is that person's own word; a column of text whose values are nearly all
-different is a list of them. Both are named before anything is fitted.
+model. A level of one record is that person's own text; a column of text whose values are nearly all
+different is a list of such. Both are reported before anything is fitted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from seepage.tables.columns import decoded, plain_numbers
 from seepage.tables.names import counted, listed, shown
 
 CHOICES = ("refuse", "drop", "merge")
-_DISTINCT = 0.5  # of the records have a value of their own: text, not a category
+_DISTINCT = 0.5  # share of records with a value of their own: above it, text and not a category
 
 
 @dataclass(frozen=True)
 class RareNames:
-    """What of a column would leave and is held by too few."""
+    """The values of a column that would leave although too few records have them."""
 
     column: str
     levels: int  # different values
@@ -40,7 +40,7 @@ class RareNames:
 
 
 def find_rare_names(raw: pa.Table, columns: Sequence[str], holders: int) -> tuple[RareNames, ...]:
-    """Return the columns with values that fewer than so many records have."""
+    """Return the columns with values that fewer than ``holders`` records have."""
     found = []
     for name in columns:
         sizes = pc.value_counts(_values(raw, name)).field("counts")
@@ -65,7 +65,7 @@ def settle_rare_names(
     Raises
     ------
     InputError
-        Where there are some and nothing was chosen, or the classes themselves are rare.
+        If there are some and nothing was chosen, or if the classes themselves are rare.
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
@@ -75,7 +75,7 @@ def settle_rare_names(
     if any(found.column == plan.target for found in rare):
         raise InputError(
             f"A class of the target {shown(plan.target)} has fewer than {holders} records, and its "
-            "name would leave; put classes together first, or set --least-holders."
+            "name would leave; merge classes first, or set --least-holders."
         )
     text = [f.column for f in rare if f.levels >= _DISTINCT * raw.num_rows]
     if choice == "refuse" or (choice == "merge" and text):
@@ -108,7 +108,7 @@ def _values(raw: pa.Table, name: str) -> pa.Array:
 
 
 def _merged(raw: pa.Table, name: str, holders: int) -> pa.Table:
-    """Put rare values of a column together, with as many more as give those enough records."""
+    """Merge rare values of a column, with as many others as it takes to have enough records."""
     counts = sorted(
         (int(c["counts"]), str(c["values"]))
         for c in pc.value_counts(_values(raw, name)).to_pylist()

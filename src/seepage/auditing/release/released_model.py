@@ -14,7 +14,7 @@ from seepage.errors import InputError
 from seepage.tables.columns import ColumnEncoding, TableEncoding, level_names
 from seepage.tables.names import printable, shown, unique
 
-OTHER = "(other)"  # the level that rare ones are put together under
+OTHER = "(other)"  # the level into which rare ones are merged
 _KINDS = ("numeric", "boolean", "categorical")
 
 
@@ -24,14 +24,14 @@ class ColumnCoding:
 
     name: str
     kind: str  # ``numeric``, ``boolean`` (two values) or ``categorical``
-    # The feature is ``(value − centre)/unit``, which of two values makes 0 and 1
+    # The feature is ``(value − centre)/unit``, which maps two values to 0 and 1
     centre: float = 0.0
     unit: float = 1.0
     levels: tuple[str, ...] = ()  # of a category: one 0/1 feature for each but the first
 
     @classmethod
     def of(cls, part: ColumnEncoding, scale: bool) -> ColumnCoding:
-        """Return what leaves of an encoding."""
+        """Return the part of an encoding that leaves."""
         if part.levels is not None:
             return cls(part.name, part.kind, levels=tuple(level_names(part.levels)))
         if not scale:
@@ -81,7 +81,7 @@ def _level(value: Any) -> str:
 
 
 class ReleasedModel:
-    """A released model that predicts from tables as the original was given them.
+    """A released model that predicts from tables like those of the original.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class ReleasedModel:
         A linear model of :mod:`seepage.glm` (or another with ``coef_``) whose coefficients have
         noise; it predicts from features.
     columns
-        How raw columns become its features; none where features are what it takes.
+        How raw columns become its features; none if it takes features.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class ReleasedModel:
     """
 
     def __init__(self, estimator: Any, columns: Sequence[ColumnCoding] = ()) -> None:
-        # It is given features as an array, so its own memory of names would only make it complain.
+        # It is given features as an array, so feature names would only make it complain.
         self.estimator, self.columns = copy(estimator), tuple(columns)
         names = self.estimator.__dict__.pop("feature_names_in_", None)
         if self.columns:
@@ -151,7 +151,7 @@ class ReleasedModel:
 
     @classmethod
     def read(cls, estimator: Any, told: Any) -> ReleasedModel:
-        """Return a model of what :meth:`told` said of its columns, or raise ``ValueError``."""
+        """Return a model from the columns that :meth:`told` wrote, or raise ``ValueError``."""
         columns = []
         for column in told:
             if (
@@ -162,7 +162,9 @@ class ReleasedModel:
             columns.append(ColumnCoding(**column | {"levels": tuple(map(str, column["levels"]))}))
         width = sum(max(len(c.levels) - 1, 1) for c in columns)
         if columns and width != estimator.n_features_in_:
-            raise ValueError("the columns do not make as many features as there are coefficients")
+            raise ValueError(
+                "the number of features made from the columns differs from that of the coefficients"
+            )
         return cls(estimator, columns)
 
     def __repr__(self) -> str:

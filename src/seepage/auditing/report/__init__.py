@@ -1,7 +1,7 @@
 """The report: what an audit found, written for people and for machines.
 
-What is here turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a page that
-needs nothing else, a summary, a table of records and a paragraph for a model card. Nothing here
+This folder turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a
+self-contained page, a summary, a table of records and a paragraph for a model card. Nothing here
 measures anything.
 """
 

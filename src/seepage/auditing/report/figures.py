@@ -1,4 +1,4 @@
-"""The figures of the report, and how every figure of the house is drawn.
+"""The figures of the report, and the style of every figure in the project.
 
 Deterministic SVG, real text, colours that follow the page's theme; drawn for a wide page and for a
 phone. The papers' figures are drawn in the same style.
@@ -32,7 +32,7 @@ SHOWN_ATTRIBUTES = 15
 SHOWN_GROUPS = 12
 SHOWN_GROUPINGS = 6
 
-# Okabe and Ito's palette, told apart with every common colour vision.
+# Okabe and Ito's palette, distinct under every common colour vision.
 BLUE, VERMILLION, ORANGE, GREEN = "#0072b2", "#d55e00", "#e69f00", "#009e73"
 INK, MUTED, GRID, PAPER = "#1c2530", "#55606d", "#dfe3e8", "#ffffff"
 _THEME = {
@@ -60,7 +60,7 @@ _STYLE = {
     "axes.spines.right": False,
     "grid.color": GRID,
     "text.color": INK,
-    "text.parse_math": False,  # a column may well be called $x$
+    "text.parse_math": False,  # a column may be called $x$
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "legend.frameon": False,
@@ -73,10 +73,10 @@ Draw = Callable[[Any, bool], None]
 class Drawing:
     """One figure: for a wide page, for a phone, and in words."""
 
-    name: str  # the name of its file, without the ending
-    alternative: str  # what it shows, for those who do not see it
+    name: str  # the name of its file, without the extension
+    alternative: str  # what it shows, for people who cannot see it
     caption: str  # what to take from it
-    file: str  # A whole SVG document with fixed colours
+    file: str  # A complete SVG document with fixed colours
     # SVG elements for the page, in its theme's colours
     wide: str
     narrow: str
@@ -92,7 +92,7 @@ def render(
 
 
 def find_drawing(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
-    """Return the figure of that name, if it was drawn."""
+    """Return the figure of this name, if it was drawn."""
     return next((figure for figure in figures if figure.name == name), None)
 
 
@@ -110,17 +110,17 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
 
 @contextmanager
 def house_style(name: str) -> Iterator[None]:
-    """Draw and save as everywhere in the house while this lasts; ``name`` is the figure's own."""
+    """Draw and save in the common style while this lasts; ``name`` is the figure's."""
     from matplotlib import rc_context
 
-    # The salt names what is inside the file, so two figures on a page never share a name.
+    # The salt names the parts of the file, so two figures on a page never share a name.
     with rc_context(_STYLE | {"svg.hashsalt": name}), _any_script():
         yield
 
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    # Browsers have the letters that matplotlib's font lacks; only its measure of them is rough.
+    # Browsers have the letters that matplotlib's font lacks; only their widths are rough.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
@@ -170,7 +170,7 @@ def draw_histogram(audit: Audit) -> Drawing:
     """Draw how many records leak how much, with the limit."""
     limit, over, records = find_limit(audit), count_over(audit), audit.records
     shown = records.span()
-    # Far below the rest nothing is told; a few such records must not squeeze all the others.
+    # Far below the rest nothing is shown; a few such records must not squeeze all the others.
     top = max(shown[1], limit.eta) * 1.15 if shown else limit.eta * 2
     low = max(shown[0], top * 1e-5) if shown else limit.eta / 10
     # The limit is the edge of a bin: no bar is partly above it.
@@ -219,7 +219,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 
 
 def draw_attributes(audit: Audit) -> Drawing | None:
-    """Draw the least error of attacks on each column, or nothing where no attack exists."""
+    """Draw the least error of attacks on each column, or nothing if no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:SHOWN_ATTRIBUTES]
     if not ranked:
@@ -312,7 +312,7 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
 
 
 def draw_curve(audit: Audit) -> Drawing | None:
-    """Draw test error and leakage against the noise, or nothing where there is no curve."""
+    """Draw test error and leakage against the noise, or nothing if there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)
     usable = sigma > 0
@@ -328,7 +328,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
 
     error_name = short(curve.error_name, 80)
     lowest = min(curve.noiseless_error, float(error.min()))
-    # Noise can make the error of a regression explode: beyond twice a constant's it is no use.
+    # Noise can make a regression's error explode; more than twice a constant's is not shown.
     highest = min(max(curve.trivial_error, float(error.max())), 2 * curve.trivial_error - lowest)
     highest = max(highest, curve.trivial_error, lowest * 1.01)
 
@@ -381,7 +381,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
 
 
 def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) -> None:
-    """Write beside a horizontal line, on paper of its own so that no curve crosses the words."""
+    """Write beside a horizontal line, on a background that no curve crosses."""
     axes.annotate(
         words,
         (x, y),

@@ -1,6 +1,6 @@
-"""How a page is made: report.html in one file that needs nothing else and runs only its own script.
+"""How a page is made: report.html, one self-contained file that runs only its own script.
 
-Templates are escaped throughout, share one style, and nothing that they ask for may be missing.
+Templates are escaped throughout, share one style, and fail on an undefined name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from seepage.auditing.report.words import (
 from seepage.bounds.guarantees import Guarantee, Guarantees
 from seepage.tables.names import counted
 
-EMBEDDED_ROWS = 100_000  # beyond this the page holds the most leaked records only
+EMBEDDED_ROWS = 100_000  # above this the page holds only the most exposed records
 EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 SHOWN_RECORDS = 8
 SHOWN_VALUES = 30  # columns of values beside a record
@@ -85,7 +85,7 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
 
 
 def _pick_facts(audit: Audit) -> list[dict[str, str]]:
-    """Return the numbers worth a large print: what they are, the number, and what it means."""
+    """Return the numbers printed large: what they are, the number, and what it means."""
     row, worst = audit.records.worst()
     facts = [
         *_risk_facts(audit),
@@ -111,14 +111,14 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     if error is not None:
         note = (
             f"{short(audit.curve.error_name, 40)}; {number(audit.curve.noiseless_error)} without "
-            f"noise, {number(audit.curve.trivial_error)} for always the same answer"
+            f"noise, {number(audit.curve.trivial_error)} for a constant answer"
         )
         facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
     return facts
 
 
 def _risk_facts(audit: Audit) -> list[dict[str, str]]:
-    """Return the probabilities worth a large print."""
+    """Return the probabilities printed large."""
     risks = audit.risks
     if risks is None:
         return []
@@ -137,8 +137,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
             {
                 "name": f"{short(most.name, 24)} guessed right",
                 "value": f"{in_100(most.right)} in 100",
-                "note": f"at most (row {row_name(audit, most.row)}), by who knows everything "
-                f"else; {in_100(most.baseline)} without the release",
+                "note": f"at most (row {row_name(audit, most.row)}), by somebody who knows "
+                f"everything else; {in_100(most.baseline)} without the release",
             }
         )
     return facts
@@ -193,7 +193,7 @@ def _choose_groups(grouping: GroupingFinding) -> list[GroupFinding]:
 
 
 def _list_guarantees(found: Guarantees | None) -> dict[str, Any] | None:
-    """Return the bounds by adversary, with their assumptions numbered; nothing for none."""
+    """Return the bounds by adversary, with numbered assumptions; nothing if there are none."""
     if found is None or not any(line.applies for line in found.rows):
         return None
     texts = list(dict.fromkeys(text for line in found.rows for text in line.assumptions))
@@ -276,12 +276,12 @@ def pack(audit: Audit) -> dict[str, Any]:
 
 
 def _encode(values: np.ndarray, kind: str) -> str:
-    with np.errstate(over="ignore"):  # beyond single precision is infinite for a reader
+    with np.errstate(over="ignore"):  # beyond single precision counts as infinite
         return base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode("ascii")
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Return a page from the template of that name."""
+    """Return a page from the template of this name."""
     environment = Environment(
         autoescape=True,
         loader=FunctionLoader(read_template),

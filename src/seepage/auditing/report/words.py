@@ -1,7 +1,7 @@
 """An audit in words: what its numbers mean against the limit that matters, for any reader.
 
 Numbers and names are written short, plain, and harmless whatever the table holds; the verdict is a
-headline and a few sentences that need no background.
+headline and a few sentences that need no prior knowledge.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from seepage.auditing.findings import AttributeFinding, Audit
 from seepage.tables.names import counted
 
 SHORT = 48  # characters of a name that fit a table cell
-LONG = 400  # characters of a sentence that may quote a long name
-_TOLERANCE = 1e-6  # of the limit: noise calibrated to a target meets it up to rounding
+LONG = 400  # the most characters of a sentence that quotes a long name
+_TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
-_LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess by the release, as probabilities
-_TOLD = 0.75  # the probability of being told to be in the data from which on a record stands out
+_LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
+_TOLD = 0.75  # the probability of membership being told above which a record stands out
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
@@ -31,7 +31,7 @@ _MARKDOWN = {c: "\\" + c for c in "\\`*_{}[]#|~!:@$"} | {"<": "&lt;", ">": "&gt;
 
 
 def number(value: float) -> str:
-    """Write a number with three digits that count: ``0.142``, ``12,300``, ``4.2 × 10⁻⁵``, ``∞``."""
+    """Write a number with three digits: ``0.142``, ``12,300``, ``4.2 × 10⁻⁵``, ``∞``."""
     value = float(value)
     if math.isnan(value):
         return "–"
@@ -74,14 +74,14 @@ def row_name(audit: Audit, row: int) -> str:
 
 
 def sentence(text: object, width: int = LONG) -> str:
-    """Return a sentence that may quote names, cut where a name made it far too long."""
+    """Return a sentence that may quote names, shortened if a name made it far too long."""
     return short(text, width)
 
 
 def markdown(text: object) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text))
-    # Renderers make links of bare addresses, such as www.example.org, but not across an entity.
+    # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
 
@@ -109,10 +109,10 @@ def count_over(audit: Audit) -> int:
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
-    """Return an attack's error as a share of what a column varies by anyway.
+    """Return an attack's error relative to the natural variation of a column.
 
-    That is its standard deviation for numbers. A category's error is on its one-hot code, where 1
-    is a whole level, and stays as it is.
+    For numbers that is the standard deviation. A category's error is on its one-hot code, where 1
+    is a whole level, and stays unchanged.
     """
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
@@ -122,9 +122,9 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
-    Of a category by what the release adds to the best guess of it: strong up to 5 times in 100,
-    weak from 20 on. Of a number, strong: the best unbiased attack errs by at least the spread of
-    the column, so it tells less than the column's own variation; weak: by less than half of it.
+    For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
+    from 20. For a number, strong if the best unbiased attack errs by at least the spread of the
+    column, so that it tells less than the column's own variation; weak if by less than half of it.
     """
     if attribute.gain is not None:
         if attribute.gain <= _LITTLE_GAIN:
@@ -154,7 +154,7 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 def usefulness(audit: Audit, sigma: float) -> float | None:
     """Return how much of the model's advantage over a constant prediction survives the noise.
 
-    1 is all of it, 0 none; None where the curve does not tell.
+    1 is all of it, 0 none; None if the curve does not say.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -165,7 +165,7 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reader asks first, and what is to be said to it."""
+    """A question that readers ask first, and its answer."""
 
     question: str
     text: str
@@ -176,11 +176,11 @@ class Verdict:
     """The answer in words."""
 
     tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
-    # What kind of answer it is, and the answer
+    # The kind of answer, and the answer
     label: str
     headline: str
-    sentences: tuple[str, ...]  # what stands behind it, one sentence each
-    answers: tuple[Answer, ...] = ()  # to the questions that come before those
+    sentences: tuple[str, ...]  # the reasons, one sentence each
+    answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
 
 
 def judge(audit: Audit) -> Verdict:
@@ -190,7 +190,7 @@ def judge(audit: Audit) -> Verdict:
     useful = usefulness(audit, audit.sigma)
     judged = audit.usefulness
     useless = useful is not None and useful < _HARDLY_USEFUL
-    # A difference smaller than its interval is none.
+    # A difference smaller than its interval counts as none.
     useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
@@ -220,7 +220,7 @@ def judge(audit: Audit) -> Verdict:
 
 
 def _stands_out(audit: Audit) -> str:
-    """Say who is told apart or guessed far better than without the release; nothing for nobody."""
+    """Say who is recognised or guessed far better than without the release, if anybody."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -232,7 +232,7 @@ def _stands_out(audit: Audit) -> str:
         )
     if risks.membership > _TOLD:
         return (
-            f"row {row_name(audit, risks.row)} is told to be in the data "
+            f"row {row_name(audit, risks.row)} is recognised as in the data "
             f"{in_100(risks.membership)} times in 100"
         )
     return ""
@@ -249,7 +249,7 @@ def in_100(probability: float) -> str:
 
 
 def _answer(audit: Audit) -> tuple[Answer, ...]:
-    """Return the answers to what a privacy officer asks, in times in 100 where these are known."""
+    """Return the answers to a privacy officer's questions, in times in 100 if known."""
     told = [
         Answer("Is anyone at risk?", _tell_membership(audit)),
         Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
@@ -269,17 +269,16 @@ def _tell_membership(audit: Audit) -> str:
         f"be estimated, without systematic error, more closely than {share}its standard deviation "
         f"(a category: than {share or 'one '}whole level)"
     )
-    told = [f"By values, nobody beyond {limit.words}: no value of any record can {close}."]
+    told = [f"Nobody's values go beyond {limit.words}: no value of any record can {close}."]
     if over:
         told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "Apart from values, whoever has all other records tells rightly that a person is in "
-            "the table "
-            f"{in_100(risks.membership)} times in 100 at most (a coin: 50), and for half of the "
-            f"records{some} {in_100(risks.median)} or fewer."
+            "As to membership, whoever has all other records is right about whether a person is in "
+            f"the table {in_100(risks.membership)} times in 100 at most (a coin: 50), and "
+            f"{in_100(risks.median)} or fewer for half of the records{some}."
         )
     return " ".join(told)
 
@@ -291,10 +290,10 @@ def _tell_who(audit: Audit) -> str:
     counted = " (counted from 0)" if audit.labels is None else ""
     told = f"Row {row_name(audit, row)}{counted} gives away most about its values"
     if audit.risks is not None and audit.risks.row == row:
-        told += ", and is the easiest to tell to be in the table"
+        told += ", and is the easiest to recognise as in the table"
     elif audit.risks is not None:
         easiest = row_name(audit, audit.risks.row)
-        told += f"; row {easiest} is the easiest to tell to be in the table"
+        told += f"; row {easiest} is the easiest to recognise as in the table"
     return f"{told}."
 
 
@@ -306,15 +305,15 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            f"Who knows all else about row {row_name(audit, predicted.row)}, and predicts its "
-            f"“{short(predicted.name)}” from all other records, is right "
+            f"Somebody who knows everything else about row {row_name(audit, predicted.row)}, and "
+            f"predicts its “{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
-            f"{in_100(predicted.baseline)} times without, the largest difference of all records; "
+            f"{in_100(predicted.baseline)} times without, the largest difference for any record; "
             f"for half of them {in_100(predicted.median_baseline)} times or more even without."
         )
     if own is not None:
         told.append(
-            "Who starts from the commonest answer instead is right up to "
+            "Somebody who starts from the commonest answer instead is right up to "
             f"{in_100(own.right)} times with the release (row {row_name(audit, own.row)}; for half "
             f"of the records {in_100(own.median_right)} times or fewer) and "
             f"{in_100(own.baseline)} times without."
@@ -325,10 +324,10 @@ def _tell_sure(audit: Audit) -> str:
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"“{short(most.name)}” is guessed rightly {in_100(most.right)} times in 100 at most "
+            f"“{short(most.name)}” is guessed right {in_100(most.right)} times in 100 at most "
             f"with the release (row {row_name(audit, most.row)}; the {count(most.looked_at)} most "
-            f"exposed records were tried), and {in_100(most.baseline)} times, by the commonest "
-            "answer, without."
+            f"exposed records were tried), and {in_100(most.baseline)} times without it, by the "
+            "commonest answer."
         )
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
@@ -346,7 +345,7 @@ def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
     error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
     if attribute.smallest_error >= attribute.spread:
         return (
-            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"The release says no more about any record's “{name}” than its mean: an estimate "
             f"without systematic error is off by {error} at best (row {row}), and the mean by "
             f"{spread}."
         )
@@ -363,7 +362,7 @@ def _tell_numeric_label(audit: Audit) -> str:
     name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
     if largest <= 1:
         return (
-            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"The release says no more about any record's “{name}” than its mean: an estimate "
             f"without systematic error is off by {least} at best."
         )
     return f"An estimate of “{name}” without systematic error is off by {least} at best."
@@ -532,8 +531,8 @@ def _tell_advantage(audit: Audit) -> str:
     ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
     if judged.low <= 0:
         return (
-            f"Over {judged.splits} ways to hold records out it cannot be told from always giving "
-            f"the same answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+            f"Over {judged.splits} ways to hold records out it is not clearly better than a "
+            f"constant answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
         )
     return (
         f"Over {judged.splits} ways to hold records out its {name} is smaller by "

@@ -1,9 +1,9 @@
-"""Writes the report: everything is made first, then each file appears whole or not at all.
+"""Writes the report: everything is made first, then each file appears complete or not at all.
 
 Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
 records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
 model card or a data-protection impact assessment. The card names no record and no small group, and
-tells what depends on the data in coarse bands.
+gives figures that depend on the data in coarse bands.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SMALLEST_GROUP = 20  # records of a group that the card may compare
 def report(audit: Audit, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
     """Write the report of an audit into a folder, private to its owner; return its page's path.
 
-    The folder is what :func:`write_report` says. In a notebook, an audit shows the same page.
+    The folder holds what :func:`write_report` lists. In a notebook, an audit shows the same page.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Pa
     ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
     ``summary.json``, ``model-card.md``, ``figures/*.svg`` and ``manifest.json``, which lists them,
     readable by their owner only. An earlier report there is replaced, in one step; a folder that
-    holds anything else is refused. ``keep`` names files that must stay as they are: the inputs.
+    holds anything else is refused. ``keep`` names files that must not change: the inputs.
     """
     out, figures = Path(out), draw_figures(audit)
     texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -92,7 +92,7 @@ def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Pa
 
 @contextmanager
 def report_folder(out: Path, keep: Sequence[Path]) -> Iterator[Path]:
-    """Give a folder to fill with a report, which takes the place of ``out`` when all is written."""
+    """Give a folder to fill with a report, which replaces ``out`` when everything is written."""
     try:
         with whole_folder(out, "report", keep) as folder:
             yield folder
@@ -123,7 +123,7 @@ def record_table(records: SomeRecords, index: np.ndarray | None = None) -> pa.Ta
 
 
 def _unused(name: str, taken: Container[str]) -> str:
-    """Return the name, numbered where another column prints the same."""
+    """Return the name, numbered if another column prints the same."""
     candidates = (name if k == 1 else f"{name} ({k})" for k in counting(1))
     return next(candidate for candidate in candidates if candidate not in taken)
 
@@ -131,7 +131,7 @@ def _unused(name: str, taken: Container[str]) -> str:
 def summarise(audit: Audit) -> dict[str, Any]:
     """Return the summary of an audit as plain JSON values; ``docs/report.md`` has the schema.
 
-    An infinite error (no unbiased attack exists) and a number that is not known are ``None``.
+    An infinite error (no unbiased attack exists) and an unknown number are ``None``.
     """
     verdict, limit, records = judge(audit), find_limit(audit), audit.records
     summary = {
@@ -333,10 +333,10 @@ def _versions(audit: Audit) -> str:
 
 
 def _at_most(value: float) -> str:
-    """Write a figure that depends on the data as the point of the coarse grid that it is below."""
+    """Write a figure that depends on the data as the next point of the coarse grid above it."""
     return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def _at_least(value: float) -> str:
-    """Write it as the point of the coarse grid that it is above."""
+    """Write it as the next point of the coarse grid below it."""
     return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)

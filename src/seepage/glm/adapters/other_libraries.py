@@ -38,11 +38,16 @@ def _glum(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
     for name, plain in _FREE.items():
         given = getattr(model, name, plain)
         if given is not plain and not (isinstance(given, str) and given == plain):
-            raise refuse_setting(model, f"{name}", f"leave {name} out")
+            raise refuse_setting(
+                model,
+                name,
+                "it changes the penalty or constrains the coefficients",
+                f"Fit without {name}.",
+            )
     for name in _BOUNDS:
         if getattr(model, name, None) is not None:
             raise refuse_setting(
-                model, f"{name}", "its coefficients are constrained: fit it freely"
+                model, name, "it constrains the coefficients", f"Fit without {name}."
             )
     weights = read_weights(sample_weight, table)
     alpha = getattr(model, "alpha_", None)
@@ -73,8 +78,9 @@ def _glum_family(model: Any) -> Family:
         raise refuse_setting(
             model,
             f"the family {model.family!r} and the link {model.link!r}",
-            "take the normal family with the identity, the binomial with the logit, or Poisson, "
-            "gamma or Tweedie (power from 1 to 2) with the logarithm",
+            "this loss is not implemented here",
+            "Take the normal family with the identity link, the binomial with the logit, or "
+            "Poisson, gamma or Tweedie (power from 1 to 2) with the logarithm.",
         )
     return found
 
@@ -106,8 +112,8 @@ KINDS: tuple[ModelKind | RefusedKind, ...] = (
     RefusedKind(
         "skglm",
         "*",
-        "This estimator of skglm has a penalty or a loss without two derivatives on the columns it "
-        "keeps, or one that is not convex.",
-        "Fit its Lasso, ElasticNet or SparseLogisticRegression.",
+        "The loss or penalty of this skglm estimator is not convex, or lacks a second derivative "
+        "on the columns it keeps.",
+        "Fit skglm's Lasso, ElasticNet or SparseLogisticRegression.",
     ),
 )

@@ -1,17 +1,21 @@
-"""Models without an exact audit: why, and the nearest thing that works."""
+"""Models without an exact audit: why not, and the nearest thing that works."""
 
 from __future__ import annotations
 
 from seepage.glm.adapters.kinds import RefusedKind
 
-_ATTACK = "Audit it by attack with sp.audit_estimator, which says how well records are told apart."
+_ATTACK = (
+    "Audit it by attack with sp.audit_estimator, which measures how well an attacker tells members "
+    "from other people."
+)
 _COX = (
-    "Cox's partial likelihood couples records: every event is compared with all who were then at "
-    "risk, so no part of the objective is one record's own."
+    "Cox's partial likelihood couples records: every event is compared with everybody then at "
+    "risk, so no term of the objective belongs to one record."
 )
 _HAZARD = (
-    "Cut time into intervals and fit Poisson regression on events with the logarithm of the time "
-    "at risk as offset (a piecewise exponential model), with a record for each person and interval."
+    "Cut time into intervals, make one record for each person and interval, and fit a Poisson "
+    "regression of the events with the logarithm of the time at risk as offset (a piecewise "
+    "exponential model)."
 )
 
 
@@ -23,16 +27,16 @@ KINDS = (
     RefusedKind(
         "sklearn",
         "CalibratedClassifierCV",
-        "A calibrated classifier is several models, of parts of the data, and curves fitted to "
-        "what they say of the other parts.",
-        "Audit the model inside it, fitted on all records; a LogisticRegression is calibrated as "
-        "it is.",
+        "A calibrated classifier is several models, each fitted on part of the data, with curves "
+        "fitted to their predictions for the rest.",
+        "Audit the model inside it, fitted on all records; a LogisticRegression needs no "
+        "calibration.",
     ),
     RefusedKind(
         "sklearn",
         "HuberRegressor",
         "Huber's regression fits the scale of the residuals together with the coefficients.",
-        "Fit sp.glm.GeneralizedLinearRegression with a family of your own for a fixed scale.",
+        "Fix the scale, and fit sp.glm.GeneralizedLinearRegression with a family of your own.",
     ),
     *(
         RefusedKind(
@@ -57,7 +61,7 @@ KINDS = (
         RefusedKind(
             "sklearn",
             name,
-            "This model has several outputs that share their columns.",
+            "This model has several outputs, and its penalty ties their columns together.",
             "Fit Lasso, ElasticNet or Ridge once for each output, and compose the releases with "
             "sp.compose.",
         )
@@ -68,25 +72,26 @@ KINDS = (
         "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
         "GradientBoostingClassifier GradientBoostingRegressor HistGradientBoostingClassifier "
         "HistGradientBoostingRegressor DecisionTreeClassifier DecisionTreeRegressor",
-        "Trees are cut at the records' own values, so small changes of a record move nothing and "
-        "slightly larger ones a whole branch: there is no derivative to measure.",
+        "Trees are cut at the records' own values, so a small change of a record moves nothing and "
+        "a slightly larger one a whole branch: there is no derivative to measure.",
     ),
     *_no_linear_model(
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model is made of the training records themselves, and whoever has it has them.",
+        "This model contains the training records themselves: whoever has the model has them.",
     ),
     *_no_linear_model(
         "sklearn",
         "MLPClassifier MLPRegressor",
-        "A network's training ends where it happens to end, not at a minimiser that could be "
+        "Training a network stops where it happens to stop, not at a minimiser that could be "
         "differentiated.",
     ),
     *_no_linear_model(
         "sklearn",
         "LinearSVR Perceptron PassiveAggressiveClassifier",
-        "This loss has no second derivative where records lie on the edge of the margin.",
+        "The loss of this model has no second derivative where a record lies on the edge of the "
+        "margin.",
     ),
     RefusedKind("statsmodels", "PHReg", _COX, _HAZARD),
     RefusedKind("skglm", "CoxEstimator", _COX, _HAZARD),
@@ -95,8 +100,8 @@ KINDS = (
     RefusedKind(
         "statsmodels",
         "MNLogit",
-        "MNLogit fixes the parameters of its first class at zero, and releases other numbers than "
-        "the softmax regression that is known here.",
+        "MNLogit fixes the parameters of its first class at zero, so its coefficients differ from "
+        "those of the softmax regression supported here.",
         "Fit scikit-learn's LogisticRegression with C=np.inf, whose probabilities are the same.",
     ),
     *(
@@ -112,8 +117,8 @@ KINDS = (
         RefusedKind(
             "statsmodels",
             name,
-            "This model couples the records of a group through what they share.",
-            "Fit OLS or GLM with the group as a category, or take the group for the record.",
+            "This model couples the records of a group through the effects or errors they share.",
+            "Fit OLS or GLM with the group as a category, or treat each group as one record.",
         )
         for name in ("MixedLM", "GEE", "GLSAR")
     ),
@@ -121,8 +126,8 @@ KINDS = (
         RefusedKind(
             "statsmodels",
             name,
-            "This loss is not known here.",
-            "Fit Logit, whose probabilities are all but the same.",
+            "The probit loss is not implemented here.",
+            "Fit Logit, whose probabilities are almost the same.",
         )
         for name in ("Probit",)
     ),

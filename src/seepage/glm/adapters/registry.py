@@ -1,11 +1,11 @@
 """The registry of all kinds of models: from what a caller fitted to the objective it minimises.
 
-:func:`unwrap` opens what holds a model: searches, pipelines, formulas, and penalties that leave
-columns out. What comes out is a model that :func:`describe` reads, the steps that turn the caller's
-table into the one it was fitted on, and what an audit leaves out, in sentences. How the models of
-:mod:`seepage.glm` are read stands here; those of other libraries have a file each.
+:func:`unwrap` opens whatever holds a model: searches, pipelines, formulas, and penalties that drop
+columns. It returns a model that :func:`describe` reads, the steps that turn the caller's table into
+the one the model was fitted on, and sentences on what an audit leaves out. The readers for models
+of :mod:`seepage.glm` are in this file; each other library has a file of its own.
 
-The page ``docs/how-to/models.md`` lists every kind and is made from this registry.
+The page ``docs/how-to/models.md`` lists every kind and is generated from this registry.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
 from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SEARCHED = (
-    "The search itself looked at the data: that these settings won counts as public here, and what "
-    "it tells is left out."
+    "The search itself looked at the data; its choice of settings counts as public here, and what "
+    "that choice reveals is left out."
 )
 
 SELECTED = (
-    "It was read as the model of the columns with coefficients other than zero, with their signs "
-    "as they are: that another record might bring other columns in, and what the choice of these "
-    "columns tells, is left out."
+    "It was read as a model of the columns whose coefficients are not zero, with their signs "
+    "fixed; that another record might bring in other columns, and what the choice of columns "
+    "reveals, is left out."
 )
 
 
@@ -91,7 +91,7 @@ def _described(
 
 @dataclass(frozen=True, eq=False)
 class GivenModel:
-    """A model of another library that was described before, with what predicts from it."""
+    """A model of another library, already described, with the attributes that predict from it."""
 
     fit: FittedGLM
     classes_: np.ndarray | None = None
@@ -118,7 +118,7 @@ def _penalty(model: LinearModel, rows: int, weight: float) -> float:
 
 
 _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
-# Those derived from these two are known by them.
+# Classes derived from these two are recognised by them.
 _OURS = (
     ModelKind("seepage", "GLMClassifier", _classifier, _OBJECTIVE, penalty=_penalty),
     ModelKind("seepage", "GLMRegressor", _regressor, _OBJECTIVE, penalty=_penalty),
@@ -151,18 +151,19 @@ def kind_of(model: Any) -> ModelKind:
             raise kind.error()
         if kind is not None:
             return kind
-    library = names[0][0]
+    library, name = names[0]
     raise InputError(
-        f"A {type(model).__name__} of {library} is not supported; supported are {SUPPORTED}."
+        f"{name} of {library} is not supported, because its objective is not known here; supported "
+        f"are {SUPPORTED}. Audit any other model by attack, with sp.audit_estimator."
     )
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
     """Return the family, parameters, penalty, weights and labels of a fitted model.
 
-    The table, the labels, as the model knows them (classes may be strings), and the weights are
-    those it was fitted with. Refused are models that are not in the registry, not fitted, of other
-    columns than the table's, or whose objective is not that of a GLM on this very table.
+    The table, the weights and the labels (as the model knows them; classes may be strings) are
+    those it was fitted with. A model is refused if it is not in the registry, not fitted, fitted on
+    other columns than the table's, or if its objective is not that of a GLM on this table.
     """
     if getattr(model, "release_", None) is not None:
         raise InputError(
@@ -179,12 +180,12 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
 
 
 def _names(model: Any) -> Iterator[tuple[str, str]]:
-    """Yield the names a model may be known by: its class's, and those of a user's class's bases."""
+    """Yield the names a model may be known by: its class, and the bases of a user's own class."""
     if _library(type(model)) == "statsmodels":
         model = getattr(model, "model", model)
     for cls in type(model).__mro__[:-1] or (type(model),):
         yield _library(cls), cls.__name__
-        # What another library derives from a class of its own minimises something else.
+        # A class that a library derives from one of its own minimises something else.
         if _library(cls) in ("sklearn", "statsmodels", "glum", "skglm"):
             return
 
@@ -194,22 +195,22 @@ def _library(cls: type) -> str:
 
 
 def _in_double(table: Table) -> Table:
-    """Return a stand-in for the table, of its shape, library and device but in float64.
+    """Return a stand-in for the table: its shape, library and device, but float64.
 
-    No reader looks at the values, and coefficients, labels and weights are not to be rounded to
-    the type of a table in single precision.
+    No reader looks at the values, and coefficients, labels and weights must not be rounded to the
+    single precision of a table.
     """
     xp = array_namespace(table.values)
     zero = xp.zeros((1, 1), dtype=xp.float64, device=device(table.values))
     return replace(table, values=xp.broadcast_to(zero, table.values.shape))
 
 
-# What holds them ---------------------------------------------------------------------------------
+# Searches, pipelines, formulas --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """A model that is read as it is, the steps before it, and what is left out."""
+    """A model that :func:`describe` reads, the steps before it, and what is left out."""
 
     model: Any
     steps: tuple[FeatureStep, ...] = ()
@@ -242,9 +243,7 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
 def best_of(search: Any) -> Any:
     """Return the best model of a search, which was fitted on all records."""
     if not hasattr(search, "best_estimator_"):
-        raise InputError(
-            f"This {type(search).__name__} has no best model: call fit first, with refit=True."
-        )
+        raise InputError(f"This {type(search).__name__} has no best model; fit it with refit=True.")
     return search.best_estimator_
 
 
@@ -253,7 +252,7 @@ def _notes(kind: ModelKind) -> tuple[str, ...]:
 
 
 def _has_signs(model: Any) -> bool:
-    """Say whether there is an L1 penalty at all, which some models may do without."""
+    """Say whether the model has an L1 penalty, which some kinds make optional."""
     ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
     return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
 
@@ -263,8 +262,8 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(
-            "The penalty left no column in, so the model is a constant and has no coefficients to "
-            "release.",
+            "The penalty dropped every column, so the model is a constant and has no coefficients "
+            "to release.",
             "Fit with a smaller penalty.",
         )
     smaller = copy(model)
@@ -275,7 +274,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 
 
 def takes_frame(results: Any, X: Any) -> bool:
-    """Say whether a table is the data frame of a formula, and not the design made of it."""
+    """Say whether a table is the data frame of a formula, not the design made from it."""
     model: Any = getattr(results, "model", None)
     if not type(results).__module__.startswith("statsmodels"):
         return False

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.errors import InputError
 from seepage.glm.adapters.kinds import TUNED, ModelKind, Read, refuse_setting
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import (
@@ -52,18 +53,32 @@ def _least_squares(model: Any, table: Table, y: Any, sample_weight: Any) -> Fitt
 def _alpha(model: Any) -> float:
     """Return α, or 0 where there is none; refuse several outputs and constraints."""
     if model.coef_.ndim == 2 and model.coef_.shape[0] > 1:
-        raise refuse_setting(
-            model, f"{model.coef_.shape[0]} outputs", "fit one model for each output"
-        )
+        raise _several_outputs(model, f"{model.coef_.shape[0]} outputs")
     if getattr(model, "positive", False):
-        raise refuse_setting(
-            model, "positive=True", "its coefficients are constrained: fit with positive=False"
-        )
+        raise _positive(model)
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     alpha = np.unique(np.asarray(given, dtype=float))
     if alpha.shape[0] != 1:
-        raise refuse_setting(model, "several values of alpha", "fit one model for each output")
+        raise _several_outputs(model, "several values of alpha")
     return float(alpha[0])
+
+
+def _several_outputs(model: Any, what: str) -> InputError:
+    return refuse_setting(
+        model,
+        what,
+        "it is several models in one",
+        "Fit one model for each output, and compose the releases with sp.compose.",
+    )
+
+
+def _positive(model: Any) -> InputError:
+    return refuse_setting(
+        model,
+        "positive=True",
+        "its coefficients are constrained, so they need not minimise the loss",
+        "Fit with positive=False.",
+    )
 
 
 def _intercept(model: Any) -> Any:
@@ -105,8 +120,8 @@ def _tweedie_of(model: Any) -> Family:
         raise refuse_setting(
             model,
             f"power={power:g} and the {'logarithmic' if log else 'identity'} link",
-            "its loss is not convex in the coefficients: take a power from 1 to 2 with the "
-            "logarithmic link, or 0 with the identity",
+            "its loss is not convex in the coefficients",
+            "Take a power from 1 to 2 with the logarithmic link, or 0 with the identity.",
         )
     return tweedie(power)
 
@@ -114,15 +129,13 @@ def _tweedie_of(model: Any) -> Family:
 def selected(family: Family, alpha_of: Callable[[Any], tuple[float, float]]) -> Read:
     """Return the reader of ``Σ ω ℓ / Σ ω + α (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)`` on the kept columns.
 
-    ``alpha_of`` gives α and ρ. No coefficient is zero any more: see
-    :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
+    ``alpha_of`` gives α and ρ. Columns with a coefficient of zero have been dropped before:
+    see :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         if getattr(model, "positive", False):
-            raise refuse_setting(
-                model, "positive=True", "its coefficients are constrained: fit with positive=False"
-            )
+            raise _positive(model)
         check_fitted_columns(model, table)
         coef = kept_coefficients(model)
         weights = read_weights(sample_weight, table)
@@ -151,12 +164,13 @@ def kept_coefficients(model: Any) -> np.ndarray:
     """Return the coefficients, none of which may be zero, (d,)."""
     coef = as_numpy(model.coef_)
     if coef.ndim == 2 and coef.shape[0] > 1:
-        raise refuse_setting(model, f"{coef.shape[0]} outputs", "fit one model for each output")
+        raise _several_outputs(model, f"{coef.shape[0]} outputs")
     if np.any(coef == 0):
         raise refuse_setting(
             model,
-            "columns that its L1 penalty left out",
-            "sp.leakage and sp.audit take it as it is; here pass a model of the columns it kept",
+            "columns that its L1 penalty dropped",
+            "it has no derivative along them",
+            "Pass a model of the columns it kept; sp.leakage and sp.audit do so by themselves.",
         )
     return np.asarray(coef.reshape(-1), dtype=float)
 
@@ -185,7 +199,8 @@ def _sgd_family(model: Any, known: dict[str, Family]) -> Family:
         raise refuse_setting(
             model,
             f"loss={model.loss!r}",
-            f"only {' and '.join(map(repr, known))} has two derivatives everywhere",
+            "this loss does not have two derivatives everywhere",
+            f"Fit with loss={next(iter(known))!r}.",
         )
     return known[model.loss]
 
@@ -196,11 +211,13 @@ def _sgd_ridge(model: Any, rows: int) -> float:
         raise refuse_setting(
             model,
             f"penalty={model.penalty!r}",
-            "it comes near to zeros but not to them: use Lasso or ElasticNet, or penalty='l2'",
+            "gradient steps bring coefficients near zero but not to it, so which columns are kept "
+            "is not settled",
+            "Fit with penalty='l2', or fit Lasso or ElasticNet.",
         )
     if getattr(model, "average", False):
         raise refuse_setting(
-            model, "average=True", "the average of many steps minimises nothing: leave it out"
+            model, "average=True", "the average of many steps minimises nothing", "Leave it out."
         )
     return 0.0 if model.penalty is None else rows * float(model.alpha)
 
@@ -237,14 +254,18 @@ def _logistic_ridge(model: Any) -> float:
     mixed = penalty == "elasticnet" and ratio > 0
     if absolute or mixed:
         raise refuse_setting(
-            model, "an L1 penalty", "its objective has no second derivative: fit with L2 only"
+            model,
+            "an L1 penalty",
+            "its objective has no second derivative",
+            "Fit with an L2 penalty only, or fit skglm's SparseLogisticRegression.",
         )
     C = np.unique(np.asarray(getattr(model, "C_", getattr(model, "C", np.inf)), dtype=float))
     if not getattr(model, "refit", True) or len(C) != 1:
         raise refuse_setting(
             model,
-            "coefficients that are means over folds, or a C for each class",
-            "fit with refit=True and the multinomial loss",
+            "coefficients averaged over folds, or a C for each class",
+            "they minimise no single objective",
+            "Fit with refit=True and the multinomial loss.",
         )
     return 0.0 if penalty is None else 1.0 / float(C[0])
 
@@ -255,17 +276,22 @@ def _check_logistic_form(model: Any, classes: int) -> None:
         raise refuse_setting(
             model,
             "one model per class (one-vs-rest)",
-            "fit the multinomial model, or audit each binary model by itself",
+            "it is several models in one",
+            "Fit the multinomial model, or audit each binary model by itself.",
         )
     if classes == 2 and scheme == "multinomial":
         raise refuse_setting(
-            model, "multi_class='multinomial' and two classes", "leave multi_class out"
+            model,
+            "multi_class='multinomial' and two classes",
+            "it has two sets of coefficients that say the same",
+            "Leave multi_class out.",
         )
     if model.solver == "liblinear" and model.fit_intercept:
         raise refuse_setting(
             model,
             "solver='liblinear' and an intercept",
-            "liblinear penalises the intercept: fit with solver='lbfgs' or 'newton-cholesky'",
+            "liblinear penalises the intercept",
+            "Fit with solver='lbfgs' or 'newton-cholesky'.",
         )
 
 
@@ -322,14 +348,15 @@ def _linear_svc(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedG
         raise refuse_setting(
             model,
             f"loss={model.loss!r} and penalty={model.penalty!r}",
-            "its objective has kinks: fit with the squared hinge and the L2 penalty",
+            "its objective has kinks",
+            "Fit with the squared hinge and the L2 penalty.",
         )
     if model.fit_intercept:
         raise refuse_setting(
             model,
             "an intercept",
-            "liblinear penalises it like a coefficient: centre the columns and fit with "
-            "fit_intercept=False, or fit LogisticRegression",
+            "liblinear penalises it like a coefficient",
+            "Centre the columns and fit with fit_intercept=False, or fit LogisticRegression.",
         )
     positions, weights = _two_classes(model, table, y, sample_weight)
     return FittedGLM.on(
@@ -346,14 +373,15 @@ def _linear_svc(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedG
 def _two_classes(
     model: Any, table: Table, y: Any, sample_weight: Any
 ) -> tuple[np.ndarray, Array | None]:
-    """Return which of the model's two classes every record has, and the weights."""
+    """Return the position of every record's class among the model's two, and the weights."""
     check_fitted_columns(model, table)
     classes = as_numpy(model.classes_)
     if len(classes) != 2:
         raise refuse_setting(
             model,
             f"{len(classes)} classes",
-            "it is one model for each class: fit LogisticRegression, which is one for all",
+            "it is one model for each class",
+            "Fit LogisticRegression, which is one model for all classes.",
         )
     positions = read_known_classes(y, classes, table)
     weights = _with_class_weights(model, positions, read_weights(sample_weight, table), table)
@@ -361,10 +389,10 @@ def _two_classes(
 
 
 _EDGES = (
-    "Records outside the margin leak nothing to first order: a change large enough to bring one "
+    "Records outside the margin leak nothing to first order; a change large enough to carry one "
     "across its edge is left out."
 )
-_CODES = "Classes are the numbers −1 and 1 here, and a class changed is a label moved by two."
+_CODES = "The two classes are the numbers −1 and 1 here; changing the class moves the label by 2."
 _LASSO = "Σ ω (wᵀx − y)² / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _MEAN = "Σ ω ℓ / Σω + (α/2)‖w‖²"
 

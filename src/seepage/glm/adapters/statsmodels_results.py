@@ -1,11 +1,11 @@
 """How the results of statsmodels are read: least squares, logit, Poisson and GLM.
 
 The table is the model's ``exog``, with or without its column of ones: left out, that column's
-coefficient is the intercept; passed, it counts as data like every other column. Of a model with a
+coefficient is the intercept; passed, it counts as data like every other column. For a model with a
 formula it may also be the caller's own data frame, which :mod:`~seepage.glm.adapters.registry`
 turns into that table.
 
-An offset ``o`` is no part of a description; it goes into labels and weights. With a logarithmic
+A description has no place for an offset ``o``; labels and weights absorb it. With a logarithmic
 link ``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1,
 gamma: 2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import PAGE, ModelKind, Read, refusal
+from seepage.glm.adapters.kinds import ModelKind, Read, refusal
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import check_column_count, read_response, read_weights
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
@@ -66,26 +66,28 @@ def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]
 
 
 def _check_fit(results: Any, model: Any) -> None:
-    """Refuse what is not fitted, or not to the minimum of its own loss."""
+    """Refuse a model that is not fitted, or not at the minimum of its own loss."""
     name = type(model).__name__
     if not hasattr(results, "params"):
         raise InputError(
             f"This statsmodels {name} is not fitted yet: pass the results of its fit()."
         )
     if "Regularized" in type(results).__name__ or type(results).__name__.startswith("L1"):
-        raise InputError(
-            "Regularised fits of statsmodels are not supported; fit with seepage.glm or "
-            "scikit-learn, whose L2 penalty is known."
+        raise refusal(
+            "Regularised fits of statsmodels are not supported: their penalty is not read here.",
+            "Fit with seepage.glm or scikit-learn, whose L2 penalty is known.",
         )
     if getattr(results, "constraints", None) is not None:
-        raise InputError(
+        raise refusal(
             f"A statsmodels {name} fitted under constraints is not supported: its coefficients do "
-            "not minimise the loss; fit it freely."
+            "not minimise the loss.",
+            "Fit it without constraints.",
         )
     if np.any(np.asarray(getattr(model, "n_trials", 1)) != 1):
-        raise InputError(
-            f"A statsmodels {name} of counts of successes and failures is not supported; pass one "
-            "row for each trial, or the share of successes with freq_weights."
+        raise refusal(
+            f"A statsmodels {name} of counts of successes and failures is not supported: one row "
+            "holds several records.",
+            "Pass one row for each trial, or the share of successes with freq_weights.",
         )
 
 
@@ -95,15 +97,16 @@ def _glm_family(model: Any) -> Family:
         return tweedie(float(model.family.var_power))
     if (name, link) not in _LINKS:
         known = ", ".join(f"{family} with {its}" for family, its in _LINKS)
-        raise InputError(
-            f"A statsmodels GLM of family {name} with link {link} is not supported; supported are "
-            f"{known}, and Tweedie with Log and a power from 1 to 2. See {PAGE}."
+        raise refusal(
+            f"A statsmodels GLM of family {name} with link {link} is not supported: its loss is "
+            "not implemented here.",
+            f"Take {known}, or Tweedie with Log and a power from 1 to 2.",
         )
     return _LINKS[name, link]
 
 
 def _glm_weights(model: Any) -> Any:
-    """Return freq_weights · var_weights, which the model remembers."""
+    """Return freq_weights · var_weights, which the model keeps."""
     return np.asarray(model.freq_weights, dtype=float) * np.asarray(model.var_weights, dtype=float)
 
 
@@ -116,17 +119,17 @@ def _gls_weights(model: Any) -> Any:
     if sigma.ndim == 2:
         if np.any(sigma - np.diag(np.diag(sigma))):
             raise refusal(
-                "A GLS with correlated errors couples the records: no coefficient is a sum over "
-                "them, and changing one changes what the others count.",
-                "Fit WLS, or GLS with a diagonal sigma; or take what correlates (a clinic, a "
-                "household) for the record.",
+                "A GLS with correlated errors couples the records: its objective is not a sum over "
+                "them, and changing one changes the weight of others.",
+                "Fit WLS, or GLS with a diagonal sigma; or treat what correlates (a clinic, a "
+                "household) as one record.",
             )
         sigma = np.diag(sigma)
     return 1 / np.broadcast_to(sigma, (len(np.asarray(model.endog)),))
 
 
 def _offset(model: Any) -> np.ndarray | None:
-    """Return offset and log exposure together, or nothing where they are all zero."""
+    """Return the sum of offset and log exposure, or None where it is zero throughout."""
     total: np.ndarray | float = 0.0
     for what in ("offset", "exposure"):
         given = getattr(model, what, None)  # the exposure is kept as its logarithm
@@ -138,12 +141,12 @@ def _offset(model: Any) -> np.ndarray | None:
 def _moved(
     family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return labels and weights that stand for an offset, and how a label moves its own."""
+    """Return labels and weights that absorb an offset, and the scale by which a label moves."""
     if family is gaussian:
         return y - offset, weights, None
     if family is bernoulli:
         raise refusal(
-            "A logistic model with an offset has a margin that no label or weight can stand for.",
+            "A logistic model with an offset has a margin that no label or weight can absorb.",
             "Put the offset into the table as a column, which gives it a coefficient of its own.",
         )
     power = 1.0 if family is poisson else 2.0 if family is gamma else float(family.name.split()[1])
@@ -155,7 +158,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the coefficients of the table's columns, and the constant's if that is left out."""
+    """Return the coefficients of the table's columns, and the constant's if the table omits it."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1
@@ -179,7 +182,7 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the weights the model remembers, which the caller's may only repeat."""
+    """Return the weights the model keeps; the caller's may only repeat them."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):

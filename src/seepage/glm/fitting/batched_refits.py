@@ -1,14 +1,14 @@
-"""Refits of one GLM with records changed, many at a time, each from where the model is now.
+"""Refits of one GLM with records changed, many at a time, each started from the model as it is.
 
 With ``θ̂`` the minimiser on the table as it is, a refit moves it by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
-where the first sum leaves the removed records out. Written in differences it keeps its digits where
+where the first sum omits the removed records. Written in differences, it keeps its digits where
 one record moves the model little. Newton's method finds the root; its systems are solved by
-conjugate gradients with the inverse Hessian of the table as it is for a preconditioner, which
-differs by a few ranks, so that no other matrix is ever formed: a step costs two products of the
-table with as many columns as there are refits.
+conjugate gradients, preconditioned by the inverse Hessian of the unchanged table, which differs by
+a few ranks; so no other matrix is ever formed, and a step costs two products of the table with as
+many columns as there are refits.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _HELD = 1 << 17  # numbers held at a time for the margins of all refits
 _TOGETHER = 2  # refits that share a pass over the table, however long it is
 _CACHED = 1 << 16  # numbers that are worked on at a time
 _MOST_STEPS = 60
-_MOST_PRODUCTS = 60  # of one step's conjugate gradients
-_CONVERGED = 1e-11  # the way that is left to go, beside all of it
+_MOST_PRODUCTS = 60  # iterations of one step's conjugate gradients
+_CONVERGED = 1e-11  # the distance left, relative to the whole move
 _NEAR = 1e-3
-_ROUNDING = 1e-8  # and where it may stop when steps no longer help
-_MANY = 300  # records whose share of the curvature is not looked at any more
+_ROUNDING = 1e-8  # and where to stop when steps no longer help
+_MANY = 300  # up to how many records the share of the curvature is checked
 _ALL = 1e-9
 _UNIQUE = 1e-7  # the smallest pivot of a Hessian that determines its minimiser
-_STILL_GOING = 1e-2  # the last step, beside all of the way, of a refit that runs off
-_GIVEN_UP = 1e-6  # and from which on Newton's method with factorised Hessians has to do
+_STILL_GOING = 1e-2  # the last step, relative to the whole move, of a refit that diverges
+_GIVEN_UP = 1e-6  # and above which Newton's method with factorised Hessians takes over
 
 
 @dataclass(frozen=True)
 class Change:
-    """One changed table: rows that leave, and at most one record that comes in their place."""
+    """One changed table: rows that leave, and at most one record that replaces them."""
 
     removed: np.ndarray
     features: np.ndarray | None = None
@@ -73,7 +73,7 @@ class BatchedRefits:
     def moves(self, changes: list[Change], starts: np.ndarray | None = None) -> np.ndarray:
         """Return how far the parameters move under each change, (B, P).
 
-        Infinite where no unique minimiser is left. ``starts (B, P)`` are guesses of it.
+        Infinite where no unique minimiser is left. ``starts (B, P)`` are first guesses.
         """
         P = self.theta.size
         out = np.zeros((len(changes), P))
@@ -89,23 +89,23 @@ class BatchedRefits:
         return self._gauge_free(out)
 
     def _gauge_free(self, moves: np.ndarray) -> np.ndarray:
-        """Return moves without what softmax leaves open: the same added to every class.
+        """Return moves without the part softmax leaves open: the same vector added to every class.
 
-        Where nothing is penalised no fit says anything about it, and it does not move.
+        Where nothing is penalised, no fit determines that part, and it does not move.
         """
         if self.outputs == 1:
             return moves
         free = 0 if self.fit.ridge == 0 else self.X.shape[1]
         by_class = moves.reshape(len(moves), -1, self.outputs)
-        with np.errstate(invalid="ignore"):  # infinite moves stay so
+        with np.errstate(invalid="ignore"):  # infinite moves stay infinite
             mean = by_class[:, free:].mean(axis=2, keepdims=True)
             by_class[:, free:] -= np.where(np.isfinite(mean), mean, 0.0)
         return moves
 
     def _decides(self, rows: np.ndarray) -> bool:
-        """Say whether without some records nothing may be left to determine the parameters.
+        """Say whether removing some records may leave the parameters undetermined.
 
-        The share of theirs in the curvature along some direction is then all of it.
+        Along some direction, all of the curvature is then theirs.
         """
         if self.fit.ridge > 0 and self.fit.intercept is None:
             return False
@@ -175,11 +175,11 @@ class BatchedRefits:
                 gradient, active = gradient[:, going], active[going]
                 bend = bend.of(going)
                 step = self._solve(batch, bend, -gradient, np.minimum(0.1, now[going]))
-                near = now[going] < _NEAR  # where a whole step is right, and rounding in the way
+                near = now[going] < _NEAR  # a whole step is right; only rounding interferes
                 length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
                 step *= np.where(near, 1.0, length)
                 moved[:, active] = here + step
-                # A first step from rest is all of the way, however short; it tells nothing yet.
+                # The first step is the whole move, however short; it says nothing yet.
                 moving = np.any(here != 0, axis=0)
                 ratio = np.linalg.norm(step, axis=0) / np.linalg.norm(here + step, axis=0)
                 last[active] = np.where(moving, ratio, 0.0)
@@ -187,7 +187,7 @@ class BatchedRefits:
         return moved.T, np.where(last > _STILL_GOING, np.inf, left)
 
     def _size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about how far it is to go."""
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
         squares = np.sum(gradient * (self.inverse @ gradient), axis=0)
         return np.asarray(np.sqrt(np.abs(squares)))
 
@@ -215,7 +215,7 @@ class BatchedRefits:
         return solution
 
     def _preconditioned(self, residual: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹`` times residuals, (P, B), without rounding where there is no curvature."""
+        """Return ``H⁻¹`` times residuals, (P, B), with exact zeros where there is no curvature."""
         found = self.inverse @ residual
         if self.outputs == 1:
             return np.asarray(found)
@@ -239,7 +239,7 @@ class BatchedRefits:
         return np.concatenate([out, values.sum(axis=0)], axis=0)
 
     def penalty(self, moved: np.ndarray) -> np.ndarray:
-        """Return the ridge times the move, the intercept's left out."""
+        """Return the ridge times the move, without the intercept's."""
         out = self.fit.ridge * moved
         out[self.X.shape[1] * self.outputs :] = 0.0
         return out
@@ -256,7 +256,7 @@ class BatchedRefits:
         return np.asarray(np.moveaxis(found, 0, 2))
 
     def _bend(self, margins: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return the weighted curvature; for softmax, the probabilities that it is made of."""
+        """Return the weighted curvature; for softmax, the probabilities it is made from."""
         if self.outputs == 1:
             y = np.asarray(target).reshape(-1, 1, 1)
             return np.asarray(weight * np.asarray(self.fit.family.curvature(margins, y)))
@@ -315,15 +315,15 @@ class _Batch:
         return _Batch(self.refits, [self.changes[k] for k in chosen])
 
     def at_rest(self) -> np.ndarray:
-        """Return the gradients where the model is now, (P, B)."""
+        """Return the gradients at the unchanged model, (P, B)."""
         if self.z is None:
             return -self.gone
         return self._spread(self.own_weight * self._own_slope(self.own_margins)) - self.gone
 
     def pull(self, moved: np.ndarray) -> np.ndarray:
-        """Return how hard what left and what came in pull at some moves, (B,).
+        """Return how strongly the records removed and added pull at some moves, (B,).
 
-        What came in may pull harder by orders where the model was than where it goes.
+        An added record may pull orders of magnitude harder at the old model than at the new one.
         """
         gone = self.refits._size(self.gone)
         if self.z is None:
@@ -363,7 +363,7 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return how much of each step to take: where the slope along it has about levelled out."""
+        """Return how much of each step to take: to where the slope along it has about vanished."""
         refits = self.refits
         along = refits.times(step)
         downhill = np.sum(gradient * step, axis=0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this smallest
 # squared pivot of the scaled matrix the condition is known to be bad and QR takes over.
 _WELL_CONDITIONED = 1e-6
-_NO_REFINEMENT = 1e-3  # the pivot with which one solve is as good as two
+_NO_REFINEMENT = 1e-3  # the pivot above which one solve is as good as two
 
 
 def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Array:
@@ -31,8 +31,8 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
 
     Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
     QR of the rows where those are ill-conditioned; and in memory, with more columns than rows (and
-    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``. The names are those of
-    the columns, to name the ones without which there would be a unique minimiser.
+    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``. ``names`` are those of
+    the columns, for an error that names the ones that rule out a unique minimiser.
     """
     if not isinstance(objective, Objective):
         return _solve(objective, names)

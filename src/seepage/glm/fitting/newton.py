@@ -1,8 +1,8 @@
 """Damped Newton's method for GLM objectives, down to the rounding error of the gradient.
 
-Without L2 there may be no minimum: a direction along which no loss ever rises and some loss always
-falls has none on it; for logistic loss a direction that separates the classes (perhaps with ties).
-Newton's method on such data walks along it for ever, so its last step is the certificate.
+Without L2 there may be no minimum: there is none if along some direction no loss ever rises and
+some loss always falls (for logistic loss, a direction that separates the classes, perhaps with
+ties). Newton's method then walks along it for ever, so its last step is the certificate.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
 _MOST_STEPS = 200
-# A Newton step this small, beside the coefficients and weighed by the curvature, is followed by one
-# far smaller, for which the Hessian at hand will do.
+# A Newton step this small, relative to the coefficients and weighed by the curvature, is followed
+# by one far smaller, for which the Hessian at hand will do.
 _SETTLED = 1e-6
-_LAST_STEP = 1e-8  # it leaves an error of about its square: nothing needs to be read again
-_CONVERGED = 1e-10  # the largest relative gradient that is accepted in the end
+_LAST_STEP = 1e-8  # leaves an error of about its square: the data need not be read again
+_CONVERGED = 1e-10  # the largest relative gradient accepted in the end
 _AT_REST = 1e-9  # or else the largest step, as _SETTLED measures it, that may be left
-_PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
-_KEEP_DIGITS = ("bernoulli", "categorical")  # whose slopes are no differences of large numbers
-_LBFGS_FROM = 1000  # parameters, from which on a Hessian costs more than many gradients
+_PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
+_KEEP_DIGITS = ("bernoulli", "categorical")  # slopes that subtract no large numbers
+_LBFGS_FROM = 1000  # number of parameters above which a Hessian costs more than many gradients
 _LBFGS_STEPS = 200
-_FAR = 0.1  # a step of a margin that tells a diverging fit from one that has settled
-_MOST_CELLS = 10**6  # of a linear programme
-_SEPARATED = 1e-6  # the sum of what margins gain along a direction whose entries are one at most
-_TIE = 1e-3  # records on the boundary stand this still, compared with the one that moves most
+_FAR = 0.1  # a step of a margin that distinguishes a diverging fit from a settled one
+_MOST_CELLS = 10**6  # of the linear programme
+_SEPARATED = 1e-6  # the total gain of the margins along a direction with entries of at most one
+_TIE = 1e-3  # how little records on the boundary move, relative to the one that moves most
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the objective is least, how many Hessians that took, and the gradient near there.
+    """The minimiser, how many Hessians it took, and the gradient near it.
 
     ``relative_gradient`` is ``‖g‖`` over ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + nλ‖w‖``.
     """
@@ -72,14 +72,14 @@ def minimise(
 
     Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
     In memory, the factor of ``H`` is kept once a step is tiny and only gradients are recomputed,
-    until they shrink no more: by rounding, or with a Hessian that is out of date and made anew.
-    Very many parameters are first brought near by L-BFGS.
-    Data that are read in chunks are read once for every step, and not again after a tiny one.
+    until they shrink no more: because of rounding, or of an outdated Hessian, which is recomputed.
+    With very many parameters, L-BFGS comes first.
+    Data in chunks are read once for every step, and not again after a tiny one.
 
-    It starts from zero, or from the parameters given: those of a similar problem save most of the
-    steps. With the names of the columns, those that depend on one another are refused by name (else
-    unchecked). Refused as well are data without a minimiser (separable, and nothing is penalised),
-    and those where rounding keeps the method from it.
+    It starts from zero or from the parameters given; those of a similar problem save most of the
+    steps. Given the names of the columns, linearly dependent ones are refused by name (otherwise
+    they go unchecked). Data without a minimiser (separable, with nothing penalised) are refused
+    too, and so are data where rounding keeps the method from reaching it.
     """
     coordinates = Coordinates()
     if isinstance(objective, Objective):
@@ -102,14 +102,14 @@ def minimise(
         check_overlap(objective, point.least_gain)
         H = objective.definite(point.hessian)
         factor = cholesky_factor(H)
-        flat = factor is None  # to rounding: diverging, or a penalty next to nothing
+        flat = factor is None  # to rounding: diverging, or with a negligible penalty
         factor = damped_factor(H) if factor is None else factor
         step = _newton_step(point, factor)
         settled = _relative_step(objective, point, step) <= (
             _LAST_STEP if objective.rereads else _SETTLED
         )
         relative = relative_gradient(objective, point)
-        exhausted = relative <= rounding  # and still Newton may want to go far
+        exhausted = relative <= rounding  # and still Newton's step may be long
         if flat or settled or exhausted:
             check_drift(objective, step, point.largest_norm)
         if settled and objective.rereads:
@@ -121,8 +121,8 @@ def minimise(
             point = point if objective.rereads else _polish(objective, point, factor)
             if relative_gradient(objective, point) <= _CONVERGED:
                 break
-            # Along a direction that hardly counts the curvature may have changed since: it was not
-            # rounding that ended the polish for as long as gradients shrink.
+            # Along a direction that hardly counts, the curvature may have changed since: as long as
+            # gradients shrink, it was not rounding that ended the polish.
             if not norm(point.gradient) < 0.5 * before:
                 break
             point = objective.at(point.theta)
@@ -134,7 +134,7 @@ def minimise(
     relative = relative_gradient(objective, point)
     if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
-        why = f"the columns all but repeat one another; drop some of them, or {_held(objective)}."
+        why = f"the columns nearly repeat one another; drop some of them, or {_held(objective)}."
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             why = f"{hardly_held(objective)}."
         raise InputError(
@@ -146,11 +146,11 @@ def minimise(
 
 
 def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
-    """Return the norm of the gradient over the sum of the norms that it is a difference of."""
+    """Return the norm of the gradient over the sum of the norms of its terms."""
     size = norm(point.gradient)
     scale = point.gradient_scale
     if objective.family.name not in _KEEP_DIGITS:
-        # Where the residuals vanish they are rounding, and only labels say how large that is.
+        # Where the residuals vanish they are rounding, whose size only the labels give.
         scale += _PERFECT_FIT * point.label_scale
     return size / scale if scale > 0 else size
 
@@ -161,26 +161,26 @@ def _newton_step(point: NewtonSums, factor: CholeskyFactor) -> Array:
 
 
 def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> float:
-    """Return ``√(sᵀHs / wᵀHw)``: the size of a step beside the coefficients, as margins see it."""
+    """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, as the margins see it."""
     xp = array_namespace(step)
     H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
     kept = w.shape[0] - objective.intercept * w.shape[0] // objective.shape[0]
     w = w[:kept]
     size = math.sqrt(max(float(xp.sum(w * (H[:kept, :kept] @ w))), 0.0))
     moved = math.sqrt(max(float(xp.sum(s * (H @ s))), 0.0))
-    # Coefficients may be zero, where nothing can be learnt; the curvature then sets the scale.
+    # Coefficients are zero where nothing can be learnt; the curvature then sets the scale.
     floor = 1e-3 * math.sqrt(max(float(xp.min(xp.linalg.diagonal(H))), 0.0))
     return moved / max(size, floor, 1e-300)
 
 
 def _at_rest(objective: AnyObjective, theta: Array) -> bool:
-    """Whether Newton's method, at parameters from which rounding lets it go no further, is there.
+    """Whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    A margin is known to a few ε of the terms that it is a sum of, and so is its slope, whatever is
-    left of that. Where coefficients are large and cancel, in margins or (of a good fit) in slopes,
-    no gradient falls below what that leaves, large though it may be beside the slopes. But a step
-    is a projection of the errors of the margins, and in the norm of the curvature no longer than
-    they are: by its length the rest of the way is known.
+    A margin is known to a few ε of the terms it sums, and so is its slope, however small the sum.
+    Where coefficients are large and cancel, in the margins or (in a good fit) in the slopes, no
+    gradient falls below that error, which may be large relative to the slopes. But a step is a
+    projection of the errors of the margins, and in the norm of the curvature no longer than they
+    are: its length bounds the distance left.
     """
     point = objective.at(theta)
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -190,15 +190,15 @@ def _at_rest(objective: AnyObjective, theta: Array) -> bool:
 
 
 def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> NewtonSums | None:
-    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any does."""
+    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any."""
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
-    # Differences of the objective below this are rounding, and no reason to refuse a step.
+    # Differences of the objective below this are rounding, no reason to reject a step.
     rounding = 1e3 * float(xp.finfo(step.dtype).eps) * abs(point.value)
     length = 1.0
     for _ in range(60):
         there = point.theta + length * step
-        # The whole step mostly does, and is to be known whole; after it a value comes first.
+        # The whole step mostly succeeds, so everything is computed there; later, the value first.
         trial = objective.at(there, hessian=objective.rereads or length == 1.0)
         enough = point.value + 1e-4 * length * slope + rounding
         if math.isfinite(trial.value) and trial.value <= enough:
@@ -222,7 +222,7 @@ def _polish(objective: AnyObjective, point: NewtonSums, factor: CholeskyFactor) 
 def _gauge_free(objective: AnyObjective, theta: Array) -> Array:
     """Return softmax parameters that sum to zero over the classes; others as they are.
 
-    The losses do not change, and the penalty is least there.
+    The losses do not change, and the penalty is smallest there.
     """
     if not isinstance(objective.family, Categorical):
         return theta
@@ -253,7 +253,7 @@ def check_counts(objective: AnyObjective, label_scale: float) -> None:
     """Raise for counts that are all zero: no penalty holds the intercept."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
-            "Every count (of positive weight) is zero, so the intercept diverges to minus "
+            "Every count of positive weight is zero, so the intercept diverges to minus "
             "infinity; fit without an intercept, or leave these data out."
         )
 
@@ -273,7 +273,7 @@ def check_drift(objective: AnyObjective, step: Array, largest_norm: float) -> No
 def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
     """Whether a step goes far, and moves no record to a wrong side.
 
-    ``largest_norm`` is that of the rows: a step too short to move any margin far needs no look.
+    ``largest_norm`` is that of the rows: a step too short to move any margin far is not examined.
     """
     if norm(step) * largest_norm <= _FAR:
         return False
@@ -284,8 +284,7 @@ def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
 def separated(objective: AnyObjective) -> bool:
     """Whether along some direction no loss rises and some fall for ever, by a linear programme.
 
-    Of data that are read in chunks, of large tables and of labels between two classes nothing is
-    known.
+    Nothing is known for data read in chunks, for large tables, or for labels between two classes.
     """
     if not isinstance(objective, Objective) or objective.tilt is not None:
         return False
@@ -327,7 +326,7 @@ def hardly_held(objective: AnyObjective) -> str:
     counts = objective.family.name == "poisson"
     what = "the counts are all zero in some direction of X" if counts else "the data are separable"
     return (
-        f"{what}, and l2 is next to nothing beside columns of such sizes; scale the columns to "
+        f"{what}, and l2 is negligible for columns of these sizes; scale the columns to "
         f"similar sizes, or {_held(objective)}"
     )
 

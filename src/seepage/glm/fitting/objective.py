@@ -1,11 +1,11 @@
-"""The objective of a GLM on one table: its value, gradient, Hessian and what else a fit asks for.
+"""The objective of a GLM on one table: its value, gradient, Hessian and whatever else a fit needs.
 
-What a minimiser asks of it (:meth:`Objective.at` and the methods after it) can be summed over
+The answers a minimiser needs (:meth:`Objective.at` and the methods after it) can be summed over
 tables: :class:`~seepage.glm.fitting.streamed.StreamedObjective` does so over chunks of a source.
 
 Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
 written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
-only, close to half the price of a general product. Factorisations are computed where the arrays
+only, close to half the cost of a general product. Factorisations are computed where the arrays
 live.
 """
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_CHUNK_ELEMENTS = 1 << 18  # which stay in a processor's cache between scaling and multiplying
+_CHUNK_ELEMENTS = 1 << 18  # stay in a processor's cache between scaling and multiplying
 _CHUNK_ROWS = 4096
-_SPREAD_FROM = 1 << 21  # numbers of a table from which on its pieces are spread over the cores
+_SPREAD_FROM = 1 << 21  # size of a table above which its pieces are spread over the cores
 # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
 # this proves independence, one below it only calls for the slower QR.
 _CLEARLY_INDEPENDENT = 1e-7
-_MANY = 10**6  # rows from which on rounding errors no longer add up to more
+_MANY = 10**6  # number of rows beyond which rounding errors no longer add up
 _TAKES_PART = 1e-6  # entries of unit null vectors above this are not rounding
-FAR = 16.0  # times half its range: how far from zero a column must be to be shifted
+FAR = 16.0  # how far from zero a column must be to be shifted, in halves of its range
 _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled
 
 
@@ -64,7 +64,7 @@ class FittedGLM:
     # K), for :class:`Categorical`
     target: Array
     feature_names: tuple[str, ...]  # one per column
-    # The slope of what else is added to the objective, (d,): of an L1 penalty whose signs are known
+    # The slope of a linear term of the objective, (d,): an L1 penalty whose signs are known
     tilt: Array | None = None
     # How far ``target`` moves for one unit of the caller's label, (n,); ``None`` where that is one
     label_unit: Array | None = None
@@ -83,9 +83,9 @@ class FittedGLM:
         tilt: Any = None,
         label_unit: Any = None,
     ) -> FittedGLM:
-        """Return a description with everything placed where the table lives.
+        """Return a description with everything on the table's device.
 
-        Of ``Categorical`` the coefficients are (K, d), as in scikit-learn; of others (d,) or
+        For ``Categorical`` the coefficients are (K, d), as in scikit-learn; otherwise (d,) or
         (1, d).
         """
         w = place_like(coef, table.values)
@@ -138,12 +138,12 @@ class Objective:
     ridge: float
     intercept: bool
     units: Array | None = None
-    """How much of the caller's unit one unit of each column is: the penalty is on ``w/units``."""
+    """One unit of each column in the caller's units: the penalty is on ``w/units``."""
     tilt: Array | None = None
     """The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`."""
 
     rereads: ClassVar[bool] = False
-    """Whether every question is a pass over data that are read anew, so that few are asked."""
+    """Whether every question takes a new pass over the data, so that few are asked."""
 
     @classmethod
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
@@ -165,7 +165,7 @@ class Objective:
 
     @property
     def counted(self) -> int:
-        """How many records have a positive weight."""
+        """The number of records of positive weight."""
         weight = self.sample_weight
         if weight is None:
             return int(self.X.shape[0])
@@ -205,12 +205,12 @@ class Objective:
         return xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0) if self.intercept else g
 
     def gradient_scale(self, theta: Array, slopes: Array) -> float:
-        """Return ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + ridge ‖w‖``: what the gradient is a small difference of."""
+        """Return ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + ridge ‖w‖``: the terms that cancel in the gradient."""
         w = self._in_callers_units(self._in_callers_units(theta))
         return self._absolute_sum(slopes) + self.ridge * norm(w)
 
     def label_scale(self) -> float:
-        """Return ``Σᵢ ωᵢ |yᵢ| ‖xᵢ‖``: what rounding is relative to where a fit is perfect."""
+        """Return ``Σᵢ ωᵢ |yᵢ| ‖xᵢ‖``: the scale of rounding where a fit is perfect."""
         return self._absolute_sum(self.weighted(self.target))
 
     def hessian(self, margins: Array) -> Array:
@@ -220,7 +220,7 @@ class Objective:
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def definite(self, H: Array) -> Array:
-        """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
+        """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     @cached_property
@@ -233,8 +233,8 @@ class Objective:
         return xp.sqrt(xp.concat(squares) + float(self.intercept))
 
     def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
-        """Return what Newton's method asks about some parameters."""
-        # Poisson's exp may overflow while a line search feels its way; infinity is then rejected.
+        """Return what Newton's method needs at some parameters."""
+        # Poisson's exp may overflow during a line search; infinity is then rejected.
         with np.errstate(over="ignore", invalid="ignore"):
             margins = self.margins(theta)
             slopes = self.slopes(margins)
@@ -255,24 +255,24 @@ class Objective:
         return self.gradient(theta, self.slopes(self.margins(theta)))
 
     def quadratic(self) -> tuple[Array, Array, int]:
-        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        """Return what least squares needs: Hessian, gradient at zero, and number of records."""
         return self.hessian(self.target), self.gradient_at(self.zeros()), self.counted
 
     def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records to the side where their losses fall for ever.
+        """Return how far a step moves records towards the side where their losses fall for ever.
 
-        The least and the most over the records of positive weight (and rival classes); of no
-        records, and for a family whose losses have no such side, from ∞ to −∞.
+        The minimum and maximum over the records of positive weight (and rival classes); ∞ and −∞
+        without records, and for a family whose losses have no such side.
         """
         return self._gain_range(self.margins(step), counts=True)
 
     def constant_columns(self) -> Array:
-        """Say, for every column, whether it has one value only over the records that count."""
+        """Say for every column whether it is constant over the records of positive weight."""
         least, most = self.column_range()
         return least == most
 
     def column_range(self) -> tuple[Array, Array]:
-        """Return the least and the most of every column over the records that count, (d,) each."""
+        """Return every column's minimum and maximum over records of positive weight, (d,) each."""
         xp = array_namespace(self.X)
         counted = self.X if self.sample_weight is None else self.X[self.sample_weight > 0, :]
         if counted.shape[0] == 0:
@@ -283,7 +283,7 @@ class Objective:
     def triangle(self, labels: bool) -> Array:
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
 
-        Without labels only which records count matters, and not how much.
+        Without labels only which records have positive weight matters, not how much.
         """
         return stacked_r(self._bordered_rows(labels))
 
@@ -322,7 +322,7 @@ class Objective:
         return float(xp.min(gains)), float(xp.max(gains))
 
     def _in_callers_units(self, theta: Array) -> Array:
-        """Return the coefficients over the units of their columns."""
+        """Return the coefficients divided by the units of their columns."""
         w = theta[: self.X.shape[1], ...]
         if self.units is None:
             return w
@@ -335,7 +335,7 @@ class Objective:
         return float(xp.sum(sizes * self.row_norms))
 
     def weighted(self, values: Array) -> Array:
-        """Return numbers of the records times their weights."""
+        """Return per-record numbers times the records' weights."""
         if self.sample_weight is None:
             return values
         xp = array_namespace(values)
@@ -345,16 +345,16 @@ class Objective:
 
 @dataclass(frozen=True)
 class NewtonSums:
-    """All that a step of Newton's method needs of some records at given parameters."""
+    """What a step of Newton's method needs from some records at given parameters."""
 
     theta: Array
     counted: int  # records of positive weight
     value: float
     gradient: Array
-    hessian: Array  # or None, where it was not asked for
+    hessian: Array  # or None if it was not asked for
     gradient_scale: float
     label_scale: float
-    least_gain: float  # how far on the side of its own class the worst record is, at least
+    least_gain: float  # a lower bound on how far the worst record lies on its own class's side
     largest_norm: float  # of a row
 
     def __add__(self, other: NewtonSums) -> NewtonSums:
@@ -388,7 +388,7 @@ def norm(values: Array) -> float:
 
 
 def row_chunks(n: int, d: int) -> Iterator[slice]:
-    """Cut n rows of d entries into slices over which to sum d×d matrices.
+    """Cut n rows of d entries into slices for summing d×d matrices.
 
     Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
     thousand rows amortise; narrow tables take more rows, to spare the interpreter.
@@ -444,12 +444,11 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
     """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective, (P, P).
 
     ``Aᵢ`` is the curvature of every record's loss times its weight: (n,) for one output; for
-    softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``. ``ridge = nλ`` is the coefficient of ``½‖w‖²``; one
+    softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``. ``ridge = nλ`` is the coefficient of ``½‖w‖²``, or one
     for each column, (d,), where their penalties differ. With an intercept ``x`` is extended by a
     last entry 1, whose parameters are not penalised. The feature is the slow index, the class the
-    fast one. For softmax H is singular along the gauge directions (one and the same vector added to
-    the parameters of every class) where they are not penalised; :func:`gauge_fixed` makes it
-    definite.
+    fast one. For softmax H is singular along gauge directions (the same vector added to the
+    parameters of every class) that are not penalised; :func:`gauge_fixed` makes it definite.
     """
     if len(curvature.shape) == 1:
         return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
@@ -468,7 +467,7 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
 
 
 def penalised(H: Array, ridge: float | Array, free: int) -> Array:
-    """Return ``H + ridge·I``, but for the last ``free`` parameters: the intercepts."""
+    """Return ``H + ridge·I``, except for the last ``free`` parameters: the intercepts."""
     if isinstance(ridge, int | float) and not ridge:
         return H
     xp = array_namespace(H)
@@ -485,10 +484,9 @@ def gauge_fixed(H: Array, classes: int) -> Array:
     """Return ``H + diag(c) ⊗ 11ᵀ/K``, definite along the gauge directions of softmax as well.
 
     The loss does not change when one vector is added to the parameters of every class, so its
-    gradients, and the derivatives of its gradients by the data, sum to zero over the classes. For
-    such right-hand sides the solution of the system is the same for every ``c > 0``; for every
-    feature the mean of its own diagonal of ``H`` keeps the condition number where it was, whatever
-    the units of the features.
+    gradients, and their derivatives by the data, sum to zero over the classes. For such right-hand
+    sides the solution is the same for every ``c > 0``; taking for each feature the mean of its own
+    diagonal of ``H`` preserves the condition number, whatever the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]
@@ -506,7 +504,7 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 class CholeskyFactor:
     """The lower triangular ``L`` of ``H = D LLᵀ D``, with ``D²`` the diagonal of ``H``.
 
-    Scaled to a unit diagonal, a matrix does not suffer from the units of its rows.
+    Scaled to a unit diagonal, a matrix does not depend on the units of its rows.
     """
 
     lower: Array
@@ -554,11 +552,11 @@ def cholesky_factor(H: Array) -> CholeskyFactor | None:
         with small_on_one_core(H):
             lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
     except (ValueError, RuntimeError) as error:
-        # NumPy's LinAlgError is a ValueError and torch's a RuntimeError; nothing else is meant.
+        # NumPy's LinAlgError is a ValueError, torch's a RuntimeError.
         if type(error).__name__.strip("_") != "LinAlgError":
             raise
         return None
-    # A NaN passes through some factorisations without complaint.
+    # Some factorisations pass NaN through without complaint.
     return CholeskyFactor(lower, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
 
 
@@ -583,7 +581,7 @@ def _sizes(H: Array) -> Array:
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:
-    """Return the R of the QR factorisation of the blocks stacked on one another.
+    """Return the R of the QR factorisation of the stacked blocks.
 
     Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
     Hoemmen and Langou, 2012), which is as stable as one QR of the whole and holds one block only.
@@ -599,16 +597,16 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
 # Coordinates ------------------------------------------------------------------------------------
 #
 # With an intercept, a model of ``x`` is one of ``x − c`` with another intercept, ``w₀ + wᵀc``; and
-# one unit of a column may be any. A column far from zero (a time stamp, a serial number) all but
-# repeats the intercept, and columns of unlike sizes hide one another's gradients: so the table is
-# shifted and scaled first where it has such columns, and the parameters are taken back in the end.
+# the units of a column are arbitrary. A column far from zero (a time stamp, a serial number) nearly
+# repeats the intercept, and columns of very different sizes hide one another's gradients: a table
+# with such columns is first shifted and scaled, and the parameters are transformed back at the end.
 # Where a column is far from zero the subtraction is free of rounding (Sterbenz), and sizes are
 # powers of two: nothing is lost.
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """``x' = (x − centre)/units``, column by column; ``None`` where nothing is done."""
+    """``x' = (x − centre)/units``, column by column; ``None`` where nothing changes."""
 
     centre: Array | None = None
     units: Array | None = None
@@ -637,9 +635,9 @@ class Coordinates:
 
 
 def far_centre(least: Array, most: Array) -> Array | None:
-    """Return what to subtract from columns of that range; zero from those near zero.
+    """Return what to subtract from columns of this range; zero for those near zero.
 
-    ``None`` where all of them are.
+    ``None`` if all are near zero.
     """
     xp = array_namespace(least)
     middle = (least + most) / 2
@@ -658,7 +656,7 @@ def uncentred(theta: Array, centre: Array | None) -> Array:
 
 
 def conditioned(objective: Objective) -> tuple[Objective, Coordinates]:
-    """Return an objective in coordinates that suit it; itself where they do already."""
+    """Return an objective in coordinates that suit it; itself if its own do."""
     X = objective.X
     xp = array_namespace(X)
     least, most = xp.min(X, axis=0), xp.max(X, axis=0)
@@ -681,20 +679,20 @@ def _column(values: Array, like: Array) -> Array:
     return array_namespace(values).reshape(values, (-1, *(1,) * (len(like.shape) - 1)))
 
 
-# Columns that depend on one another -------------------------------------------------------------
+# Linearly dependent columns ---------------------------------------------------------------------
 
 
 def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
-    With a penalty there is one minimiser all the same, and nothing is checked. ``H`` is the Hessian
-    at any parameters (not gauge-fixed), which is singular where the columns are; ``counted`` says
-    how many records have a positive weight.
+    With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at
+    any parameters (not gauge-fixed), which is singular if the columns are dependent; ``counted`` is
+    the number of records of positive weight.
     """
     if objective.ridge > 0:
         return
     xp = array_namespace(H)
-    # Each diagonal block of softmax's is a Gram matrix, weighted by something positive.
+    # Each diagonal block of softmax's Hessian is a Gram matrix with positive weights.
     step = objective.family.outputs if isinstance(objective.family, Categorical) else 1
     gram = H[::step, ::step]
     P = gram.shape[0]
@@ -702,7 +700,7 @@ def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[
     remedy = "drop it or set l2 to a positive number."
     if bool(xp.any(sizes == 0)):
         name = names[int(xp.argmin(sizes))]
-        if objective.intercept:  # from which the column has been shifted away
+        if objective.intercept:  # by which the column has been shifted
             raise _constant(name, remedy)
         raise InputError(
             f"Column {name!r} is constant (all zeros), so without L2 its coefficient is not "
@@ -736,7 +734,7 @@ def _constant(name: str, remedy: str) -> InputError:
 
 
 def _dependent_columns(R: Array, rows: int) -> list[int]:
-    """Return the columns that take part in a dependence, by the null space of the unit columns."""
+    """Return the columns involved in a dependence, from the null space of the unit columns."""
     xp = array_namespace(R)
     unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
     _, singular, Vt = xp.linalg.svd(unit)

@@ -1,7 +1,7 @@
-"""The objective of a GLM over a source: sums over its chunks of what each chunk's objective says.
+"""The objective of a GLM over a source: the sums of the objectives of its chunks.
 
-The chunks' objectives have no penalty, which is added once at the end. What is sent to the chunks
-are functions of one chunk each, at module level, so that they can be pickled for other machines.
+The chunks' objectives have no penalty; it is added once at the end. The functions sent to the
+chunks are at module level, so that they can be pickled for other machines.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_ALL_OFFSET = 0.98  # the share of a column's squares in its mean's from which on it may be far off
+_ALL_OFFSET = 0.98  # share of a column's squares due to its mean above which it may be far off
 
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """What is minimised, but for the records."""
+    """What is minimised, apart from the records."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -72,7 +72,7 @@ class PenalisedLoss:
 
 @dataclass(frozen=True)
 class StreamedObjective:
-    """A penalised loss over all records of a source; it answers what :class:`Objective` answers."""
+    """A penalised loss over all records of a source, with the methods of :class:`Objective`."""
 
     source: RowSource
     loss: PenalisedLoss
@@ -105,13 +105,13 @@ class StreamedObjective:
         return np.zeros(self.shape)
 
     def definite(self, H: Array) -> Array:
-        """Return ``H`` made definite along softmax's gauge, without a change to Newton's step."""
+        """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def near_zero(self, H: Array) -> tuple[StreamedObjective, Coordinates] | None:
-        """Return the objective with columns that are far from zero shifted; ``None`` without such.
+        """Return the objective with columns far from zero shifted; ``None`` if there are none.
 
-        The moments in a Hessian tell whether to look for them, which takes a pass over the source.
+        The moments in a Hessian say whether to look for them, which takes a pass over the source.
         """
         if not self.intercept:
             return None
@@ -127,7 +127,7 @@ class StreamedObjective:
         return replace(self, source=less(self.source, centre)), Coordinates(centre)
 
     def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
-        """Return what Newton's method asks about some parameters, by one pass over the source."""
+        """Return what Newton's method needs at some parameters, by one pass over the source."""
         what = f"fit, pass {next(self._passes)}"
         sums = self._total(partial(Objective.at, theta=theta, hessian=hessian), what)
         w = np.array(theta)
@@ -147,17 +147,17 @@ class StreamedObjective:
         return self.at(theta, hessian=False).gradient
 
     def quadratic(self) -> tuple[Array, Array, int]:
-        """Return all that least squares asks: Hessian, gradient at zero, and how many count."""
+        """Return what least squares needs: Hessian, gradient at zero, and number of records."""
         sums = self.at(self.zeros())
         return sums.hessian, sums.gradient, sums.counted
 
     def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records to the side where their losses fall for ever."""
+        """Return how far a step moves records towards the side where losses fall for ever."""
         found = self._total(partial(_gains, step=step), "looking for separable classes")
         return float(found.least), float(found.most)
 
     def constant_columns(self) -> Array:
-        """Say, for every column, whether it has one value only over the records that count."""
+        """Say for every column whether it is constant over the records of positive weight."""
         found = self._total(_column_range, "looking for constant columns")
         return found.least == found.most
 
@@ -180,7 +180,7 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Extent:
-    """The least and the most of something over some records, elementwise."""
+    """The elementwise minimum and maximum of something over some records."""
 
     least: Array
     most: Array
@@ -200,7 +200,7 @@ def _column_range(part: Objective) -> Extent:
 
 @dataclass(frozen=True)
 class _Triangle:
-    """The R of the QR factorisation of some rows; the sum of two is that of all their rows."""
+    """The R of the QR factorisation of some rows; two add up to that of all their rows."""
 
     R: Array
 

@@ -1,10 +1,10 @@
 """How exact the leakage of a GLM is, number by number.
 
 A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
-slope. Each of the two is off by what the slope, the whitener and the rounding of the curvatures put
-into it; their sum may be much smaller than either, and the error beside it that much larger. Where
-a bound on all of them says enough (:class:`~seepage.glm.jacobian.operator.GLMJacobian` takes it
-first), none of this is computed.
+slope. Each of the two has the errors of the slope, the whitener and the rounding of the curvatures;
+their sum may be much smaller than either, and its relative error that much larger. Where a bound on
+all of them suffices (:class:`~seepage.glm.jacobian.operator.GLMJacobian` tries it first), none of
+this is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cell_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Ar
 def error_terms(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
     """Return the squares of the norms of every record's terms, and of their errors, ``(n, 2)``.
 
-    Those of a block of records are their sums.
+    For a block of records they add up.
     """
     return array_namespace(jacobian.X).stack(_row_term_sizes(jacobian, unknowns), axis=1) ** 2
 
@@ -47,7 +47,7 @@ def column_error_terms(jacobian: GLMJacobian, attributes: list[Unknowns], rows: 
     xp = array_namespace(jacobian.X)
 
     def sums(unknowns: Unknowns) -> Array:
-        """Return those of each unknown feature, ``(2, t)``."""
+        """Return the sums of the terms of each unknown feature, ``(2, t)``."""
         total: Array = 0.0
         width = jacobian.row_width(unknowns)
         for piece in row_slices(rows.shape[0], width, chunk=jacobian.chunk):
@@ -61,7 +61,7 @@ def column_error_terms(jacobian: GLMJacobian, attributes: list[Unknowns], rows: 
 
 
 def block_error(jacobian: GLMJacobian, squared: float, terms: Array, from_entries: bool) -> float:
-    """Return the relative error of η of a block, given the square of it and the sums of terms."""
+    """Return the relative error of η of a block, given its square and the sums of terms."""
     xp = array_namespace(terms)
     part, error = (xp.reshape(xp.sqrt(term), (1,)) for term in (terms[0], terms[1]))
     one = xp.asarray([squared], dtype=part.dtype, device=part.device)
@@ -70,7 +70,7 @@ def block_error(jacobian: GLMJacobian, squared: float, terms: Array, from_entrie
 
 def entry_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
     """Return the relative errors of the columns of some rows' Jacobians, given their squares."""
-    # No share of the largest: an error beside a column's own size is what an inverse sees.
+    # No share of the largest: an inverse sees the error relative to a column's own size.
     return jacobian.relative_errors(squared, *_term_sizes(jacobian, unknowns, rows), share=0.0)
 
 
@@ -94,9 +94,9 @@ def _row_term_sizes(jacobian: GLMJacobian, unknowns: Unknowns) -> tuple[Array, A
 def _term_sizes(
     jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array
 ) -> tuple[Array, Array]:
-    """Return the norms of the terms that each column of a Jacobian is the sum of, ``(m, q)``.
+    """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
 
-    And the errors that those of the slopes put into them.
+    And the errors they inherit from the slopes.
     """
     xp = array_namespace(jacobian.X)
     _, B = jacobian.slopes(unknowns, rows)
@@ -120,13 +120,13 @@ def _term_sizes(
 
 
 def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:
-    """Return by how much the rounding of the records' curvatures may move a Jacobian's columns.
+    """Return how far the rounding of the records' curvatures may move a Jacobian's columns.
 
     ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
     ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
     For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a label's
     ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``. And ``w`` is known no better
-    than the slopes that it follows from.
+    than the slopes it follows from.
     """
     xp = array_namespace(jacobian.X)
     r, a, _ = jacobian.derivatives(rows)

@@ -1,7 +1,7 @@
-"""How far a GLM's minimiser moves when a record leaves or is another, for all records at once.
+"""How far a GLM's minimiser moves when a record is left out or replaced, for all records at once.
 
 Let ``H₀`` be the Hessian at ``θ̂`` without record i, ``t_j = x̃_jᵀδ`` how far a move ``δ`` shifts the
-other margins, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` what curvature held fixed leaves
+other margins, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` what a fixed curvature leaves
 out. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves by::
 
     δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
@@ -11,31 +11,31 @@ squares has ε = 0, and the centre is exact.
 
 **The certificate.** For a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is no more than
 ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 − u)/u``. In the norm ``E = (Σ ε_j²/(ω_j a_j))^½``
-(``‖X̃ᵀε‖`` in that of ``H₀⁻¹`` is no larger), whichever ε of norm E there is, moves lie within E of
+(``‖X̃ᵀε‖`` in that of ``H₀⁻¹`` is no larger), for every ε of norm E the move lies within E of
 the centre in the norm of ``H₀``; with ``S`` the largest ``|t_j|`` at the centre, ``N`` the norm of
-its ``t``, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε that belong to such a move
-have norm at most::
+its ``t``, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε of such a move
+has norm at most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
 with ``r`` the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its move
 takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem; the fixed
-point is a root of the whole equation, of which there is one only. So the refit lies within ``E`` of
-the centre, and in the noise's unit within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move is known
-better: to first order only what lies along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+point is a root of the whole equation, which has only one. So the refit lies within ``E`` of the
+centre, and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move is known
+better: to first order only the error along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
 
-**Several outputs.** Softmax has K margins for each record, of which only the differences are felt
+**Several outputs.** Softmax has K margins for each record, of which only the differences matter
 (:class:`Outputs`): slopes are then vectors, curvatures ``a_j`` matrices, ``ω_j a_j t_j²`` is
 ``ω_j t_jᵀa_jt_j``, and along a path curvatures change by a factor of ``e^±u`` at most, with u the
 span of the shift, its largest entry less its smallest. So ``|t_j|`` is the span in S and R,
-``Q⁴ = Σ ω_j span(t_j)² t_jᵀa_jt_j``, and as Q is no norm any more ``2 Q r`` gives way to two terms.
+``Q⁴ = Σ ω_j span(t_j)² t_jᵀa_jt_j``, and as Q is no longer a norm, two terms replace ``2 Q r``.
 
 **What it costs.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
 gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``, a quadratic form in δ, for two products over all records;
-what counts along the move is another. S and Q themselves cost a pass over all pairs, and are taken
-for the records that still need it, unless no pass could help: Q is at least ``N/(Σ ω a)^¼``, and no
-E satisfies ``f(E) ≤ E`` where ``M r Q > ½``. Such records (labels that flip under a weak penalty)
-keep what convexity alone says of them.
+the error along the move is another. S and Q themselves cost a pass over all pairs, and are computed
+for the records that still need them, unless no pass could help: Q is at least ``N/(Σ ω a)^¼``, and
+no E satisfies ``f(E) ≤ E`` where ``M r Q > ½``. Such records (labels that flip under a weak
+penalty) keep the bounds that convexity alone gives.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ from seepage.tables.source import as_numpy
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
 
-_WIDE = 0.049  # the half width, beside the distance, from which on a closer look is worth its price
+_WIDE = 0.049  # half width, relative to the distance, above which a closer look is worth its cost
 _ITERATIONS = 60
-_STEADY = 1e-5  # the change of an error, beside its size, that is waited for
-_LOST = 1e3  # an error that no certificate comes back from
+_STEADY = 1e-5  # the relative change of an error at which iteration stops
+_LOST = 1e3  # an error too large for any certificate
 _TRIED = 2.0 ** -np.arange(12)  # lengths of the centre at which the objective is bounded
 _SLACK = 1.0001
-_PAIR_WORK = 1e12  # multiplications that passes over pairs may take for many alternatives
-_SINGLE = 1e-10  # what rounding may leave in double precision where single is enough for pairs
+_PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
+_SINGLE = 1e-10  # rounding in double precision up to which single is enough for pairs
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
-_REFIT_ROUNDING = 1e-9  # of a refit, beside how far it moved
-_ALONE = 1e-10  # the share of a record's curvature from which on the rest says nothing about it
-_REFITTED = 1e11  # multiplications up to which models without each record are fitted for priors
-_ENDLESS = 1e150  # a curvature that may as well be infinite
+_REFIT_ROUNDING = 1e-9  # the error of a refit, relative to how far it moved
+_ALONE = 1e-10  # a record's share of the curvature above which the rest says nothing about it
+_REFITTED = 1e11  # multiplications up to which priors come from refits without each record
+_ENDLESS = 1e150  # a curvature as good as infinite
 _HALVINGS = 60
-_SOLVED = 1e-14  # what a root may leave of its equation, beside the equation's own terms
-_ROOT = 1e-12  # and where it still counts as one
+_SOLVED = 1e-14  # the residual of a root, relative to the terms of its equation
+_ROOT = 1e-12  # and the largest that still counts as one
 _EPS = float(np.finfo(float).eps)
 
 
@@ -89,14 +89,14 @@ class ChangedRecords(FiniteChanges):
     fit
         The model at the exact minimiser on its table.
     X
-        The table, (n, d), less the centre.
+        The table less the centre, (n, d).
     noise
-        Gaussian noise on the parameters; several for the same parameters released as often.
+        Gaussian noise on the parameters, or several for parameters released more than once.
     shared
-        Where these are only some of the rows the model was fitted on: what is known of all. There
-        are then no refits, and no passes over pairs.
+        What is known of all rows, where these are only some of those the model was fitted on.
+        There are then no refits, and no passes over pairs.
     centre
-        What was subtracted from the caller's columns, (d,); the parameters are released for those.
+        What was subtracted from the caller's columns, (d,), whose parameters are released.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ChangedRecords(FiniteChanges):
         return values if self.centre is None else values - self.centre[list(others.columns)]
 
     def _exact(self, moves: np.ndarray) -> Moves:
-        """Return refits' moves, (m, K, P), as inner products."""
+        """Return the moves of refits, (m, K, P), as inner products."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self._whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -187,7 +187,7 @@ class ChangedRecords(FiniteChanges):
         return self._certified(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records is each of the alternatives, certified."""
+        """Return the moves when each of some records becomes each alternative, certified."""
         return self._certified(np.asarray(rows), others)
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
@@ -219,14 +219,14 @@ class ChangedRecords(FiniteChanges):
         return found
 
     def _width(self, others: Alternatives | None) -> int:
-        """Return about how many numbers the work on one record's centres holds."""
+        """Return about how many numbers the work on one record's centres keeps in memory."""
         c = self.outputs.count
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if self._alike(columns) else 2 * len(self.inverse)
         return c * (solved + 8 * K * c * (1 + columns))
 
     def _around(self, centres: Centres, sizes: Sizes) -> Moves:
-        """Return the moves around their centres, given how large the others' shifts are."""
+        """Return the moves around their centres, given the sizes of the others' shifts."""
         E, still = self._error(centres, sizes)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         with np.errstate(invalid="ignore"):
@@ -247,7 +247,7 @@ class ChangedRecords(FiniteChanges):
     def _look_at_pairs(
         self, rows: np.ndarray, centres: Centres, sizes: Sizes, found: Moves
     ) -> None:
-        """Take S and Q themselves where that may help, by a pass over all pairs of records."""
+        """Compute S and Q themselves where that may help, by a pass over all pairs of records."""
         # Q is at least N/(Σ ω v)^¼, and with M r Q above ½ no E satisfies f(E) ≤ E.
         M, total = self.constant or 0.0, float(self.weight @ self._per_span)
         stretch = self._stretch / np.sqrt(centres.free)[:, None]
@@ -272,7 +272,7 @@ class ChangedRecords(FiniteChanges):
         centres: Centres | None,
         others: Alternatives | None,
     ) -> None:
-        """Bound the lengths of some moves that have no certificate, by convexity alone.
+        """Bound the lengths of moves that have no certificate, by convexity alone.
 
         Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
         gradient of the changed objective at ``θ̂``; and where it is known to fall by D somewhere
@@ -295,7 +295,7 @@ class ChangedRecords(FiniteChanges):
         moves.radius[where] = np.where(open_, radius, moves.radius[where])
 
     def _steepness(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-        """Return ``‖g‖`` at ``θ̂``: of what comes less what leaves, (m, K)."""
+        """Return ``‖g‖`` at ``θ̂``, of the record that comes less the one that leaves, (m, K)."""
         own = self.slopes[rows][:, None, :]
         norms = np.sum(self.X[rows] ** 2, axis=1)[:, None]
         if self.fit.intercept is not None:
@@ -332,10 +332,10 @@ class ChangedRecords(FiniteChanges):
         return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
 
     def _fall(self, rows: np.ndarray, centres: Centres, others: Alternatives | None) -> np.ndarray:
-        """Return by how much the changed objective falls somewhere along the centre, at least.
+        """Return a lower bound on how far the changed objective falls along the centre.
 
-        The losses of the others rise by ``N² τ² ψ(M S τ)`` beyond their slopes at most, at τ times
-        the centre; what leaves and what comes is known.
+        At τ times the centre, the losses of the others rise at most ``N² τ² ψ(M S τ)`` beyond their
+        slopes; the losses of the records that leave and come are known.
         """
         M, S = self.constant or 0.0, self._reach(centres) * centres.energy
         weight = self.weight[rows][:, None]
@@ -359,9 +359,9 @@ class ChangedRecords(FiniteChanges):
         return np.asarray(best)
 
     def _centres(self, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' moves, and what a certificate needs of them.
+        """Return the centres of some records' moves, with what a certificate needs.
 
-        They are written in the basis of ``H⁻¹x̃`` and ``H⁻¹e`` of the columns that may change, each
+        They are written in the basis of ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that may change,
         for every output.
         """
         outputs, c = self.outputs, self.outputs.count
@@ -414,7 +414,7 @@ class ChangedRecords(FiniteChanges):
         )
 
     def _gone(self, rows: np.ndarray, by_inverse: np.ndarray) -> Gone:
-        """Return what is left where each of some records has gone."""
+        """Return what is left when each of some records has gone."""
         c = self.outputs.count
         weight, G = self.weight[rows], by_inverse[:, :c, :c]
         pulled = weight[:, None] * self.slopes[rows]
@@ -434,10 +434,10 @@ class ChangedRecords(FiniteChanges):
         bowed: np.ndarray,
         gone: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
-        """Return where records that come in the place of some are, seen from what is left.
+        """Return where replacement records lie, as seen from the records that are left.
 
-        ``z̃`` in the basis of the centres, ``x̃ᵀH⁻¹z̃`` and ``z̃ᵀH₀⁻¹z̃``, and the margins as they are
-        and where the record has gone, (m, K, …) each.
+        ``z̃`` in the basis of the centres, ``x̃ᵀH⁻¹z̃`` and ``z̃ᵀH₀⁻¹z̃``, and the margins before and
+        after the record has gone, (m, K, …) each.
         """
         c, where = self.outputs.count, list(others.columns)
         change, _ = self._changes(rows, others)
@@ -451,10 +451,10 @@ class ChangedRecords(FiniteChanges):
         return Z, xz, zz, before, before + _times(zx, gone[:, None, :])
 
     def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, Sizes]:
-        """Return some centres with what errors do along them, and S, Q and W, or more.
+        """Return some centres with the effect of errors along them, and upper bounds on S, Q and W.
 
-        ``Q⁴ ≤ ‖δ‖_H² W²`` with ``W² = Σ ω_j q_j t_jᵀa_jt_j``, a quadratic form in δ; so is what ε
-        makes of the length of the move, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+        ``Q⁴ ≤ ‖δ‖_H² W²`` with ``W² = Σ ω_j q_j t_jᵀa_jt_j``, a quadratic form in δ; so is the
+        effect of ε on the length of the move, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
         """
         C = self._solved_columns(centres.columns)
         seen_C = self._seen_as(C)
@@ -477,7 +477,7 @@ class ChangedRecords(FiniteChanges):
     def _error(self, centres: Centres, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
         """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
 
-        And which changes are none at all.
+        And which changes change nothing.
         """
         M, R = self.constant or 0.0, self._reach(centres)
         alone = np.isinf(centres.per_error)[:, None]
@@ -509,16 +509,16 @@ class ChangedRecords(FiniteChanges):
                 if not len(active):
                     break
             reached *= _SLACK
-            # Overflow is no certificate.
+            # An overflow certifies nothing.
             E[moved] = np.where(image(reached, slice(None)) <= reached, reached, np.inf)
         return E, still
 
     def _crossed(self, centres: Centres, sizes: Sizes) -> np.ndarray:
-        """Return what the shifts of a centre and those of an error of norm 1 give together.
+        """Return the mixed term of a centre's shifts and those of an error of norm 1.
 
-        With one output Q is a norm, and they give ``2rQ``. With more, a shift has a span and a norm
-        of its own, and there are two such terms: the error's span beside the centre's norm, and the
-        centre's span beside the error's norm.
+        With one output Q is a norm: the term is ``2rQ``. With more, a shift has a span and a norm
+        of its own, and there are two such terms: the error's span with the centre's norm, and the
+        centre's span with the error's norm.
         """
         assert sizes.fourth is not None  # noqa: S101 - told to the type checker
         assert sizes.weighed is not None  # noqa: S101 - told to the type checker
@@ -534,7 +534,7 @@ class ChangedRecords(FiniteChanges):
         return np.asarray(np.sqrt(self._largest / centres.free))[:, None]
 
     def _one_direction(self, centres: Centres) -> bool:
-        """Say whether all moves of a record are along one vector, ``H⁻¹x̃``."""
+        """Say whether every move of a record lies along one vector, ``H⁻¹x̃``."""
         return not centres.columns and self.outputs.count == 1
 
     def _over_pairs(self, rows: np.ndarray, centres: Centres) -> tuple[np.ndarray, np.ndarray]:
@@ -542,7 +542,7 @@ class ChangedRecords(FiniteChanges):
         (m, K), c = centres.energy.shape, self.outputs.count
         largest, fourth = np.empty((m, K)), np.empty((m, K))
         single = self._one_direction(centres)
-        # Upper ends are asked for, so single precision does, with what it may lose added.
+        # Upper ends suffice, so single precision will do, with its largest loss added.
         kind = np.float32 if self._rounding < _SINGLE else np.float64
         lost = 2 * (self.theta.size + 2) * float(np.finfo(kind).eps)
         unit = np.sqrt(np.diag(self.inverse).reshape(-1, c).mean(axis=1))
@@ -592,8 +592,8 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
-        By refits where there are few records or nothing else is known; of more, those that are
-        known least are refitted, and the others are as far off as their certificates say.
+        By refits where there are few records or nothing else is known; with more, the records
+        known least well are refitted, and the others are as exact as their certificates say.
         """
         family = self.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
@@ -616,7 +616,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same by the expansion."""
+        """Return the same from the expansion."""
         left = self._centres(rows, None)
         E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
         by_inverse = self._products(rows, list(others.columns))[0]
@@ -648,7 +648,7 @@ class ChangedRecords(FiniteChanges):
             return np.array([0.0, 1.0])
         return super().class_labels()
 
-    # What all of it is made of ----------------------------------------------------------------
+    # The common ingredients -------------------------------------------------------------------
 
     @cached_property
     def refits(self) -> BatchedRefits:
@@ -662,7 +662,7 @@ class ChangedRecords(FiniteChanges):
 
     @cached_property
     def inverse(self) -> np.ndarray:
-        """``H⁻¹`` of the parameters that are felt, (P, P)."""
+        """``H⁻¹`` of the parameters that matter (see :class:`Outputs`), (P, P)."""
         if self.shared is not None:
             return self.shared.inverse
         return self.outputs.inverse_within(self._definite)
@@ -684,12 +684,12 @@ class ChangedRecords(FiniteChanges):
 
     @cached_property
     def _per_span(self) -> np.ndarray:
-        """``v``: the most that ``tᵀa t`` is for a shift of span 1, (n,)."""
+        """``v``: the largest ``tᵀa t`` of a shift of span 1, (n,)."""
         return self.outputs.per_span(self.margins, self.curvatures)
 
     @property
     def _largest(self) -> float:
-        """The largest ``q`` of the records that count."""
+        """The largest ``q`` of the records of positive weight."""
         return self._sizes[0]
 
     @property
@@ -706,7 +706,7 @@ class ChangedRecords(FiniteChanges):
     def sizes_here(self) -> tuple[float, np.ndarray]:
         """Return the largest ``q`` of the records at hand, and ``Σ ω q x̃ a x̃ᵀ``.
 
-        ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs the most that it is between two of them.
+        ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs its largest value between two of them.
         """
         c = self.outputs.count
         largest, quartic = 0.0, np.zeros_like(self.inverse)
@@ -721,14 +721,14 @@ class ChangedRecords(FiniteChanges):
 
     @cached_property
     def _stretch(self) -> float:
-        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of norm 1 in that of H: of errors' own Q."""
+        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1: for the Q of errors."""
         root = np.linalg.cholesky(self.inverse)
         values = np.linalg.eigvalsh(root.T @ self._quartic @ root)
         return float(max(values[-1], 0.0) ** 0.25)
 
     @cached_property
     def _seen(self) -> np.ndarray:
-        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the square of what an error of the slopes makes of the move."""
+        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of an error of the slopes on the move."""
         penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
         inner = self.inverse - self.fit.ridge * penalised @ penalised.T
         seen = self._seen_as(self._seen_as(inner).T)
@@ -736,24 +736,24 @@ class ChangedRecords(FiniteChanges):
 
     @cached_property
     def _spread(self) -> float:
-        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: what an error of the slopes makes of the move, at most."""
+        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of an error of the slopes on the move."""
         return float(np.sqrt(max(np.linalg.eigvalsh(self._seen)[-1], 0.0)))
 
     @cached_property
     def _rounding(self) -> float:
-        """What rounding may leave of a move, beside its size."""
+        """The rounding error of a move, relative to its size."""
         sizes = np.sqrt(np.diag(self.inverse))
         values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
         return 16 * _EPS * float(values[-1] / max(values[0], _EPS))
 
     def _alike(self, columns: int) -> bool:
-        """Say whether records that change in so many columns have one number per product."""
+        """Say whether records that change in this many columns have one number per product."""
         return self.outputs.count == 1 and not columns
 
     def _products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
         """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, c+w, c+w), in three norms.
 
-        That of the Hessian, of the noise and of the penalty; one vector for every output.
+        The norms of the Hessian, of the noise and of the penalty; one vector for every output.
         """
         if self._alike(len(columns)):
             of_hessian, of_noise, of_penalty = self._own_products[:, rows, None, None]
@@ -781,7 +781,7 @@ class ChangedRecords(FiniteChanges):
         return by_inverse, _gram_of(self._seen_as(V), self._seen_as(C)), by_penalty
 
     def _seen_as(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` of vectors of the parameters that are felt, along the last axis."""
+        """Return ``Φ^½v`` of vectors of the parameters that matter, along the last axis."""
         return self._whiten(self.outputs.of_all(rows))
 
     def _extended(self, x: np.ndarray) -> np.ndarray:
@@ -812,7 +812,7 @@ class ChangedRecords(FiniteChanges):
 
 
 class RecordRefits:
-    """The release made again with one record replaced, all others kept.
+    """The release made again with one record replaced and all others kept.
 
     What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
     """
@@ -836,8 +836,8 @@ class RecordRefits:
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return how far the parameters of each replacement lie from the actual ones, (K, P).
 
-        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the label it has
-        where not given. NaN where no minimiser exists.
+        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the record's own
+        label if not given. NaN where no minimiser exists.
         """
         Z = np.atleast_2d(np.asarray(features, dtype=float))
         own = self.target[row, ...]
@@ -907,7 +907,7 @@ def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SharedFacts:
-    """What moves of single records need to know of all records a model was fitted on."""
+    """What the moves of single records need to know of all records of the fit."""
 
     inverse: np.ndarray  # H⁻¹, (P, P)
     largest: float  # q = x̃ᵀH⁻¹x̃ over all of them
@@ -916,7 +916,7 @@ class SharedFacts:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the shifts of the others' margins are under a centre, or no less, (m, K) each."""
+    """Upper bounds on the shifts of the others' margins under a centre, (m, K) each."""
 
     largest: np.ndarray  # S
     fourth: np.ndarray | None = None  # Q
@@ -925,10 +925,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """What the record in another's place adds to the error, (m, K, …) each."""
+    """What the replacement record adds to the error, (m, K, …) each."""
 
-    shares: np.ndarray  # of the curvature at the centre along its principal directions, beside H₀
-    sights: np.ndarray  # and how long these are for the noise, squared, where they are 1 for H₀
+    shares: np.ndarray  # the curvature at the centre along its principal directions, relative to H₀
+    sights: np.ndarray  # and their squared length in the noise's norm, where it is 1 in that of H₀
     widest: np.ndarray  # z̃ᵀH₀⁻¹z̃
     margin: np.ndarray  # under θ̂
     shift: np.ndarray  # and how far the centre moves it
@@ -937,7 +937,7 @@ class OwnRecord:
     def at(
         cls, bent: np.ndarray, by_inverse: np.ndarray, by_noise: np.ndarray, *rest: np.ndarray
     ) -> OwnRecord:
-        """Return it from the curvature and from ``z̃ᵀH₀⁻¹z̃`` and its like for the noise."""
+        """Return it from the curvature, ``z̃ᵀH₀⁻¹z̃`` and the same product for the noise."""
         modes, shares = _modes(bent, by_inverse)
         sights = np.sum(modes * (by_noise @ modes), axis=-2)
         sights = np.divide(sights, shares, out=np.zeros_like(shares), where=shares > 0)
@@ -957,22 +957,22 @@ class OwnRecord:
 
 
 class Gone(NamedTuple):
-    """What some records were, and what is left where each of them has gone, (m, …) each."""
+    """Some records, and what is left when each of them has gone, (m, …) each."""
 
     weight: np.ndarray
     pulled: np.ndarray  # ω r
     bent: np.ndarray  # ω a
     modes: np.ndarray  # W with WWᵀ = ω a, and Wᵀx̃ᵀH⁻¹x̃W diagonal
-    shares: np.ndarray  # that diagonal: what the record has of the curvature
-    left: np.ndarray  # and what the others have of it
-    alone: np.ndarray  # where that is nothing
+    shares: np.ndarray  # that diagonal: the record's share of the curvature
+    left: np.ndarray  # and the share of the others
+    alone: np.ndarray  # where theirs is nothing
     bowed: np.ndarray  # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
     gone: np.ndarray  # H₀⁻¹x̃ ω r = H⁻¹x̃ gone
 
 
 @dataclass(frozen=True)
 class Centres:
-    """The moves of m records under K changes where the others' curvature is held fixed."""
+    """The moves of m records under K changes with the others' curvature held fixed."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -981,21 +981,21 @@ class Centres:
     norm: np.ndarray  # N, (m, K)
     felt: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
     pull: np.ndarray  # ω rᵀt, (m, K)
-    free: np.ndarray  # the least share that others have in the curvature along x̃, (m,)
+    free: np.ndarray  # the smallest share of the others in the curvature along x̃, (m,)
     widest: np.ndarray  # q of the record as it is, (m,)
     per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
     per_error_along: np.ndarray  # and how far along the move itself, (m, K)
     own: OwnRecord | None
 
     def of(self, which: Any) -> Centres:
-        """Return those of some records."""
+        """Return the centres of some records."""
         parts = {name: getattr(self, name)[which] for name in _PER_RECORD}
         own = None if self.own is None else OwnRecord(*(p[which] for p in _parts(self.own)))
         return Centres(columns=self.columns, own=own, **parts)
 
     @classmethod
     def joined(cls, pieces: list[Centres]) -> Centres:
-        """Return the centres of several pieces, one after the other."""
+        """Return the centres of several pieces, concatenated."""
         if len(pieces) == 1:
             return pieces[0]
         own = None
@@ -1014,7 +1014,7 @@ def _parts(own: OwnRecord) -> tuple[np.ndarray, ...]:
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
-    """Say which records have a move whose length is not known well, (m,)."""
+    """Say which records have a move whose length is poorly known, (m,)."""
     least, most = moves.distances()
     with np.errstate(invalid="ignore"):
         known = np.isfinite(most) & (most - least <= _WIDE * (most + least))
@@ -1022,9 +1022,9 @@ def _is_wide(moves: Moves) -> np.ndarray:
 
 
 class Whitening:
-    """``Φ^½``, applied to rows: the unit of Gaussian noise, or of several on the same numbers.
+    """``Φ^½``, applied to rows: the unit of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters of columns less a centre; what is released is of the caller's columns.
+    The rows are parameters of columns less a centre; those of the caller's columns are released.
     """
 
     def __init__(
@@ -1048,16 +1048,16 @@ class Whitening:
             self.root = np.linalg.cholesky(sum(full)).T
 
     def largest(self) -> float:
-        """Return ``‖Φ^½‖``: how long a unit of the release is at most."""
+        """Return ``‖Φ^½‖``: the greatest length of a unit of the release."""
         if self.root.ndim == 2:
             return float(np.linalg.norm(self.root, 2))
         return float(np.max(self.root))
 
     def smallest(self) -> float:
-        """Return how long a unit move of the parameters of columns less their centre is at least.
+        """Return the least length of a unit move of the parameters of columns less their centre.
 
-        Taking the centre ``c`` back into the intercept shortens it to ``(√(‖c‖² + 4) − ‖c‖)/2`` at
-        most.
+        Moving the centre ``c`` back into the intercept shortens it to no less than
+        ``(√(‖c‖² + 4) − ‖c‖)/2``.
         """
         kept = 1.0
         if self.centre is not None:
@@ -1074,11 +1074,11 @@ class Whitening:
 
 
 class Outputs:
-    """What of a record's margins is felt, and in what unit self-concordance is stated.
+    """The part of a record's margins that matters, and the unit of its self-concordance.
 
-    A family of one margin feels it, and a shift ``t`` of it has the span ``|t|``. Softmax feels
-    only how its K margins differ: everything is written in an orthonormal basis of the directions
-    that sum to zero, in which curvatures are definite and the gauge is gone. With ``π`` at margins
+    With one margin all of it matters, and a shift ``t`` has the span ``|t|``. For softmax only the
+    differences of the K margins matter: everything is written in an orthonormal basis of the
+    directions that sum to zero, in which curvatures are definite. With ``π`` at margins
     ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t is
     its largest entry less its smallest: so its constant is 1.
     """
@@ -1089,11 +1089,11 @@ class Outputs:
         self.count = 1 if self.basis is None else self.basis.shape[1]
 
     def within(self, values: np.ndarray) -> np.ndarray:
-        """Return margins or their slopes, (…) or (…, K), as what is felt of them, (…, c)."""
+        """Return the part of margins or slopes, (…) or (…, K), that matters, (…, c)."""
         return np.asarray(values[..., None] if self.basis is None else values @ self.basis)
 
     def of_all(self, moves: np.ndarray) -> np.ndarray:
-        """Return moves of what is felt, (…, D·c), as moves of all parameters, (…, D·K)."""
+        """Return moves of the part that matters, (…, D·c), as moves of all parameters, (…, D·K)."""
         if self.basis is None:
             return moves
         features = moves.shape[-1] // self.count
@@ -1101,9 +1101,9 @@ class Outputs:
         return np.asarray(found.reshape(*moves.shape[:-1], features * len(self.basis)))
 
     def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹`` of all parameters as that of what is felt of them.
+        """Return ``H⁻¹`` of all parameters, restricted to the part that matters.
 
-        The Hessian has no entries between the two.
+        The Hessian has no entries between that part and the rest.
         """
         if self.basis is None:
             return inverse
@@ -1132,7 +1132,7 @@ class Outputs:
         return found.reshape(*m.shape, self.count)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return margins and labels as the family takes them, one record after the other."""
+        """Return margins and labels in the family's shapes, one record after the other."""
         flat = m.reshape(-1, self.count)
         if self.basis is None:
             return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)
@@ -1164,11 +1164,11 @@ class Outputs:
         return np.where(top > 0.5, top * (1 - top), 0.25)
 
     def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return how much a loss rises at most, per span, where margins shift by no more, (…)."""
+        """Return the most by which a loss rises per span, for shifts up to that span, (…)."""
         if self.basis is None:
             ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
-            return np.asarray(np.maximum(*ends)[..., 0])  # slopes only grow
-        # Of π no sum of entries moves by more than a quarter of the span.
+            return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
+        # No sum of entries of π moves by more than a quarter of the span.
         off = np.sum(np.abs(self.slope(m, labels) @ self.basis.T), axis=-1) / 2
         return np.asarray(np.minimum(off + span / 4, 1.0))
 
@@ -1191,12 +1191,12 @@ class Outputs:
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output.
 
-        Each lies between ``given`` and the first step from there; Newton's method, kept between.
+        Each lies between ``given`` and the first step from there: Newton's method, kept in between.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             first = given - weight * self.slope(given, labels)
             low, high = np.minimum(given, first), np.maximum(given, first)
-            # A slope that overflows says nothing of how far: a step of one is doubled instead.
+            # A slope that overflows gives no step length: a step of one is doubled instead.
             reach = 1.0
             while not np.all(np.isfinite(low)):
                 low = np.where(np.isfinite(low), low, given - reach)
@@ -1209,7 +1209,7 @@ class Outputs:
                 low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
                 step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
                 inside = (step > low) & (step < high)
-                # A root to rounding stays: a step from there may leave the bracket by as little.
+                # A root to rounding stays: a step from there may leave the bracket by a rounding.
                 there = np.abs(off) <= _EPS * (np.abs(m) + np.abs(pull) + np.abs(given))
                 new = np.where(inside | there, np.where(there, m, step), 0.5 * (low + high))
                 done = np.abs(new - m) <= 4 * _EPS * (1 + np.abs(m))
@@ -1276,14 +1276,14 @@ def _modes(bent: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return products of one matrix and one vector each."""
+    """Return the product of each matrix with its vector."""
     return np.asarray((matrices @ vectors[..., None])[..., 0])
 
 
 def _gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
     """Return the inner products of c vectors for each record and w shared ones, (m, c+w, c+w).
 
-    With a matrix in between, where one is given.
+    With a matrix in between, if one is given.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

@@ -1,4 +1,4 @@
-"""The inverse information about every row in closed form, for less than a matrix product.
+"""The inverse information about every row in closed form, cheaper than a matrix product.
 
 With the label known and the features ``V`` unknown, the information about a row is::
 
@@ -11,15 +11,15 @@ simplifies to::
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
-Where all features are unknown, ``y`` is ``x`` but for a constant and ``κ`` is a constant (both zero
-without an intercept): no product with a matrix is left at all. The inverse does not exist, and no
+Where all features are unknown, ``y`` is ``x`` up to a constant and ``κ`` is a constant (both zero
+without an intercept), and no product with a matrix is left. The inverse does not exist, and no
 unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
 
-How exact that is follows from two inequalities. With ``D`` known to a share ``ρ = δ/√D``, where
+Its accuracy follows from two inequalities. With ``D`` known to a relative ``ρ = δ/√D``, where
 ``δ`` is the error of ``r + a wᵀy``, Cauchy and Schwarz bound each of the terms of a cell by
 ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``, so that the cell is off by a few ``ρ P_j``; and ``P_j`` is at
-most five times the larger of ``(B⁻¹)_jj`` and the cell. What the whitener is off by is the same
-``(I + E)A`` for everything it is put to, which changes the inverse by ``2‖E‖``, whatever cancels.
+most five times the larger of ``(B⁻¹)_jj`` and the cell. The error of the whitener is the same
+``(I + E)A`` wherever it is used, which changes the inverse by ``2‖E‖``, whatever cancels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from seepage.tables.source import Array
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import SingleOutputJacobian
 
-_LOOSE = 1e-8  # a stated error beyond which it is worth a closer look
+_LOOSE = 1e-8  # a stated error above which a closer look is worthwhile
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 
@@ -72,12 +72,12 @@ def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tupl
 
     def diagonals(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
         t = _row_terms(jacobian, unknowns, shared, rows, closely)
-        # (diag B⁻¹ − vv·v² − (2 vy·v − yy·y)·y)/r²: a pass over a chunk is what costs here.
+        # (diag B⁻¹ − vv·v² − (2 vy·v − yy·y)·y)/r²: passes over a chunk dominate the cost.
         out = (t.yy / t.r_squared)[:, None] * t.y
         out -= (2 * t.vy / t.r_squared)[:, None] * shared.v[None, :]
         out *= t.y
         out += xp.stack([1 / t.r_squared, -t.vv / t.r_squared], axis=1) @ flat
-        # Of all the cells of a row, the one that cancels most says how exact they are.
+        # The cell of a row that cancels most gives the error of all of them.
         least = t.r_squared * xp.min(out * in_units[None, :], axis=1)
         positive = t.regular & (least > 0)
         loss = 1 / xp.where(positive & (least < 1), least, xp.ones_like(least))
@@ -99,9 +99,9 @@ def _answers(
     answer: Callable[[slice | Array, bool], tuple[Array, Array]],
     decomposed: Callable[[Array], tuple[Array, Array]],
 ) -> tuple[Array, Array]:
-    """Return the answers about all rows and their errors, the doubtful ones from decompositions.
+    """Return the answers about all rows and their errors; decompositions replace doubtful ones.
 
-    ``answer`` is asked about some rows, and whether to look closely at how exact it is.
+    ``answer`` takes some rows, and whether to examine its accuracy closely.
     """
     xp = array_namespace(jacobian.X)
     found = []
@@ -149,12 +149,12 @@ class _RowTerms(NamedTuple):
     yy: Array
     r_squared: Array
     error: Array  # of each term, relative to ``B⁻¹ + yy·y yᵀ``
-    apart: Array  # what is relative to ``I⁻¹`` itself
+    apart: Array  # relative to ``I⁻¹`` itself
     regular: Array
 
 
 def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTerms:
-    """Return what all rows have in common; kept for the next question about the same features."""
+    """Return what all rows have in common, kept for the next question about these features."""
     kept = jacobian.inverse_terms
     if kept is not None and kept.unknowns.same_features(unknowns):
         return kept
@@ -167,7 +167,7 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
     inverse = root @ root.T
     along = Q.T @ A
-    # The condition number of R, at most, but for a factor that is less than the root of its size.
+    # An upper bound on the condition number of R, up to a factor below the root of its size.
     norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
     jacobian.inverse_terms = SharedTerms(
         unknowns,
@@ -215,7 +215,7 @@ def _row_terms(
     regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
     safe = xp.where(regular, D, xp.ones_like(D))
     scale = xp.where(regular, 1 / safe, xp.zeros_like(D))
-    # Σ|w_j y_j|, or what it cannot exceed.
+    # Σ|w_j y_j|, or an upper bound.
     sizes = xp.abs(y) @ xp.abs(shared.w) if closely else xp.sqrt(xp.sum(shared.w**2) * y_squared)
     slope_off = jacobian.slope_errors[rows]
     doubt = (slope_off + y_off * a * sizes) * xp.sqrt(scale)
@@ -235,9 +235,9 @@ def _row_terms(
 
 
 def _square_off(shared: SharedTerms, kappa: Array, y: Array) -> Array:
-    """Return the error of ``κ``, the square of what is left of a vector without ``A_V y``.
+    """Return the error of ``κ``, the squared rest of a vector without ``A_V y``.
 
-    The columns of ``A_V`` may all but cancel in that sum: what they are off by does not.
+    The columns of ``A_V`` may nearly cancel in that sum; their errors do not.
     """
     xp = array_namespace(shared.v)
     rest, reached = xp.sqrt(kappa), y / shared.scale

@@ -9,10 +9,10 @@ equation 18, for K outputs)::
 
 where ``E`` selects the parameters whose column is data (an intercept's is not). Noise of location
 information ``Φ`` whitens it to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i`` is ever stored:
-the methods here give what views of the leakage need of it, in chunks of rows.
+the methods here give what the views of the leakage need, in chunks of rows.
 
-:class:`GLMJacobian` is for any number of outputs. With one output, every view has a closed form at
-about the price of one matrix product: :class:`SingleOutputJacobian`.
+:class:`GLMJacobian` takes any number of outputs. With one output, every view has a closed form at
+about the cost of one matrix product: :class:`SingleOutputJacobian`.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from seepage.tables.source import Array
 if TYPE_CHECKING:
     from seepage.glm.fitting.objective import FittedGLM
 
-# The share that a square may be of those of the terms it is left of; below, the entries themselves
-# are taken.
+# The share of its terms' squares that a square must keep; below it, the entries themselves are
+# used.
 CANCELLED = 4e-6
-FINE = 1e-8  # up to which one bound for all numbers of a view says enough of their errors
-NEGLIGIBLE = 1e-8  # beside the largest number of a view
+FINE = 1e-8  # error up to which one bound for all numbers of a view suffices
+NEGLIGIBLE = 1e-8  # relative to the largest number of a view
 MERGED = 1e4  # the condition up to which two whiteners become one without a loss
-_KEPT = 1 << 25  # numbers of the release that are kept, where they are dear
-_POLE = 1e-6  # how near the largest pole an eigenvalue is looked at again
+_KEPT = 1 << 25  # numbers of the release that are kept where they are costly
+_POLE = 1e-6  # how near the largest pole an eigenvalue is checked again
 _POLE_WORK = 1e9
-_CLOSE = 0.99  # the share of the largest pole above which the next one is close to it
-_FEW_CELLS = 1 << 18  # up to which the accuracy of each is stated, and every row is looked at
-_FLAT = 1e-3  # the curvature of a record beside the largest from which on it says little
+_CLOSE = 0.99  # the share of the largest pole above which the next one counts as close
+_FEW_CELLS = 1 << 18  # up to which each accuracy is stated and every row examined
+_FLAT = 1e-3  # a record's curvature, relative to the largest, below which it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
 
@@ -172,17 +172,17 @@ class GLMJacobian(ReleaseJacobian):
         return self.rounding * self.slope_sizes
 
     def coefficient_sizes(self, unknowns: Unknowns) -> Array:
-        """Return ``|w_V|`` and the errors of ``w_V`` over ε, which ``a w`` inherits, ``(t, K)``."""
+        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
         xp = array_namespace(self.X)
         sizes = xp.abs(self.coef)
         return self.spread_over(sizes, unknowns) + self.coefficient_errors(unknowns)[:, None]
 
     def coefficient_errors(self, unknowns: Unknowns) -> Array:
-        """Return the errors of ``w_V`` over ε, at most, ``(t,)``; of one output only.
+        """Return upper bounds on the errors of ``w_V`` in units of ε, ``(t,)``; one output only.
 
-        The minimiser is where slopes sum to nothing. Errors ``e`` of theirs move ``w_j`` by at most
-        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number of all
-        records. A coefficient that is next to nothing may be no more than that.
+        At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
+        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
+        all records. A coefficient next to zero may be no more than that.
         """
         if self.outputs > 1 or self.map.loose is None or not self.map.spread:
             return self.zeros(unknowns.features(self.features))
@@ -190,49 +190,49 @@ class GLMJacobian(ReleaseJacobian):
             xp = array_namespace(self.X)
             a = self.derivatives(slice(0, self.rows))[1][:, 0, 0]
             safe = xp.where(a > 0, a, xp.ones_like(a))
-            # What slopes lost when the minimiser was found, not what is known of them since.
+            # The errors of the slopes when the minimiser was found, not those known since.
             lost = self.slope_errors + self.rounding * a
             errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
             self._shaken = math.sqrt(float(xp.sum(errors))) / self.rounding
         return self._shaken * self.spread_over(self.map.loose, unknowns)
 
     def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: how unknown features move the release, but for ``r``, ``(P, t, K)``."""
+        """Return ``A_V``: how unknown features move the release, up to ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
             return columns_precisely(self, unknowns).high
         return unknowns.of(self.features_of(self.whitener), axis=1)
 
     def features_of(self, A: Array) -> Array:
-        """Return those columns of a (P, P) whitener that are data, ``(P, d, K)``."""
+        """Return the columns of a (P, P) whitener that are data, ``(P, d, K)``."""
         xp = array_namespace(A)
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
     def reach(self, unknowns: Unknowns) -> float:
-        """Return ``‖A_V‖_F``: how far the unknowns move the release, but for ``r``."""
+        """Return ``‖A_V‖_F``: how far the unknowns move the release, up to ``r``."""
         return norm(self.columns_of(unknowns))
 
     @property
     def exact_row_jacobians(self) -> bool:
-        """Whether :meth:`row_jacobians` is more exact than products with the Jacobian."""
+        """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
         return True
 
     @property
     def paired(self) -> bool:
-        """Whether classes are compared with a record's own, before anything is rounded.
+        """Whether classes are compared with a record's own class before anything is rounded.
 
-        Slopes sum to zero over the classes of softmax, so what a class and another have in common
-        does not count. A weak penalty leaves much of that.
+        Slopes sum to zero over the classes of softmax, so what two classes have in common does not
+        count; with a weak penalty that is much.
         """
         return self.outputs > 1 and self.map.precise
 
     def deviations(self, unknowns: Unknowns) -> Array:
-        """Return the deviations of the unknown features, at most, ``(t,)``."""
+        """Return upper bounds on the deviations of the unknown features, ``(t,)``."""
         if self.map.deviations is None:
             return self.zeros(unknowns.features(self.features))
         return self.spread_over(self.map.deviations, unknowns)
 
     def spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return sizes of the unknown features, at most, of those of all parameters, ``(D, …)``."""
+        """Return bounds on sizes of the unknown features, from those of all, ``(D, …)``."""
         xp = array_namespace(self.X)
         every = xp.astype(sizes[: self.features, ...], self.X.dtype, copy=False)
         if unknowns.basis is None:
@@ -242,10 +242,10 @@ class GLMJacobian(ReleaseJacobian):
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
     def leverages(self, a: Array, rows: slice | Array) -> Array:
-        """Return ``√(x̃ᵀH⁻¹x̃)`` of some rows, at most: ``1/√a``, or less where that is much.
+        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
 
-        It is no more than ``Σ|x̃_j|`` times the deviations either, which is little for a row that is
-        small beside others. Of a small table all rows are asked for that, of others the flat ones.
+        ``Σ|x̃_j|`` times the deviations is another bound, small for a row that is small relative to
+        others. It is computed for all rows of a small table, and otherwise for the flat ones.
         """
         xp = array_namespace(self.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
@@ -260,18 +260,18 @@ class GLMJacobian(ReleaseJacobian):
         return most
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given the squares of it for every record."""
+        """Return the relative errors of η, given its squares for every record."""
         at_most = self._at_most(squared, unknowns, 1)
         if at_most <= FINE:
             return array_namespace(squared).full((), at_most, dtype=squared.dtype)
         return row_errors(self, squared, unknowns)
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given the squares of it for every cell."""
+        """Return the relative errors of η, given its squares for every cell."""
         return cell_errors(self, squared, unknowns)
 
     def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the relative error of η of a block, given the square of it."""
+        """Return the relative error of η of a block, given its square."""
         one = array_namespace(self.X).asarray([squared], dtype=self.X.dtype)
         at_most = self._at_most(one, unknowns, int(rows.shape[0]))
         if at_most <= FINE:
@@ -288,7 +288,7 @@ class GLMJacobian(ReleaseJacobian):
         return column_error_terms(self, attributes, rows)
 
     def error_of(self, squared: float, terms: Array) -> float:
-        """Return the relative error of η of a block that is read in chunks, by its terms."""
+        """Return the relative error of η of a block read in chunks, from its terms."""
         return block_error(self, squared, terms, from_entries=self.paired)
 
     def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -299,10 +299,10 @@ class GLMJacobian(ReleaseJacobian):
         return entry_errors(self, squared, unknowns, rows)
 
     def _at_most(self, squared: Array, unknowns: Unknowns, rows: int) -> float:
-        """Return a bound on the relative errors of η of any blocks of so many rows.
+        """Return a bound on the relative errors of η of all blocks of this many rows.
 
-        It takes the largest of all errors beside the smallest of all numbers: little work, and
-        enough to say where nothing is lost. See :mod:`seepage.glm.jacobian.accuracy`.
+        It divides the largest error by the smallest number: little work, and enough to say where
+        nothing is lost. See :mod:`seepage.glm.jacobian.accuracy`.
         """
         least = float(array_namespace(squared).min(squared)) if squared.shape[0] else 0.0
         if self.paired or not least > 0:
@@ -324,7 +324,7 @@ class GLMJacobian(ReleaseJacobian):
         return self.map.accuracy * ratio + scale * error + 8 * self.rounding * ratio * ratio
 
     def largest(self) -> Largest:
-        """Return the largest of all that the errors of records depend on."""
+        """Return the largest of each quantity that the errors of records depend on."""
         if self._largest is None:
             xp = array_namespace(self.X)
 
@@ -353,11 +353,11 @@ class GLMJacobian(ReleaseJacobian):
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
 
-        The Jacobian is the sum of ``r A_V``, of norm ``part`` and off by ``error``, and of another
-        term, whose norm is ``η + part`` at most. Squares of its entries lose to rounding the square
-        of what cancels; where that is much, it was computed from the entries themselves, unless
-        these were not at hand. Of numbers that are next to nothing beside the largest, the error is
-        relative to a share of that.
+        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and another
+        term of norm at most ``η + part``. Squares of its entries lose to rounding the square of
+        what cancels; where that is much, η was computed from the entries themselves, unless these
+        were not at hand. For numbers tiny relative to the largest, the error is relative to a share
+        of the largest.
         """
         xp = array_namespace(squared)
         floor = share**2 * xp.max(squared) if squared.shape[0] else squared
@@ -367,15 +367,15 @@ class GLMJacobian(ReleaseJacobian):
         mended = from_entries & (squared < CANCELLED * part**2)
         rounds = xp.where(mended, ratio, ratio**2) * (8 * self.rounding)
         found = self.map.accuracy * ratio + error / eta + rounds
-        # Of nothing but zeros nothing cancels.
+        # Among zeros nothing cancels.
         return xp.where(squared > 0, found, xp.zeros_like(found))
 
     def mended(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
-        """Return answers about rows, those that are small differences computed without squares.
+        """Return answers about rows, computing small differences without squares.
 
-        ``part`` are the squares of the terms that may cancel; ``take`` makes the answers of
+        ``part`` are the squares of the terms that may cancel; ``take`` gives the answers from
         whitened Jacobians, ``(m, P, q)``.
         """
         xp = array_namespace(self.X)
@@ -389,7 +389,7 @@ class GLMJacobian(ReleaseJacobian):
         return squared
 
     def _from_entries(self, unknowns: Unknowns, take: Callable[[Array], Array]) -> Array:
-        """Return what ``take`` makes of the whitened Jacobians of all rows."""
+        """Return ``take`` of the whitened Jacobians of all rows."""
         width = self.size * self.unknown_count(unknowns)
         return by_rows(
             lambda rows: take(self.row_jacobians(unknowns, rows)),
@@ -399,7 +399,7 @@ class GLMJacobian(ReleaseJacobian):
         )
 
     def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the answer about a block, from the entries where it is a small difference."""
+        """Return the answer about a block, from the entries if it is a small difference."""
         xp = array_namespace(self.X)
         part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
         if not self.paired and squared > 0 and squared >= CANCELLED * part:
@@ -430,7 +430,7 @@ class GLMJacobian(ReleaseJacobian):
         return J
 
     def column_reach(self, unknowns: Unknowns) -> Array:
-        """Return how far each unknown feature moves the release, but for ``r``, ``(t,)``."""
+        """Return how far each unknown feature moves the release, up to ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
@@ -510,7 +510,7 @@ class GLMJacobian(ReleaseJacobian):
         return matrices
 
     def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
+        """Return how many numbers the work on one row keeps in memory."""
         return self.unknown_count(unknowns) ** 2 + self.size * self.outputs
 
     def slopes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
@@ -544,10 +544,10 @@ class GLMJacobian(ReleaseJacobian):
         return array_namespace(self.X).sum(self.cell_information(unknowns)[rows, :], axis=0)
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
-        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before it is whitened.
+        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), before whitening.
 
-        After it, where classes are compared with a record's own before anything is rounded. With
-        ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
+        After whitening, where classes are compared with a record's own before anything is rounded.
+        With ``V`` the unknown feature directions and ``B_i = [a_i W_Vᵀ, b_i]``::
 
             Σ_i G_i G_iᵀ = Σ x̃x̃ᵀ ⊗ B Bᵀ + VVᵀ ⊗ Σ r rᵀ + T + Tᵀ,    T = Σ_i V W_V-weighted x̃ᵀ ⊗ r a
         """
@@ -599,7 +599,7 @@ class GLMJacobian(ReleaseJacobian):
         return super().refits() if self.fit is None else RecordRefits(self.fit, self.X)
 
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
-        """Return the Jacobian of both releases where they are the same model with other noise.
+        """Return the Jacobian of both releases where they are the same model with different noise.
 
         The information is then ``Gᵀ(C + C')G``: one release, whose whitener is the R of both
         whiteners stacked, where that costs no digits. Both are about the same rows.
@@ -616,7 +616,7 @@ class GLMJacobian(ReleaseJacobian):
         if not same:
             return None
         both = copy(self)
-        both.fit = None  # two releases: a refit would have to change both
+        both.fit = None  # of two releases, a refit would have to change both
         stack = xp.concat([self.whitener, other.whitener], axis=0)
         accuracy = max(self.map.accuracy, other.map.accuracy)
         both.map = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
@@ -625,11 +625,11 @@ class GLMJacobian(ReleaseJacobian):
         return both
 
     def _forget(self) -> None:
-        """Drop what was kept of the whitener; called where it changes."""
+        """Forget what was kept of the whitener; called when it changes."""
         self._seen = None
 
     def _pick(self, rows: Array, piece: slice) -> slice | Array:
-        """Return a piece of the rows, as a slice (which copies nothing) where they are all."""
+        """Return a piece of the rows, as a slice (which copies nothing) if these are all rows."""
         return piece if rows.shape[0] == self.rows else rows[piece]
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -672,7 +672,7 @@ class GLMJacobian(ReleaseJacobian):
 
 
 class Largest(NamedTuple):
-    """The largest of what the errors of records depend on."""
+    """The largest of each quantity that the errors of records depend on."""
 
     slope: float  # ‖r‖
     slope_error: float
@@ -683,10 +683,10 @@ class Largest(NamedTuple):
 
 
 class _InformationTerms:
-    """The terms from which the information about single rows is put together.
+    """The terms that make up the information about single rows.
 
     Calling it with a slice of rows gives ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and
-    ``R (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, which no row changes.
+    ``R (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, the same for all rows.
     """
 
     def __init__(self, jacobian: GLMJacobian, unknowns: Unknowns) -> None:
@@ -722,21 +722,21 @@ def _pairs(r: Array) -> Array:
 
 
 class _Eigenbasis(NamedTuple):
-    """The eigenvectors of ``A_V A_Vᵀ``, and what a row's ``A x̃`` is in terms of them."""
+    """The eigenvectors of ``A_V A_Vᵀ``, and the coordinates of a row's ``A x̃`` in them."""
 
     unknowns: Unknowns  # which features
     delta: Array  # (k,), the eigenvalues, rising
     vectors: Array  # (P, t)
     coordinates: Array  # (P, t): x̃ ↦ the coordinates of A x̃
-    whole: bool  # whether they span all of the release
+    whole: bool  # whether they span the whole release
     q: Array  # (k,): the coordinates of A_V w_V
 
 
 @dataclass(frozen=True)
 class BlockSums:
-    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows, which add up.
+    """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; blocks add up.
 
-    Or the same with ``A x̃`` for ``x̃``, where only that is exact.
+    Or the same with ``A x̃`` in place of ``x̃``, where only that is exact.
     """
 
     gram: Array  # (P, P)
@@ -763,7 +763,7 @@ class SingleOutputJacobian(GLMJacobian):
     (:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
     information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
     Whatever block of rows is asked about, the release sees it through three sums over the rows,
-    ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``, so rows may come in any pieces, and nothing is larger
+    ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``: rows may come in any pieces, and nothing is larger
     than P×P. ``coef`` is of shape ``(d,)`` here.
     """
 
@@ -807,7 +807,7 @@ class SingleOutputJacobian(GLMJacobian):
         near: Array | None = None,
         slope_error: Array | None = None,
     ) -> SingleOutputJacobian:
-        """Return the Jacobian of the same release about other rows, with what was kept of it."""
+        """Return the Jacobian of the same release about other rows, sharing what was kept."""
         other = SingleOutputJacobian(
             X,
             self.w,
@@ -829,7 +829,7 @@ class SingleOutputJacobian(GLMJacobian):
         return array_namespace(self.X).abs(self.r)
 
     def largest(self) -> Largest:
-        """Return the largest of all that the errors of records depend on."""
+        """Return the largest of each quantity that the errors of records depend on."""
         if self._largest is None:
             xp = array_namespace(self.X)
             curvature, smallest = float(xp.max(self.a)), float(xp.min(self.a))
@@ -839,7 +839,7 @@ class SingleOutputJacobian(GLMJacobian):
                 leverage = float(xp.max(self.leverages(self.a, slice(0, self.rows))))
             slope, label = (max(float(xp.max(v)), -float(xp.min(v))) for v in (self.r, self.b))
             error = float(xp.max(self.slope_errors))
-            # Of one output, nothing is a sum over classes, and the length of a row not asked for.
+            # With one output nothing is a sum over classes, and the length of a row is not needed.
             self._largest = Largest(slope, error, curvature, label, math.inf, leverage)
         return self._largest
 
@@ -862,7 +862,7 @@ class SingleOutputJacobian(GLMJacobian):
             else:
                 p = self.design_times(rows, basis.coordinates)
             if not basis.whole:
-                # An eigenvalue is even in this length, so that its cancellation does no harm.
+                # An eigenvalue is even in this length, so its cancellation does no harm.
                 rest = lengths[rows] - xp.vecdot(p, p)
                 rest = xp.sqrt(xp.where(rest > 0, rest, xp.zeros_like(rest)))
                 p = xp.concat([rest[:, None], p], axis=1)
@@ -876,10 +876,9 @@ class SingleOutputJacobian(GLMJacobian):
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
     def _off_the_pole(self, found: Array, basis: _Eigenbasis, unknowns: Unknowns) -> Array:
-        """Return norms, those next to the largest pole from the entries where that is cheap.
+        """Return norms; those next to the largest pole come from the entries where that is cheap.
 
-        The next pole may lie so close to it that the secular equation has lost half its digits
-        there.
+        The next pole may lie so close that the secular equation has lost half its digits there.
         """
         xp = array_namespace(self.X)
         if float(basis.delta[-2]) < _CLOSE * float(basis.delta[-1]):
@@ -899,7 +898,7 @@ class SingleOutputJacobian(GLMJacobian):
         return self._release_lengths()[rows, None, None]
 
     def _release_lengths(self) -> Array:
-        """Return ``‖A x̃‖²`` of every row; kept, since every question about a row asks for it."""
+        """Return ``‖A x̃‖²`` of every row; kept, since every question about a row needs it."""
         if self._lengths is None:
             xp = array_namespace(self.X)
 
@@ -921,8 +920,8 @@ class SingleOutputJacobian(GLMJacobian):
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``; kept for the next question about the same features.
 
-        Where the unknown features reach only t of the release's dimensions, all that a row adds
-        beyond them is the length of one more coordinate.
+        Where the unknown features reach only t of the release's dimensions, a row adds to them only
+        the length of one more coordinate.
         """
         kept = self._kept
         if kept is not None and kept.unknowns.same_features(unknowns):
@@ -966,7 +965,7 @@ class SingleOutputJacobian(GLMJacobian):
         return squared, self._cell_errors(squared, least, unknowns)
 
     def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η of every cell; of many, of each row's least exact."""
+        """Return the relative errors of η of every cell; of many, those of each row's worst."""
         least = _least(squared, self.column_reach(replace(unknowns, label=False)) ** 2)
         return self._cell_errors(squared, least, unknowns)
 
@@ -982,7 +981,7 @@ class SingleOutputJacobian(GLMJacobian):
         smallest = []
 
         def cells(rows: slice) -> Array:
-            # A pass over a chunk is what costs here.
+            # Passes over a chunk dominate the cost.
             seen = self.map.precise
             out = self.seen(rows)[:, 0, :] @ to_z if seen else self.design_times(rows, to_z)
             out *= s[rows, None]
@@ -1016,12 +1015,12 @@ class SingleOutputJacobian(GLMJacobian):
             error = self.slope_errors + lost
             return self.relative_errors(least, self.slope_sizes, error, share=0.0)
 
-        # The leverage of a record is no more than 1/√a; it may be much less.
+        # The leverage of a record is at most 1/√a, and may be much less.
         accuracy = found(least, xp.sqrt(self.a))
         if not (bool(xp.all(least > 0)) and float(xp.max(accuracy)) <= FINE):
             if self.rows * squared.shape[1] <= _FEW_CELLS:
                 return super().cell_accuracy(squared, unknowns)
-            # What is next to nothing beside the largest counts as a share of that.
+            # Numbers tiny relative to the largest count as a share of it.
             floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(reach) ** 2
             least = xp.where(least > floor, least, floor + xp.zeros_like(least))
             accuracy = found(least, self.a * self.leverages(self.a, slice(0, self.rows)))
@@ -1056,7 +1055,7 @@ class SingleOutputJacobian(GLMJacobian):
         return operator
 
     def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
+        """Return how many numbers the work on one row keeps in memory."""
         count = self.unknown_count(unknowns)
         return self.size + (count**2 if count <= _SMALL else count)
 
@@ -1086,7 +1085,7 @@ class SingleOutputJacobian(GLMJacobian):
         return self.mended_block(found, unknowns, rows)
 
     def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
-        """Return :meth:`block_norm` of each of some blocks, many of them decomposed together."""
+        """Return :meth:`block_norm` of several blocks, many of them decomposed together."""
         xp = array_namespace(self.X)
         A, part = self.whitener, self.reach(unknowns) ** 2
         found: list[float] = []
@@ -1102,7 +1101,7 @@ class SingleOutputJacobian(GLMJacobian):
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), from three sums over them.
 
-        Before it is whitened, or after where only what the release sees of a row is exact.
+        Before whitening, or after it where only the product with the whitener is exact.
         """
         xp = array_namespace(self.X)
         w_V = unknowns.of(self.w)
@@ -1137,10 +1136,10 @@ class SingleOutputJacobian(GLMJacobian):
 
         def found(own: float) -> Array:
             lost = self.map.curvature_error * (size * wide + own * W)
-            # Each by itself: what is little beside another column may be much in its own unit.
+            # Each by itself: what is small relative to another column may be large in its own unit.
             return self.relative_errors(squared, size * reach, off * reach + lost, share=0.0)
 
-        # The leverage of a record is no more than 1/√a; it may be much less.
+        # The leverage of a record is at most 1/√a, and may be much less.
         accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
         if float(xp.max(accuracy)) <= FINE or not self.map.spread:
             return accuracy
@@ -1153,7 +1152,7 @@ class SingleOutputJacobian(GLMJacobian):
         own = xp.sum((self.a * self.leverages(self.a, slice(0, self.rows)))[rows] ** 2)
         reach, wide, W = self._error_sizes(attributes)
         lost = self.map.curvature_error**2 * (spread * wide**2 + own * W**2)
-        # The square of a sum of three is no more than three times their squares.
+        # The square of a sum of three is at most three times the sum of their squares.
         return xp.stack([spread * reach**2, 3 * (off * reach**2 + lost)], axis=1)
 
     def _error_sizes(self, attributes: list[Unknowns]) -> list[Array]:
@@ -1168,7 +1167,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _per_attribute(
         self, attributes: list[Unknowns], *sizes: Callable[[Unknowns], Array]
     ) -> list[Array]:
-        """Return sizes of every attribute, each given by those of its directions, ``(t,)``."""
+        """Return sizes of every attribute from those of its directions, ``(t,)``."""
         xp = array_namespace(self.X)
         single = single_columns(attributes)
         found = []
@@ -1203,7 +1202,7 @@ class SingleOutputJacobian(GLMJacobian):
         together; a group of columns an update of a diagonal by as many ranks as it has columns.
         """
         xp = array_namespace(self.X)
-        # In double precision, whatever the table is in: fourth powers of such numbers leave the
+        # In double precision, whatever the table's type: fourth powers of such numbers leave the
         # range of single.
         gram, along, spread, A, coef = (
             xp.astype(v, xp.float64, copy=False)
@@ -1252,7 +1251,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
         """Return the sums over some rows with ``c = a² ‖w_V‖²``, and ``+ b²`` with the label.
 
-        No more than a chunk of the rows is copied; all of them are read in place.
+        At most a chunk of the rows is copied; all of them are read in place.
         """
         xp = array_namespace(self.X)
         whole = rows.shape[0] == self.rows
@@ -1279,7 +1278,7 @@ class SingleOutputJacobian(GLMJacobian):
             along = xp.concat([along, xp.reshape(xp.sum(s), (1,))])
         return BlockSums(gram, along, spread)
 
-    # What the methods above have in common ----------------------------------------------------
+    # Shared by the methods above --------------------------------------------------------------
 
     def with_label_step(self, step: float) -> SingleOutputJacobian:
         """Return the same Jacobian with the label counted in steps of this size."""
@@ -1309,7 +1308,7 @@ def _least(cells: Array, squares: Array) -> Array:
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
-    """Return which of the attributes are one column each, and which one."""
+    """Return which of the attributes are a single column, and which column."""
     return {
         k: u.columns[0]
         for k, u in enumerate(attributes)
@@ -1318,6 +1317,6 @@ def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
 
 
 def largest_square(J: Array) -> Array:
-    """Return the square of the largest singular value of each of some matrices, ``(m,)``."""
+    """Return the squared largest singular value of each matrix, ``(m,)``."""
     xp = array_namespace(J)
     return xp.linalg.svdvals(J)[:, 0] ** 2

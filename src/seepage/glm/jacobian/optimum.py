@@ -1,15 +1,15 @@
 """The exact minimiser near a model's coefficients, the curvature there, and how exact both are.
 
 The leakage is the derivative of the exact minimiser on the data as they are stored. A fitted model
-is near it: Newton's steps lead the rest of the way. What can be lost to rounding is counted by the
+is near it: Newton's steps lead the rest of the way. The loss to rounding is bounded through the
 condition number κ of the Hessian, its columns shifted away from the intercept and scaled to a unit
 diagonal. Where κ is small, ordinary arithmetic is exact to a few roundings times κ. Where it is
-not, the Hessian, its inverse and the residuals are computed to twice the precision
-(:mod:`seepage.glm.jacobian.twice_precise`), and what they give is exact to rounding again, as long
-as κ stays below about 1e15. Whitened by the noise, the inverse takes records to the release.
+not, the Hessian, its inverse and the residuals are computed in twice the precision
+(:mod:`seepage.glm.jacobian.twice_precise`), and the result is exact to rounding again, as long
+as κ stays below about 1e15. Whitened by the noise, the inverse maps records to the release.
 
-Given coefficients are the minimiser where Newton's method would not move them: at other ones the
-formula of the leakage means nothing.
+The given coefficients are the minimiser if Newton's method would not move them; elsewhere the
+formula for the leakage means nothing.
 """
 
 from __future__ import annotations
@@ -61,28 +61,27 @@ from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, 
 
 Answer = TypeVar("Answer")
 
-MINIMAL = 1e-13  # a Newton step that is no more than rounding, beside the coefficients
+MINIMAL = 1e-13  # a Newton step that is only rounding, relative to the coefficients
 _MOST_STEPS = 30
-_POWERS = 16  # products that estimate the extreme eigenvalues
+_POWERS = 16  # products for estimating the extreme eigenvalues
 
-# Up to how much work, and from which loss of digits on, it is done to twice the precision: where it
-# is cheap, soon; where it is not, later; and always where ordinary arithmetic would lose half of
-# them.
+# Up to how much work, and from what loss of digits, twice the precision is used: soon where it is
+# cheap, later where it is not, and always where ordinary arithmetic would lose half of them.
 _CHEAP, _CHEAP_FROM = 1e6, 100.0
 _DEAR, _DEAR_FROM = 2e8, 300.0
 _ALWAYS_FROM = 1e7
 _REFINED_FROM = 3e3
-UNLIKE = 1e4  # one number all but hides another from there on
-_KEEP_DIGITS = ("gaussian", "bernoulli")  # whose slopes have all digits where margins have
-_TWICE = 2.0**-28  # the share of a rounding that margins of twice the precision are off by
-_LOST = 1e-10  # the share of a residual that rounding may take before it is computed again
+UNLIKE = 1e4  # above this ratio one number nearly hides another
+_KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digits if the margins do
+_TWICE = 2.0**-28  # the error of margins in twice the precision, as a share of a rounding
+_LOST = 1e-10  # the share of a residual lost to rounding above which it is recomputed
 
 # scikit-learn's LogisticRegression at its default tolerance ends at 9e-4 to 9e-3 on standardised
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
 _WARN, REFUSE = 1e-5, 1e-2
-_PERFECT_FIT = 1e-4  # the share of the labels below which a residual is no scale to measure by
-_WIDENED = 1 << 22  # numbers of a table in single precision that are held in double at a time
+_PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
+_WIDENED = 1 << 22  # numbers of a single-precision table held in double at a time
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class FittedRecords:
     """The records that a model was fitted on: a table in memory, or chunks of a source."""
 
     source: RowSource
-    # Reads the labels of a chunk; ``None`` for a table in memory, whose are in the model
+    # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
     loss: PenalisedLoss | None = None
 
     @classmethod
@@ -124,7 +123,7 @@ def _of_chunk(
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
-    """Return the model with the labels and weights of a chunk; of a table in memory it has them."""
+    """Return the model with the labels and weights of a chunk; for a table in memory, itself."""
     if loss is None:
         return fit
     return replace(fit, target=loss.targets(chunk), sample_weight=chunk.weight)
@@ -134,13 +133,13 @@ def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    The parameters of the shifted columns and the inverse are to twice the precision where that was
-    called for.
+    The parameters of the shifted columns and the inverse are in twice the precision where that was
+    needed.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
     near: FittedGLM  # the same in columns less their centre
-    low: Array | None  # what the parameters of these have beyond their ordinary digits
+    low: Array | None  # the digits of their parameters beyond the ordinary ones
     centre: Array | None  # what was subtracted, (d,)
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
@@ -149,7 +148,7 @@ class Optimum:
     moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
-        """Return rows less the centre: themselves where there is none."""
+        """Return rows less the centre, if there is one."""
         return X if self.centre is None else X - self.centre[None, :]
 
     def margins(self, X: Array) -> Array | Double:
@@ -163,7 +162,7 @@ class Optimum:
     ) -> tuple[Array, Array, Array, Array]:
         """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
 
-        ``fit`` has the labels and weights of the rows; ``every`` says that they are all there are.
+        ``fit`` has the labels and weights of the rows; ``every`` says that these are all rows.
         """
         low = None
         m = self.margins(X)
@@ -178,7 +177,7 @@ class Optimum:
         lost = EPS * xp.abs(r)
         kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
         if not kept:
-            lost = lost + EPS * a  # what the family's own formula may lose
+            lost = lost + EPS * a  # the loss in the family's own formula
         off = a * _margin_error(replace(self.near, target=y), X, m)
         if low is not None:
             off = _TWICE * off
@@ -203,8 +202,8 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     """Find the minimiser near the coefficients of a model, in float64, fitted on the records.
 
     Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
-    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Refused as well are
-    data with no unique minimiser, or none to working precision.
+    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Data without a
+    unique minimiser, or with none to working precision, are refused too.
     """
     sums = records.total(optimum_sums, fit, "Hessian")
     fit, records, centre, sums = _centred(fit, records, sums)
@@ -237,9 +236,9 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
 def plain_optimum(
     fit: FittedGLM, records: FittedRecords, sums: OptimumSums | None = None
 ) -> Optimum:
-    """Return where a model that is the minimiser is, by ordinary arithmetic and without a check.
+    """Return the optimum of a model known to be the minimiser, in ordinary arithmetic, unchecked.
 
-    ``sums`` are those over the records, where they are known.
+    ``sums`` are those over the records, if known.
     """
     if sums is None:
         sums = records.total(optimum_sums, fit, "Hessian")
@@ -253,7 +252,7 @@ def plain_optimum(
 def _centred(
     fit: FittedGLM, records: FittedRecords, sums: OptimumSums
 ) -> tuple[FittedGLM, FittedRecords, Array | None, OptimumSums]:
-    """Return model, records and sums with columns far from zero shifted, and by how much."""
+    """Return model, records and sums with columns far from zero shifted, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
         return fit, records, None, sums
@@ -263,7 +262,7 @@ def _centred(
 
 
 def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
-    """Return a model and its table with columns that are far from zero shifted, and by how much."""
+    """Return a model and its table with columns far from zero shifted, and the shifts."""
     xp = array_namespace(X)
     centre = None
     if fit.intercept is not None:
@@ -275,10 +274,10 @@ def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]
 
 
 def shifted(fit: FittedGLM, records: FittedRecords, centre: Array) -> FittedGLM:
-    """Return a model as one of columns less their centre, as the records are already.
+    """Return a model as one of columns less their centre; the records are shifted already.
 
-    The intercept, of which rounding has left little where a column is far from zero, is solved for
-    again.
+    The intercept is solved for again: where a column is far from zero, rounding has left little of
+    it.
     """
     xp = array_namespace(fit.coef)
     free: Array = fit.intercept
@@ -304,7 +303,7 @@ def margins_of(fit: FittedGLM, X: Array) -> Array:
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Estimate that of a definite matrix scaled to a unit diagonal, from below, by power steps."""
+    """Estimate the condition of a definite matrix of unit diagonal from below, by power steps."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
@@ -315,7 +314,7 @@ def condition_number(H: Array, inverse: Array) -> float:
             size = 0.0
             for _ in range(_POWERS):
                 v = scale * (matrix @ (scale * v))
-                size = math.sqrt(float(xp.sum(v * v)))
+                size = math.sqrt(float(v @ v))
                 v = v / size if size > 0 else v
             extremes *= size
     return extremes
@@ -331,7 +330,7 @@ def _weighed(
     *,
     polish: bool,
 ) -> Optimum:
-    """Invert the curvature, with as much precision as its condition and the noise ask for."""
+    """Invert the curvature, with as much precision as its condition and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
     cost = float(len(records.source)) * H.shape[0] ** 2
     low: Array | None = None
@@ -394,7 +393,7 @@ def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
 
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
-    """Return ``H⁻¹`` and the condition number, or refuse a matrix that has none to rounding."""
+    """Return ``H⁻¹`` and the condition number, or refuse a matrix singular to rounding."""
     inverse = None if factor is None else factor.inverse()
     condition = math.inf if inverse is None else condition_number(H, inverse)
     if inverse is None or not condition < 1 / EPS:
@@ -403,7 +402,7 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
 
 
 def _residuals_lost(fit: FittedGLM, X: Array) -> int:
-    """Count the records in whose residual the rounding of the margin shows."""
+    """Count the records whose residual shows the rounding of the margin."""
     if isinstance(fit.family, Categorical):
         return 0
     margins = margins_of(fit, X)
@@ -416,7 +415,7 @@ def _residuals_lost(fit: FittedGLM, X: Array) -> int:
 
 
 def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
-    """Return about how far rounding may put each margin off, with the label it is compared to."""
+    """Return about how far rounding may move each margin, and the label it is compared with."""
     xp = array_namespace(margins)
     reach = (
         float(xp.max(xp.abs(_wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
@@ -425,12 +424,12 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
 
 
 def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
-    """Return by how much ``H⁻¹u`` moves where every curvature is off by all of itself, (P, Q).
+    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
 
-    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. Of one output ``u``
-    are the features, Q = D. Of several only differences of outputs are curved, and slopes of
-    records only are such: the sum goes over pairs of outputs too, and ``u`` are the differences of
-    all pairs at every feature, Q = D·K·K.
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
+    ``u`` are the features, Q = D. With several, only differences of outputs are curved, and the
+    records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
+    differences of all pairs at every feature, Q = D·K·K.
     """
     margins = margins_of(fit, X)
     xp = array_namespace(margins)
@@ -477,7 +476,7 @@ def _intercept_sums(fit: FittedGLM, X: Array) -> _InterceptSums:
     if len(slopes.shape) == 1:
         return _InterceptSums(xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1)))
     curve = xp.sum(curves, axis=0)
-    # Along the gauge nothing changes: any amount makes it definite.
+    # Along the gauge nothing changes: any positive amount makes it definite.
     return _InterceptSums(xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve)))
 
 
@@ -498,7 +497,7 @@ def _wide(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Whitener:
-    """From a record's design row to the release: ``x̃ ↦ A x̃`` with ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
+    """From a record's design row to the release: ``x̃ ↦ A x̃``, ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
 
     The feature is the slow index, the output the fast one. Where columns were shifted by a centre
     ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` takes the parameters back to the caller's: with
@@ -510,13 +509,13 @@ class Whitener:
     """
 
     matrix: Array  # ``A``, in the type of the table
-    # What ``A`` has beyond that, where the curvature is so ill-conditioned that ``A x̃`` would drown
-    # in the rounding of ``A``
+    # The digits of ``A`` beyond these, where the curvature is so ill-conditioned that ``A x̃`` would
+    # drown in the rounding of ``A``
     low: Array | None
     accuracy: float  # the relative error of ``A x̃``
     condition: float = 1.0  # that of the curvature
-    # How many times as large the errors of products may be, because the noise or the units make
-    # small numbers of the release count
+    # The factor by which the errors of products may grow, because the noise or the units make small
+    # numbers of the release count
     amplified: float = 1.0
     spread: float = 0.0
     deviations: Array | None = None  # of the features and the intercept, (D,)
@@ -527,7 +526,7 @@ class Whitener:
 
     @property
     def precise(self) -> bool:
-        """Whether ``A`` is known to twice the precision."""
+        """Whether ``A`` is known in twice the precision."""
         return self.low is not None
 
     @cached_property
@@ -579,7 +578,7 @@ def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: in
 
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
-    """Return how many times as large the noise and the units make errors that show."""
+    """Return the factor by which the noise and the units amplify errors."""
     outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
     return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
@@ -594,10 +593,10 @@ def whitened(
 ) -> Whitener:
     """Whiten ``H⁻¹``, known to an accuracy, by the noise.
 
-    Errors of ``H⁻¹x̃`` show in the release by its largest numbers, while a record may leave no more
-    of ``A x̃`` than its smallest: the noise and the units make them unlike, and an intercept of
-    shifted columns, ``w₀ − cᵀw``, is large beside what is left where its two terms cancel. The
-    ratio counts, up to ``UNLIKE``; of an inverse to twice the precision nothing is lost by it.
+    The largest numbers of the release set the errors of ``H⁻¹x̃``, while ``A x̃`` of a record may be
+    no larger than the smallest: the noise and the units make them differ, and the terms of an
+    intercept of shifted columns, ``w₀ − cᵀw``, are large relative to their sum where they cancel.
+    The ratio counts, up to ``UNLIKE``; an inverse in twice the precision loses nothing by it.
     """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
@@ -641,7 +640,7 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
 def _deviations(optimum: Optimum) -> Array:
     """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, of unit changes ``u`` along every feature, (D,).
 
-    ``H'`` is what the records put into ``H``. The penalty is not rounded: where it alone holds a
+    ``H'`` is the records' part of ``H``. The penalty is not rounded: where it alone determines a
     coefficient, no error of the curvatures shows. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, the intercept's
     part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and so does ``u``
     over them; their squares are added up.
@@ -655,7 +654,7 @@ def _deviations(optimum: Optimum) -> Array:
         high = xp.reshape(blocks - xp.mean(blocks, axis=2)[:, :, None], high.shape)
     kept = high[: math.prod(fit.coef.shape), :]
     squares = xp.linalg.diagonal(high) - fit.ridge * xp.vecdot(kept, kept, axis=0)
-    # Of a difference, no more is known than rounding leaves.
+    # A difference is known only up to rounding.
     squares = xp.where(squares > 0, squares, xp.zeros_like(squares)) + optimum.accuracy * sizes
     if len(fit.coef.shape) == 2:
         squares = xp.sum(xp.reshape(squares, (-1, fit.coef.shape[1])), axis=1)
@@ -669,19 +668,19 @@ def _condition(root: np.ndarray) -> float:
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
 
 
-# Whether a model is there -------------------------------------------------------------------------
+# Whether a model is at its minimiser --------------------------------------------------------------
 
 
 def check_stationarity(
     fit: FittedGLM, X: Array, on_mismatch: str = "raise", *, hessian: Array | None = None
 ) -> float:
-    """Return the relative Newton step still to go, and complain unless it is negligible.
+    """Return the relative Newton step still to go, and warn or refuse unless it is negligible.
 
     The leakage is the derivative of the minimiser by the data; at other coefficients the formula
     means nothing. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of the
     curvature, ``√(sᵀHs / wᵀHw)``, which counts what moves the margins and does not depend on the
-    units of the columns (an intercept is projected out of wᵀHw: a shift is no size). Below 1e-5
-    nothing is said; up to 1e-2 there is a :class:`NotConvergedWarning`; above it the model is
+    units of the columns (an intercept is projected out of wᵀHw: a shift has no size). Below 1e-5
+    it is silent; up to 1e-2 there is a :class:`NotConvergedWarning`; above that the model is
     refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
     the coefficients (gauge-fixed for softmax) may be given where it is known already.
     """
@@ -697,9 +696,9 @@ def judge_stationarity(
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
 ) -> float:
-    """Return the step that :func:`check_stationarity` is about from sums over the records.
+    """Return the step of :func:`check_stationarity` from sums over the records.
 
-    For those who have these, and the Hessian with its factor where it has one, at hand.
+    For callers who have the sums at hand, with the Hessian and its factor if it has one.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
@@ -708,8 +707,8 @@ def judge_stationarity(
     factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
     step = math.sqrt(max(float(xp.sum(g * factor.solve(g))), 0.0))
-    # Coefficients may be zero (nothing to learn); a step is then compared with the one that
-    # residuals of random sign would ask for.
+    # Coefficients may be zero (nothing to learn); the step is then compared with the one that
+    # residuals of random sign would give.
     random_step = math.sqrt(sums.squares * H.shape[0] / float(xp.sum(xp.linalg.diagonal(H))))
     scale = max(_size(fit, H), random_step)
     relative = step / scale if scale > 0 else step
@@ -729,7 +728,7 @@ def judge_stationarity(
     else:
         raise NotTheMinimiserError(
             f"The coefficients do not minimise the stated objective on these data: {finding}. The "
-            "data, the penalty or the sample weights may be others than in the fit, or the fit "
+            "data, the penalty or the sample weights may differ from those of the fit, or the fit "
             "did not converge; pass what the model was fitted on (sample_weight= too), refit with "
             "a tighter tol, take it the rest of the way with sp.refine, or go on regardless with "
             'on_mismatch="warn".'
@@ -760,9 +759,9 @@ class OptimumSums:
 
     hessian: Array
     gradient: Array
-    squares: float  # Σ (ω r ‖x̃‖)², with a small share of the labels, for where a fit is perfect
+    squares: float  # Σ (ω r ‖x̃‖)², plus a small share of the labels, in case a fit is perfect
     counted: int  # records of positive weight
-    # Of the columns, where there is an intercept from which they may be shifted away
+    # Of the columns, where there is an intercept to absorb a shift
     extent: Extent | None
 
     def __add__(self, other: OptimumSums) -> OptimumSums:
@@ -776,7 +775,7 @@ class OptimumSums:
 
     @property
     def far_from_zero(self) -> Array | None:
-        """What to subtract from columns that are far from zero, (d,); ``None`` where none is."""
+        """What to subtract from columns far from zero, (d,); ``None`` if there are none."""
         return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
 
     def penalised_hessian(self, fit: FittedGLM) -> Array:
@@ -795,7 +794,7 @@ class OptimumSums:
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
-    """Return the sums over a table, one in single precision being widened piece by piece."""
+    """Return the sums over a table; single precision is widened piece by piece."""
     xp = array_namespace(X)
     part = partial(_sums_of_rows, fit, X)
     if is_numpy_array(X) and len(fit.coef.shape) == 1:  # so that a Hessian is small beside a chunk

@@ -6,8 +6,8 @@ The information of a release about one record is, in a fixed basis, such a matri
 
 with ``δ`` and ``q`` the same for all records. With ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
 ``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``, the eigenvalues are the roots of ``det(I − S K(λ))``. A step of
-Newton's method needs a few sums over ``p``, and two to four steps suffice: the cost of a whole
-eigenvalue problem shrinks to that of reading ``p`` as many times.
+Newton's method needs a few sums over ``p``, and two to four steps suffice: the cost of an
+eigenvalue problem shrinks to that of reading ``p`` a few times.
 
 Above the largest pole, ``λ = ρ δ_max + τ`` with ``τ > 0``, the best equation is ``1/μ(λ) = 1`` with
 ``μ`` the largest eigenvalue of ``S K``: nearly linear where the rank-two part dominates. Near the
@@ -16,12 +16,12 @@ negative eigenvalue, it is the determinant with that pole multiplied out::
 
     h = τ det(I − S K) = τ (1 − tr S K' − s² det K') − uᵀS u − s² uᵀadj(K')u,    u = (p_k, q_k)
 
-where ``K'`` leaves out the pole. Its sign also keeps a bracket, which no step may leave.
+where ``K'`` leaves out the pole. Its sign also maintains a bracket, which no step may leave.
 
-At both ends the sums are short series, whose coefficients, the same for all ``λ``, are one narrow
+At both ends the sums are short series, whose coefficients, the same for all ``λ``, take one narrow
 product with ``p``, after which a step of Newton's method no longer reads ``p`` at all. Far above
-all poles, where the rank-two part dominates (as for nearly all records of standardised columns), it
-is one of Chebyshev's polynomials about their middle: with the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``,
+all poles, where the rank-two part dominates (as for nearly all records of standardised columns),
+it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``,
 ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
 
     (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
@@ -50,14 +50,14 @@ from seepage.tables.source import Array, as_numpy
 
 Answer = TypeVar("Answer")
 
-_LOW_RANK = 0.25  # of the size; above, an update of a higher rank is written out
-_CLOSEST = 256  # roundings from the largest pole at which it is first looked
+_LOW_RANK = 0.25  # share of the size above which an update of a higher rank is written out
+_CLOSEST = 256  # roundings from the largest pole at which the search starts
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
-_BEYOND = 5e-17  # the size of ϱ to a power from which on a series is left off
-_GUESSED = 1.25  # times the outermost pole, as seen from the middle: from there on there is a guess
-_NEAR = 0.2  # how far above the largest pole, beside its distance from the next, is called near
+_BEYOND = 5e-17  # terms of a series below this are left out
+_GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it there is a guess
+_NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
 _UNDER = 2e-3  # and how far below it
-_BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which that is asked
+_BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which this is tried
 _SUMMED = 12_000  # matrices whose series are summed at a time, at most
 
 
@@ -198,7 +198,7 @@ def _by_series(
     far = at.with_functions(slice(0, polynomials))
     near = at.with_functions(slice(polynomials, None))
     which = xp.nonzero(_near_pole(rho, delta, near, c, s))[0]
-    if which.shape[0] == 0 and guess is None:  # picking copies, so not without need
+    if which.shape[0] == 0 and guess is None:  # selecting copies, so only if needed
         return solve_far_above(rho, delta, far, c, s, terms.far)
     values = xp.zeros_like(rho) if guess is None else guess
     exact = xp.zeros_like(rho) > 0
@@ -226,7 +226,7 @@ def _closely(batch: _Secular, at: Moments, guess: Array) -> Array:
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
-    """Return the largest eigenvalues, given guesses, which may be zero for no idea."""
+    """Return the largest eigenvalues, given guesses; zero stands for none."""
     xp = array_namespace(batch.p)
     eps = xp.finfo(batch.p.dtype).eps
     top = batch.rho * batch.delta[-1]
@@ -236,7 +236,7 @@ def _solve(batch: _Secular, guess: Array) -> Array:
     tau = xp.where((above > 0) & (above < high) & (tau > 0), above, tau)
     width, floor = -low, eps * (top + high) / 4
     active = xp.nonzero(high > 0)[0]
-    if active.shape[0] < top.shape[0]:  # picking copies, so not without need
+    if active.shape[0] < top.shape[0]:  # selecting copies, so only if needed
         batch = batch.pick(active)
         low, tau, high, width, top, floor = (v[active] for v in (low, tau, high, width, top, floor))
     for _ in range(_STEPS):
@@ -268,11 +268,11 @@ def _solve(batch: _Secular, guess: Array) -> Array:
 
 
 def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
-    """Return bounds on ``τ`` and where to look first.
+    """Return bounds on ``τ`` and where to start.
 
     No eigenvalue exceeds ``ρ δ_max`` by more than the largest of the rank-two part, where Newton's
     method starts. Only where ``uᵀS u < 0`` can the largest eigenvalue lie below the pole, though
-    not below the second one: there the first look is at the pole itself.
+    not below the second one: there the search starts at the pole itself.
     """
     xp = array_namespace(batch.p)
     p_squared, p_with_q = xp.vecdot(batch.p, batch.p), xp.vecdot(batch.p, batch.q)
@@ -289,17 +289,17 @@ def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
 def _next(
     look: _Look, tau: Array, low: Array, high: Array, width: Array, floor: Array
 ) -> tuple[Array, Array]:
-    """Choose where to look next, and tell where one of Newton's steps leads there."""
+    """Choose where to look next, and say where one of Newton's steps leads there."""
     xp = array_namespace(tau)
     by_mu = (look.by_mu > xp.where(low > 0, low, xp.zeros_like(low))) & (look.by_mu < high)
     by_det = (look.by_det > low) & (look.by_det < high)
     # Nearer to the pole than the next pole is, the determinant is the better guide.
     by_mu = by_mu & ~(by_det & (tau < width))
-    # Above the pole it is not, as long as the pole itself has not been looked at.
+    # Above the pole it is not, until the pole itself has been examined.
     by_det = by_det & ((low >= 0) | (tau <= 0))
-    # Off the bracket: halve it, on a logarithmic scale above the pole.
+    # Outside the bracket: halve it, on a logarithmic scale above the pole.
     otherwise = xp.where(low > 0, xp.sqrt(xp.abs(low * high)), (low + high) / 2)
-    # Look at the pole first; from there go to the upper end. A multiple pole, where nothing can be
+    # Examine the pole first, then the upper end. A multiple pole, where nothing can be
     # computed, is only approached.
     otherwise = xp.where((low < 0) & (tau > 0), xp.zeros_like(tau), otherwise)
     otherwise = xp.where(low == 0, xp.where(tau == 0, high, floor), otherwise)
@@ -319,7 +319,7 @@ class _Sums(NamedTuple):
 
 
 class _PoleEquation(NamedTuple):
-    """The determinant with the largest pole multiplied out, and what it is made of."""
+    """The determinant with the largest pole multiplied out, and its parts."""
 
     trace: Array  # that of S K'
     trace_slope: Array
@@ -350,7 +350,7 @@ def _pole_equation(
 
 
 class _Look(NamedTuple):
-    """What one evaluation tells: on which side of the root it is, and where to go next."""
+    """The result of one evaluation: the side of the root it is on, and where to go next."""
 
     left_of_root: Array
     rising: Array  # whether h rises here, as it does at its largest root
@@ -369,7 +369,7 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     resolvent **= -1
     scaled = p * resolvent
     resolvent *= q
-    # Not as products with a matrix, whose own threads would get in the way of the caller's.
+    # Not as matrix products, whose threads would interfere with the caller's.
     k11, k12, k22 = (xp.vecdot(a, b) for a, b in ((scaled, p), (scaled, q), (resolvent, q)))
     d11, d12 = -xp.vecdot(scaled, scaled), -xp.vecdot(scaled, resolvent)
     d22 = -xp.vecdot(resolvent, resolvent)
@@ -384,7 +384,7 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     rising = h_slope > 0
     left = (h < 0) | ((h == 0) & ~rising) | ((tau < 0) & (definite < 0))
 
-    # The pole's share joins only here: before, the determinant would have drowned in it.
+    # The pole's share is added only now: before, the determinant would have drowned in it.
     above = tau > 0
     inverse = 1 / xp.where(above, tau, xp.ones_like(tau))
     trace, trace_slope = trace + pole * inverse, trace_slope - pole * inverse**2
@@ -403,7 +403,7 @@ def _look(batch: _Secular, tau: Array) -> _Look:
 class Moments(NamedTuple):
     """The sums of ``p²``, ``p q`` and ``q²`` over the poles, with functions of these.
 
-    One row for each function, so that all that follows goes through memory in order.
+    One row for each function, so that later steps read memory in order.
     """
 
     p_p: Array  # (j, m)
@@ -414,11 +414,11 @@ class Moments(NamedTuple):
     v: Array  # ()
 
     def with_functions(self, which: slice) -> Moments:
-        """Return those with some of the functions."""
+        """Return the sums with some of the functions."""
         return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
 
     def pick(self, rows: Array) -> Moments:
-        """Return those of some matrices."""
+        """Return the sums of some matrices."""
         return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q, self.u[rows], self.v)
 
 
@@ -453,11 +453,11 @@ def near_powers(delta: Array, count: int) -> Array:
 
 
 def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Say where the largest eigenvalue is next to the largest pole, where that is a single one.
+    """Say where the largest eigenvalue is next to the largest pole, if that pole is simple.
 
-    Where the largest eigenvalue of ``S K'`` at the pole is below one, what is left of the matrix
-    without that pole stays below it, so that one eigenvalue is all that there is from there on; and
-    the first step from the pole tells how far it is.
+    Where the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
+    without that pole stay below it, so that there is only one eigenvalue above; the first step from
+    the pole says how far away it is.
     """
     xp = array_namespace(rho)
     width = rho * (delta[-1] - delta[-2])
@@ -490,8 +490,8 @@ def solve_near_pole(
         equation = _pole_equation(tau, _Sums(*sums), at.u, at.v, c, s)
         step = equation.h / equation.h_slope
         tau = tau - step
-        # Newton's method squares the error, relative to the distance of the poles; what the terms
-        # leave out counts beside all of it.
+        # Newton's method squares the error, relative to the distance of the poles; the terms left
+        # out count relative to all of it.
         share = tau * inverse
         settled = (step * step * inverse <= eps * top / 4) & (share >= -_UNDER) & (share <= _NEAR)
         settled = settled & (xp.abs(share) ** last <= eps)
@@ -523,7 +523,7 @@ def _farthest(last: int) -> float:
 
 
 def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return the largest eigenvalue as if all poles were one, seen from the middle of them all."""
+    """Return the largest eigenvalue as if all poles were one, at the middle of them all."""
     xp = array_namespace(rho)
     p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
     guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
@@ -541,12 +541,12 @@ def solve_far_above(
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
-    Where it is not, it is a guess at it, or zero for no idea. The moments are those of
+    Where it is not exact, it is a guess, or zero for none. The moments are those of
     :func:`chebyshev`; the rest as for :func:`largest_eigenvalue`.
     """
     xp = array_namespace(rho)
     middle, half = _range(delta)
-    pole = rho * half  # as seen from the middle, and so is the guess
+    pole = rho * half  # relative to the middle, as is the guess
     guess = _first_guess(rho, delta, at, c, s) if start is None else start
     settled = xp.zeros_like(guess) > 0
     for last in terms:
@@ -563,7 +563,7 @@ def solve_far_above(
         trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
         root, discriminant = positive_root(trace, _product(s, k11, k12, k22))
         det_slope = s * s * (d11 * k22 + k11 * d22 - 2 * k12 * d12)
-        # Newton's method for 1/μ = 1 with μ = root/λ; falling by its nature.
+        # Newton's method for 1/μ = 1 with μ = root/λ, which falls in λ.
         fall = root * trace_slope + det_slope
         usable = known & (fall > 0)
         step = xp.where(
@@ -622,7 +622,7 @@ def largest_after_update(delta: Array, U: Array, S: Array) -> float:
 
     Above all poles δ, with ``K(λ) = Uᵀ(λ − diag δ)⁻¹U = LLᵀ``, no eigenvalue exceeds λ exactly
     where the largest eigenvalue ``μ(λ)`` of ``LᵀS L`` is below one. It falls in λ, so ``1/μ = 1``
-    has one root, and each look at it costs P k² operations rather than P³. Where the update has so
+    has one root, and each evaluation costs P k² operations rather than P³. Where the update has so
     large a negative part that the root lies below the largest pole, the matrix is written out.
     """
     xp = array_namespace(delta)
@@ -656,7 +656,7 @@ def _largest_product(S: np.ndarray, K: np.ndarray) -> float:
     """Return the largest eigenvalue of ``S K`` for a positive semi-definite ``K``."""
     scale = np.sqrt(np.diagonal(K))
     scale = np.where(scale > 0, scale, 1.0)
-    # A unit diagonal first: near a pole one direction is larger than all others by far. By
+    # A unit diagonal first: near a pole one direction is far larger than all others. By
     # eigenvalues, for which dependent directions are no obstacle.
     values, vectors = np.linalg.eigh(K / np.outer(scale, scale))
     L = scale[:, None] * (vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -1,8 +1,8 @@
-"""What is done to twice the precision, where ordinary arithmetic would lose too many digits.
+"""Work done in twice the precision, where ordinary arithmetic would lose too many digits.
 
-The Hessian, its inverse and the residuals at the minimiser, so that what they give is exact to
+The Hessian, its inverse and the residuals at the minimiser, so that the results are exact to
 rounding again; and then the products of records with the inverse. Problems whose columns are well
-conditioned, once shifted and scaled, never come here.
+conditioned, once shifted and scaled, never need it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def precise_optimum(
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
 
-    The minimiser is a model, and what its parameters have beyond their ordinary digits.
+    The minimiser is a model, with the digits of its parameters beyond the ordinary ones.
 
     Parameters
     ----------
@@ -59,17 +59,17 @@ def precise_optimum(
             break
         start, before = inverse.high, moved
         fit, low, moved = settled(fit, records, inverse)
-        # The curvature at the last margins but one is the same to what they moved.
+        # The curvature at the last margins but one is the same up to how far they moved.
         if moved <= _UNMOVED or not moved < before / 2:
             break
-    # Two slices of a product lie some 2⁻⁸⁰ apart; κ of it may show.
+    # Two slices of a product lie some 2⁻⁸⁰ apart; κ times that may show.
     return fit, low, inverse, EPS * 8 + residual + 1e-24 * condition
 
 
 def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
-    """Return the margins of rows to twice the precision, (n,) or (n, K).
+    """Return the margins of rows in twice the precision, (n,) or (n, K).
 
-    Those of softmax less the largest of their row: only differences of classes count, which may be
+    For softmax, less the largest of their row: only differences of classes count, which may be
     small beside margins that a weak penalty lets grow.
     """
     xp = array_namespace(X)
@@ -84,7 +84,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
 
 @dataclass(frozen=True)
 class _DoubleSums:
-    """Matrices to twice the precision, summed over records."""
+    """Matrices in twice the precision, summed over records."""
 
     parts: tuple[Double, ...]
 
@@ -107,7 +107,7 @@ def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
 
 
 def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Double:
-    """Return the Hessian to twice the precision, definite also along softmax's gauge."""
+    """Return the Hessian in twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
     K = fit.family.outputs if isinstance(fit.family, Categorical) else 1
@@ -119,8 +119,8 @@ def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Doub
     for j in range(K):
         for k in range(j + 1, K):
             block = next(blocks)
-            # The curvature of softmax sums to zero over the classes: so the blocks of the diagonal
-            # are those beside it, and have all their digits along the gauge too.
+            # The curvature of softmax sums to zero over the classes, so the blocks on the diagonal
+            # follow from the others, and have all their digits along the gauge too.
             for first, second in ((j, k), (k, j)):
                 high[:, first, :, second], low[:, first, :, second] = block
                 diagonal = Double(high[:, first, :, first], low[:, first, :, first])
@@ -132,13 +132,13 @@ def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Doub
     total = total.plus(penalty)
     if K > 1:
         gauge = gauge_fixed(total.high, K) - total.high
-        # Any positive amount of it will do, but the same in every entry of a feature's block.
+        # Any positive amount will do, if it is the same in every entry of a feature's block.
         total = total.plus(_blockwise(gauge, K))
     return total
 
 
 def _blockwise(gauge: Array, classes: int) -> Array:
-    """Return a block-diagonal matrix whose blocks are constant, from one that is so to rounding."""
+    """Return a matrix of constant diagonal blocks from one that is so up to rounding."""
     xp = array_namespace(gauge)
     size = gauge.shape[0]
     out = xp.zeros_like(gauge)
@@ -149,7 +149,7 @@ def _blockwise(gauge: Array, classes: int) -> Array:
 
 
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
-    """Return ``H⁻¹`` to twice the precision by Newton's iteration, and the residual it leaves.
+    """Return ``H⁻¹`` in twice the precision by Newton's iteration, and the residual it leaves.
 
     Both are scaled to a unit diagonal on the way, by powers of two.
     """
@@ -175,17 +175,17 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
         inverse = inverse.plus(step)
     if not residual <= _SINGULAR:
         raise singular(condition, ridge)
-    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: transposed, it is off by E of what it gives,
-    # whatever the condition.
+    # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: the transpose has the relative error E in its
+    # results, whatever the condition.
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
 def settled(
     fit: FittedGLM, records: FittedRecords, inverse: Double
 ) -> tuple[FittedGLM, Array, float]:
-    """Take Newton's steps with residuals to twice the precision, until they are rounding.
+    """Take Newton's steps with residuals in twice the precision, until they are rounding.
 
-    Return the model, what its parameters have beyond that, and how far the first step moved a
+    Return the model, the further digits of its parameters, and how far the first step moved a
     margin.
     """
     exact = Double.of(fit.parameters)
@@ -245,7 +245,7 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     """Return the slopes that balance the penalty, and their errors, for few records.
 
     At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines the
-    slopes, and without the difference of a mean and a label that a good fit makes them.
+    slopes, without subtracting a label from a mean that a good fit makes nearly equal.
     """
     xp = array_namespace(X)
     design = _design(fit, X)
@@ -264,9 +264,9 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
 
 
 def precise_slope(family: Family | Categorical, margins: Double, target: Array) -> Double:
-    """Return the slopes of one output at margins of twice the precision, (n,).
+    """Return the slopes of one output at margins in twice the precision, (n,).
 
-    A mean less a count leaves little where a fit is good, and is taken to twice the precision too.
+    Where a fit is good, a mean less a count is small, so it is taken in twice the precision too.
     """
     if family.name == "poisson":
         return exponential(margins).plus(-target)
@@ -275,10 +275,10 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
 
 
 def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
-    """Return the weighted slopes at margins of twice the precision, (n, K).
+    """Return the weighted slopes at margins in twice the precision, (n, K).
 
-    Those of softmax sum to zero over the classes; the one of the record's own class is computed
-    from the others, for what is left of their sum would push classes that nothing else holds.
+    For softmax they sum to zero over the classes; that of the record's own class is computed from
+    the others, since any remainder of the sum would push classes that nothing else holds.
     """
     xp = array_namespace(margins.high)
     if isinstance(fit.family, Categorical):
@@ -353,12 +353,12 @@ class SingularCurvatureError(InputError):
 
 
 def singular(condition: float, ridge: float) -> SingularCurvatureError:
-    """Return the refusal of a problem that rounding leaves without an answer."""
-    what = f"about {condition:.0e}" if math.isfinite(condition) else "beyond all numbers"
+    """Return the refusal of a problem to which rounding leaves no answer."""
+    what = f"about {condition:.0e}" if math.isfinite(condition) else "too large to represent"
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
     return SingularCurvatureError(
         f"The curvature of the objective is singular to working precision (condition number {what} "
-        f"of columns scaled alike): some columns all but repeat others; drop them, or {remedy}."
+        f"of columns scaled alike): some columns nearly repeat others; drop them, or {remedy}."
     )
 
 
@@ -390,9 +390,9 @@ def columns_precisely(jacobian: GLMJacobian, unknowns: Unknowns) -> Double:
     return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
 
 
-# Slopes sum to zero over the classes of softmax, so what a class and another have in common does
-# not count, and a weak penalty leaves much of that: classes are compared with a record's own before
-# anything is rounded.
+# Slopes sum to zero over the classes of softmax, so what two classes have in common does not count;
+# with a weak penalty that is much, so classes are compared with a record's own before anything is
+# rounded.
 
 
 def paired_jacobians(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:

@@ -1,8 +1,8 @@
-"""Steps one after the other, and beside one another, which together are a step again.
+"""Steps in sequence and steps side by side; each combination is again a step.
 
-What one step learns, it learns from what the steps before it make of all rows. So a row moves what
-a later step learnt in two ways: by its own way through the earlier steps, and because these learnt
-something else, by which all rows moved.
+Each step learns from what the earlier steps make of all rows. So one row moves what a later step
+learnt in two ways: directly, as it passes through the earlier steps, and because these learn
+something else, which moves all rows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
 
 
 class Chain(FeatureStep):
-    """Steps that are taken one after the other."""
+    """Steps in sequence."""
 
     name = "pipeline"
 
@@ -40,14 +40,14 @@ class Chain(FeatureStep):
         return cls(tuple(steps))
 
     def inputs(self, X: Any) -> list[Any]:
-        """Return what every step is given, and at last what the last one makes."""
+        """Return the input of every step, and the output of the last."""
         out = [X]
         for step in self.steps:
             out.append(step.transform(out[-1]))
         return out
 
     def transform(self, X: Any) -> Any:
-        """Return what the last step makes."""
+        """Return the output of the last step."""
         return self.inputs(X)[-1]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ class Chain(FeatureStep):
         return dX
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return all steps fitted on other rows, each on what those before make of them."""
+        """Return all steps fitted on other rows, each on the output of those before it."""
         steps = []
         for step in self.steps:
             steps.append(step.refitted(X))
@@ -91,7 +91,7 @@ class Chain(FeatureStep):
         return np.concatenate([np.zeros(0), *each])
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far the numbers of all steps move when one row moves."""
+        """Return how far the learnt numbers of all steps move when one row moves."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.influence(here, dX))
@@ -107,7 +107,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def _settled(self, X: Any, moves: list[np.ndarray]) -> np.ndarray:
-        """Add to what a row does to each step by itself what earlier steps do to later ones."""
+        """Add the effect of earlier steps on later ones to a row's direct effect on each step."""
         if sum(move.shape[1] > 0 for move in moves) > 1:
             responses = self._later(X)
             for s, move in enumerate(moves):
@@ -118,7 +118,7 @@ class Chain(FeatureStep):
     def _later(self, X: Any) -> list[list[np.ndarray]]:
         """Return how far the numbers of each step move directly with those of an earlier one.
 
-        Directly: what lies between the two is fitted before, so that its numbers stay.
+        Directly: the steps between the two keep their numbers.
         """
         if self._responses is None or self._responses[0] is not X:
             inputs = self.inputs(X)
@@ -155,7 +155,7 @@ class Chain(FeatureStep):
 
 
 class ColumnsApart(FeatureStep):
-    """A ``ColumnTransformer`` or ``FeatureUnion``: steps beside one another."""
+    """A ``ColumnTransformer`` or ``FeatureUnion``: steps side by side."""
 
     def __init__(
         self, inner: Any, parts: list[tuple[np.ndarray, slice, FeatureStep]], width: int
@@ -184,8 +184,10 @@ class ColumnsApart(FeatureStep):
             if isinstance(transformer, str) and transformer == "drop":
                 continue
             if (inner.transformer_weights or {}).get(name, 1.0) != 1.0:
-                raise InputError(
-                    "A FeatureUnion with transformer_weights is not supported; leave them out."
+                raise refusal(
+                    "A FeatureUnion with transformer_weights is not supported: its parts are "
+                    "scaled.",
+                    "Leave the weights out, or put a scaler at the end of each part.",
                 )
             step = as_step(transformer, X)
             width = dense(step.transform(X)).shape[1]
@@ -194,7 +196,7 @@ class ColumnsApart(FeatureStep):
         return cls(inner, parts, at)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return what the parts make of their columns."""
+        """Return the output of all parts, side by side."""
         out = np.zeros((np.shape(X)[0], self.width))
         for columns, where, step in self.parts:
             out[:, where] = dense(step.transform(take(X, columns)))

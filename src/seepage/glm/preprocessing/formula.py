@@ -1,7 +1,7 @@
 """The formula of a statsmodels model as a step: from the caller's own data frame to the design.
 
-Formulas are followed by differences. What they learn from the data (``center``, ``bs`` and the
-like) is known to nobody but the library that reads them, so it can be frozen, but not fitted again.
+Formulas are differentiated by finite differences. What they learn from the data (``center``, ``bs``
+and the like) only the library that reads them knows, so it can be frozen but not refitted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import narwhals as nw
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
 
 
@@ -48,8 +49,8 @@ class FormulaStep(FeatureStep):
                 made = np.asarray(build_design_matrices([self.spec], columns, NA_action="raise")[0])
             except PatsyError as problem:
                 raise InputError(
-                    f"X cannot be put into the model's formula: {str(problem).splitlines()[0]}; "
-                    "pass the data frame that the model was fitted on."
+                    f"X does not fit the model's formula: {str(problem).splitlines()[0]}; pass the "
+                    "data frame that the model was fitted on."
                 ) from problem
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
@@ -74,15 +75,16 @@ class FormulaStep(FeatureStep):
     def learnt(self) -> np.ndarray:
         """Return nothing, or refuse where the formula has learnt something."""
         if self.learns:
-            raise InputError(
-                "What a formula learns from the data (as center, standardize or bs do) cannot be "
-                "fitted again here. Take preprocessing='frozen', which counts it as public."
+            raise refusal(
+                "What a formula learns from the data (center, standardize or bs) is known only to "
+                "the library that reads it, and cannot be refitted here.",
+                "Take preprocessing='frozen', which counts it as public.",
             )
         return np.zeros(0)
 
     @property
     def learns(self) -> bool:  # type: ignore[override]
-        """Whether a function of the formula keeps something of the data it was fitted on."""
+        """Whether a function in the formula keeps something from the data it was fitted on."""
         if hasattr(self.spec, "transform_state"):
             return bool(self.spec.transform_state)
         return any(info.state.get("transforms") for info in self.spec.factor_infos.values())

@@ -1,8 +1,8 @@
-"""The Jacobian of a linear model's release by raw columns, through the preprocessing.
+"""The Jacobian of a linear model's release with respect to raw columns, through preprocessing.
 
-With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` by the features of record i, that by its
-raw columns is ``J_i ∂T/∂z`` where what the steps learnt, φ, counts as public (frozen). Where the
-whole procedure is run anew, φ moves as well, and all records with it (refitted)::
+With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` by the features of record i, the Jacobian
+by its raw columns is ``J_i ∂T/∂z`` if what the steps learnt, φ, counts as public (frozen). If the
+whole procedure is rerun, φ moves as well, and all records with it (refitted)::
 
     J_i ∂T_i/∂z_i + K ∂φ/∂z_i,      K = Σ_k J_k ∂T_k/∂φ
 """
@@ -37,7 +37,7 @@ _EVERYTHING = Unknowns(None, True)
 
 
 class RawJacobian(ReleaseJacobian):
-    """The Jacobian by the directions of raw columns, of which a record has ``features``.
+    """The Jacobian by the directions of raw columns; a record has ``features`` of them.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class RawJacobian(ReleaseJacobian):
     followed
         The raw columns.
     X
-        The raw table as numbers, (n, t): what the records are shown as.
+        The raw table as numbers, (n, t), for showing records.
     refitted
         Whether what the preprocessing learnt moves with the records.
     """
@@ -137,7 +137,7 @@ class RawJacobian(ReleaseJacobian):
         return row_slices(len(rows), self.row_width(unknowns), chunk=WIDE_CHUNK)
 
     def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row holds at a time."""
+        """Return how many numbers the work on one row keeps in memory."""
         return self.size * (self.unknown_count(unknowns) + self.inner.features)
 
 
@@ -152,7 +152,7 @@ class RawRelease(MeasuredRelease):
 
     @property
     def model(self) -> Any:
-        """Nothing: bounds that take the model's features would take the raw columns for them."""
+        """None: bounds that ask for the model's features would mistake the raw columns for them."""
         return None
 
     def jacobian(self, chunk: Chunk) -> RawJacobian:
@@ -160,21 +160,21 @@ class RawRelease(MeasuredRelease):
         return self.template
 
     def without_records(self, kept: np.ndarray) -> np.ndarray:
-        """Return the parameters that the whole pipeline has on the records that stay."""
+        """Return the parameters of the whole pipeline fitted on the records that stay."""
         return super().without_records(kept) if self.anew is None else self.anew(kept)
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record leaves, the preprocessing as it is."""
+        """Return how far the release moves when a record leaves, with preprocessing frozen."""
         if self.refitted:
             raise InputError(
-                "What the whole procedure would release without a record takes running it anew: "
+                "What the whole procedure would release without a record takes rerunning it; "
                 "pass refit='pipeline' to membership(), or take preprocessing='frozen'."
             )
         return LeavingOnly(self.inner.finite_changes())
 
 
 class LeavingOnly(FiniteChanges):
-    """Records that leave, or have another label; their raw columns cannot be others."""
+    """Records that leave or change their label; their raw columns cannot change."""
 
     def __init__(self, inner: FiniteChanges) -> None:
         self.inner = inner
@@ -212,7 +212,7 @@ class LeavingOnly(FiniteChanges):
     def _check(self, others: Alternatives) -> None:
         if others.columns:
             raise InputError(
-                "Guesses of a raw column through a pipeline are not known; ask about the final "
+                "Guesses of a raw column are not available through a pipeline; ask about the final "
                 "model and the transformed table: sp.leakage(pipeline[-1], "
                 "pipeline[:-1].transform(X), y, …)."
             )

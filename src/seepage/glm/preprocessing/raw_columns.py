@@ -1,8 +1,8 @@
-"""Raw columns followed to the features of a model: which directions a record has, and their moves.
+"""From raw columns to the features of a model: a record's directions, and what moves along them.
 
-A number moves by its derivative. A category, and a yes or no, moves by whole levels: in place of
-the first level each of the others, all else as it is; that is a finite change, not a derivative,
-and what was learnt from it moves in proportion.
+A number moves by its derivative. A category or a yes/no column moves by whole levels: each other
+level in place of the first, all else unchanged. That is a finite change, not a derivative; the
+numbers that the preprocessing learnt move in proportion.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FROZEN = (
 )
 REFITTED = (
     "The preprocessing is part of the procedure: what it learnt moves with every record, and must "
-    "not be published beside the model."
+    "not be published with the model."
 )
-_NOTHING = 1e-12  # a move beside the largest that is rounding
+_NOTHING = 1e-12  # a move this small beside the largest is rounding
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RawColumn:
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
-    levels: tuple[Any, ...]  # of the last two, sorted; the first is what others are compared with
-    # The standard deviation in its own units; of a category, of its code
+    levels: tuple[Any, ...]  # of a boolean or category, sorted; the first is the reference
+    # The standard deviation in the column's own units; for a category, of its code
     spread: float
 
     @property
@@ -64,7 +64,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
         except TypeError as problem:
             raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
         if any(not isinstance(name, str) for name in frame.columns):
-            raise InputError("Every column of X needs a text as its name; rename the others.")
+            raise InputError("Column names of X must be text; rename those that are not.")
         return frame, True
     values = np.asarray(X)
     if values.ndim != 2 or 0 in values.shape:
@@ -79,7 +79,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Say of every column what it holds, and refuse those with too many levels."""
+    """Return what every column holds; refuse columns with too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -90,7 +90,7 @@ def read_columns(
         if name in categorical or not numbers:
             found.append(_category(name, "categorical", present))
         elif name not in quantities and len(present.unique()) == 2:
-            # A yes and a no, however they are written: they move by whole levels.
+            # Yes and no, however they are written: they move by whole levels.
             found.append(_category(name, "boolean", present))
         else:
             spread = float(np.std(present.to_numpy().astype(float)))
@@ -115,7 +115,7 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
 
 
 class FollowedColumns:
-    """A raw table with the preprocessing that it goes through, and how records move in it.
+    """A raw table, the preprocessing it goes through, and how the features move with a record.
 
     Parameters
     ----------
@@ -124,8 +124,8 @@ class FollowedColumns:
     steps
         The preprocessing, fitted.
     categorical, quantities
-        Columns whose numbers are codes of categories, and columns of two numbers that are
-        quantities all the same.
+        Columns whose numbers are codes of categories, and columns of only two numbers that are
+        quantities nevertheless.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class FollowedColumns:
         self.frame, self.named = read_frame(X)
         every = read_columns(self.frame, categorical, quantities)
         self.features = dense(steps.transform(X))
-        # Columns that the preprocessing drops, or of one level, are not the model's.
+        # Columns that the preprocessing drops, and columns of one level, are not part of the model.
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
         moving = [self._moves(c)[0] for c in self.columns]
         largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
@@ -151,9 +151,9 @@ class FollowedColumns:
         """How far the features of every record move with each direction, (n, D, t)."""
 
     def table(self) -> Table:
-        """Return the records as numbers, a column for each direction; gaps and first levels are 0.
+        """Return the records as numbers, one column for each direction.
 
-        A level is 1 for those who have it.
+        A level is 1 for the records that have it; gaps and first levels are 0.
         """
         blocks: list[np.ndarray] = []
         for column in self.columns:
@@ -184,12 +184,12 @@ class FollowedColumns:
 
     @cached_property
     def gaps(self) -> int:
-        """How many cells of the model's columns have no value."""
+        """The number of cells without a value, over the model's columns."""
         return sum(int(_gaps(self.frame[column.name]).sum()) for column in self.columns)
 
     @cached_property
     def learnt_moves(self) -> np.ndarray:
-        """How far what was learnt moves with each direction of every record, (n, p, t)."""
+        """How far the learnt numbers move with each direction of every record, (n, p, t)."""
         return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
 
     @cached_property
@@ -207,7 +207,7 @@ class FollowedColumns:
         return found
 
     def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves of the features, (n, D, t), and of what was learnt where asked for."""
+        """Return the moves of the features, (n, D, t), and on request of the learnt numbers."""
         if column.kind == "numeric":
             position = self.frame.columns.index(column.name)
             dX = np.zeros((len(self.frame), len(self.frame.columns)))
@@ -226,7 +226,7 @@ class FollowedColumns:
         return stacked, np.stack(numbers, axis=2) if learnt else stacked
 
     def _with(self, column: RawColumn, level: Any) -> Any:
-        """Return the table with one level of a column in every record."""
+        """Return the table with the same level of a column in every record."""
         dtype = self.frame[column.name].dtype
         other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(column.name))
         return other.to_native() if self.named else other.to_numpy()

@@ -1,9 +1,8 @@
-"""What a step of preprocessing must answer, and the plainest steps.
+"""The protocol of a preprocessing step, and the simplest steps.
 
 A step turns every row of a table into another, ``x ↦ T(x; φ)``, by numbers φ that it may have
-learnt from all rows: means, deviations, knots. Three questions are asked of it: how a row's result
-moves with the row (φ held fixed), how φ moves with one row, and what it makes of the table with
-other φ.
+learnt from all rows: means, deviations, knots. It answers three questions: how a row's result moves
+with the row (φ held fixed), how φ moves with one row, and what the table becomes with another φ.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from seepage.errors import InputError
+from seepage.glm.adapters.kinds import refusal
 
-_STEP = 1e-3  # of the size of what is moved, in differences
-_SMOOTH = 1e-5  # how far two differences may lie apart
+_STEP = 1e-3  # of finite differences, relative to the size of what is moved
+_SMOOTH = 1e-5  # how far two extrapolated differences may lie apart
 
 
 class FeatureStep(ABC):
@@ -44,7 +43,7 @@ class FeatureStep(ABC):
         return np.zeros(0)
 
     def units(self, X: Any) -> np.ndarray:
-        """Return what counts as large for each number of φ, for differences, (p,)."""
+        """Return what counts as a large change of each number of φ, for differences, (p,)."""
         return np.ones(len(self.learnt()))
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
@@ -54,7 +53,7 @@ class FeatureStep(ABC):
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return how far φ moves when one row alone moves along its ``dX``, for every row, (n, p).
 
-        Beside :meth:`learnt`, of which it is the derivative.
+        The derivative of :meth:`learnt`.
         """
         return np.zeros((len(dX), 0))
 
@@ -89,11 +88,11 @@ def dense(X: Any) -> np.ndarray:
 
 
 def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
-    """Return the derivative at 0 of what ``apply`` makes of a move, by extrapolated differences.
+    """Return the derivative at 0 of ``apply``, by extrapolated differences.
 
-    The move is in units of which one is large. Three steps, each half of the one before, leave an
-    error of their sixth power (Richardson); where the extrapolations disagree, there is no
-    derivative, and the thing is refused by name.
+    A move of 1 counts as large. Three steps, each half of the one before, leave an error of their
+    sixth power (Richardson); where the extrapolations disagree there is no derivative, and ``what``
+    is refused by that name.
     """
 
     def central(h: float) -> np.ndarray:
@@ -103,9 +102,9 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     coarse, fine = (4 * second - first) / 3, (4 * third - second) / 3
     scale = np.max(np.abs(fine), initial=0.0)
     if not np.max(np.abs(fine - coarse), initial=0.0) <= _SMOOTH * scale:  # NaN is refused too
-        raise InputError(
-            f"{what} has no derivative at some records (it is cut, ranked or rounded there). Leave "
-            "that step out, or audit the final model on the transformed table: "
-            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y)."
+        raise refusal(
+            f"{what} has no derivative at some records (it is cut, ranked or rounded there).",
+            "Leave that step out, or audit the final model on the transformed table: "
+            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y).",
         )
     return np.asarray((16 * fine - coarse) / 15)

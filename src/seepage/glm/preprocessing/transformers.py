@@ -1,9 +1,9 @@
-"""scikit-learn's transformers as steps: exact derivatives, and how what they learn moves.
+"""scikit-learn's transformers as steps: exact derivatives, and how the learnt numbers move.
 
-Each kind gives its derivative by the row, ``push``; what it learnt, by the names of its fitted
-attributes; and how these move with one row, ``influence``. A transformer of no known kind is
-followed by differences, and can be frozen but not fitted again. One that reads the target is
-refused: what it makes of a record depends on the labels of the others.
+Each kind gives its derivative by the row, ``push``; the names of its fitted attributes, ``learnt``;
+and how these move with one row, ``influence``. A transformer of an unknown kind is differentiated
+by finite differences, and can be frozen but not refitted. One that reads the target is refused:
+what it makes of a record depends on the labels of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import PAGE, refusal
+from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 
 Push = Callable[[Any, Any, np.ndarray], np.ndarray]
@@ -50,7 +50,7 @@ def _min_max(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _mean_moves(X: np.ndarray, dX: np.ndarray) -> np.ndarray:
-    """Return how far the means of the present cells move, (n, d)."""
+    """Return how far the means over the cells that are not missing move, (n, d)."""
     return np.asarray(np.where(np.isnan(X), 0.0, dX) / np.sum(~np.isnan(X), axis=0))
 
 
@@ -92,9 +92,9 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return how far a quantile of the present cells moves with each row, (n, d).
+    """Return how far a quantile of the cells that are not missing moves with each row, (n, d).
 
-    It lies between two ordered cells, and moves with those two only.
+    The quantile lies between two ordered cells, and moves with those two only.
     """
     out = np.zeros_like(dX)
     for j in range(X.shape[1]):
@@ -148,7 +148,7 @@ def _imputer_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
         return [_mean_moves(X, dX)]
     if t.strategy == "median":
         return [_order_moves(X, dX, 0.5)]
-    return [np.zeros_like(dX)]  # a value that most records have, or a constant
+    return [np.zeros_like(dX)]  # the most frequent value, or a constant
 
 
 # Rotations ----------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def _rotated(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
-    """Return the moves of mean, components and variances, by perturbation of the covariance.
+    """Return the moves of mean, components and variances, by perturbing the covariance.
 
-    One row moves it by ``(dx cᵀ + c dxᵀ)/(n − 1)``, with c the row less the mean.
+    One row moves the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row less the mean.
     """
     n = len(X)
     C = X - t.mean_
@@ -177,8 +177,8 @@ def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
         safe = np.where(np.arange(len(values)) == k, np.inf, gaps)
         if np.any(np.abs(safe) < 1e-9 * values[0]):
             raise InputError(
-                "Two principal components have the same variance, so that the smallest change of a "
-                "record turns them: take fewer components, or preprocessing='frozen'."
+                "Two principal components have the same variance, so the smallest change of a "
+                "record turns them; take fewer components, or preprocessing='frozen'."
             )
         turn = (across * along[:, k : k + 1] + along * across[:, k : k + 1]) / (n - 1) / safe
         components[:, k, :] = turn @ V.T
@@ -255,19 +255,19 @@ def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
 def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     if np.any(dX):
         raise InputError(
-            f"A {type(t).__name__} cannot be moved by a fraction; if the numbers of its columns "
-            "are codes of categories, name these columns in categorical=."
+            f"{type(t).__name__} takes whole levels, which have no derivative; if the numbers in "
+            "its columns are codes of categories, name these columns in categorical=."
         )
     return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
 
 
 def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
-    """Return the derivative by differences of what the transformer does to single rows."""
+    """Return the transformer's derivative at each row, by finite differences."""
     values = dense(X)
     half = _like(X, values)[: max(1, len(values) // 2)]
     if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
         raise refusal(
-            f"A {type(t).__name__} does not take every row by itself: what it makes of a record "
+            f"{type(t).__name__} does not transform every row by itself: what it makes of a record "
             "depends on which others are there.",
             "Leave that step out, or audit the final model on the transformed table.",
         )
@@ -278,19 +278,19 @@ def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     def moved(h: float) -> np.ndarray:
         return dense(t.transform(_like(X, values + h / size * np.nan_to_num(dX))))
 
-    return by_differences(moved, f"A {type(t).__name__}") * size
+    return by_differences(moved, type(t).__name__) * size
 
 
 def _like(X: Any, values: np.ndarray) -> Any:
-    """Return numbers as what the rows came as: a frame of pandas, or an array."""
+    """Return numbers in the form the rows came in: a pandas frame, or an array."""
     if hasattr(X, "iloc"):
         return type(X)(values, columns=X.columns, index=X.index)
     return values
 
 
 _BY_LABEL = (["sklearn", "feature_selection"], ["sklearn", "cross_decomposition"])
-_PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among those of a column
-_PLAIN = ("components_", "min_")  # numbers of about one, or of what is made
+_PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among a column's values
+_PLAIN = ("components_", "min_")  # numbers of order one, or on the scale of the result
 KNOWN: dict[str, TransformerKind] = {
     "StandardScaler": TransformerKind(_scaled, ("mean_", "scale_"), _standard_moves),
     "MinMaxScaler": TransformerKind(_min_max, ("scale_", "min_"), _min_max_moves),
@@ -315,8 +315,8 @@ class Transformer(FeatureStep):
         self.kind = KNOWN.get(self.name)
         if self.kind is None and reads_target(transformer):
             raise refusal(
-                f"A {self.name} reads the target: what it makes of a record depends on the labels "
-                "of all others, and no noise is added to that.",
+                f"{self.name} reads the target: what it makes of a record depends on the labels of "
+                "all others, and no noise covers that.",
                 "Use OneHotEncoder or OrdinalEncoder, or choose columns beforehand.",
             )
 
@@ -356,7 +356,7 @@ class Transformer(FeatureStep):
         return bool(fitted - {"n_features_in_", "feature_names_in_", "n_output_features_"})
 
     def units(self, X: Any) -> np.ndarray:
-        """Return spreads of columns for what lies among their values, else the numbers' sizes."""
+        """Return a column's spread for numbers that lie among its values, else their sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
@@ -393,15 +393,16 @@ class Transformer(FeatureStep):
     def _check_known(self) -> None:
         fitted = {name for name in vars(self.inner) if name.endswith("_")}
         if self.kind is None and fitted - {"n_features_in_", "feature_names_in_"}:
-            raise InputError(
-                f"How what a {self.name} learnt moves with a record is not known. Take "
-                "preprocessing='frozen', which counts it as public, or "
-                f"{', '.join(sorted(KNOWN))}. See {PAGE}."
+            raise refusal(
+                f"{self.name} cannot be refitted here: how the numbers it learnt move with a "
+                "record is not known.",
+                "Take preprocessing='frozen', which counts them as public, or one of "
+                f"{', '.join(sorted(KNOWN))}.",
             )
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers; categories that fill gaps do not move."""
+    """Return fitted numbers as floats; none for categories that fill gaps, which do not move."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 

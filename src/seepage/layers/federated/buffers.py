@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def sent_buffers(net: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers in the network's state by name: what FedAvg sends besides parameters.
+    """Return the buffers in the network's state by name: what FedAvg sends beside parameters.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def sent_buffers(net: nn.Module) -> dict[str, Tensor]:
 
 
 def moved_by(sent: Tensor, returned: Tensor) -> Tensor:
-    """Return ``sent − returned``, also of whole numbers and masks, as floating-point numbers.
+    """Return ``sent − returned`` as floating-point numbers, even for integers and masks.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def moved_by(sent: Tensor, returned: Tensor) -> Tensor:
 
 @contextmanager
 def kept_buffers(net: nn.Module) -> Iterator[None]:
-    """Put the network's buffers back to what they were."""
+    """Restore the network's buffers."""
     owned = [(module, name) for module in net.modules() for name in module._buffers]
     before = [(module, name, module._buffers[name]) for module, name in owned]
     values = [None if buffer is None else buffer.clone() for _, _, buffer in before]

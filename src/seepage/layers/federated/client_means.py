@@ -1,8 +1,8 @@
-"""What each client has sent over the rounds so far, less what all clients sent: its own part.
+"""Each client's mean update over the rounds so far, less that of all clients: its own part.
 
-From every update the mean over its round is taken away, which is the way that training goes for
-everyone, and every round is brought to one scale, so that late and small updates count like early
-and large ones. Then a client's updates are averaged over the rounds.
+The mean over its round, which is the common course of training, is subtracted from every update,
+and every round is brought to one scale, so that late and small updates count as much as early and
+large ones. Then a client's updates are averaged over the rounds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class ClientRounds:
     Parameters
     ----------
     clients, rounds
-        The clients and the rounds there are, in order. Where a recording knows no rounds, all of it
-        is one.
+        The clients and the rounds, in order. A recording without rounds counts as one round.
     client, round
-        For every update the place of its client and of its round in these, ``(n,)``.
+        The positions of every update's client and round in these, ``(n,)``.
     """
 
     clients: tuple[object, ...]
@@ -36,7 +35,7 @@ class ClientRounds:
 
     @staticmethod
     def of(gradients: LayerGradients) -> ClientRounds:
-        """Return those of a recording, which must know its clients.
+        """Return the clients and rounds of a recording, which must have nodes.
 
         Examples
         --------
@@ -52,12 +51,15 @@ class ClientRounds:
         """
         if gradients.nodes is None:
             raise InputError(
-                "The recording does not know which client sent what: record with nodes=, or with "
+                "The recording does not say which client sent what; record with nodes=, or with "
                 "Flower's recorder."
             )
         clients, client = np.unique(gradients.nodes, return_inverse=True)
         if len(clients) < 2:
-            raise InputError("All updates come from one client: there is nobody to compare with.")
+            raise InputError(
+                "All updates come from one client, so there is nobody to compare it with; record "
+                "more clients."
+            )
         if gradients.rounds is None:
             return ClientRounds(tuple(clients.tolist()), (1,), client, np.zeros_like(client))
         rounds, number = np.unique(gradients.rounds, return_inverse=True)
@@ -66,7 +68,7 @@ class ClientRounds:
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield after every round each client's own part, ``(clients, width)``, and who has one.
 
-        A round with a single update says nothing about what is its client's own.
+        A round with a single update says nothing about its client's own part.
         """
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 try:
     from flwr.serverapp.strategy import Strategy
-except ImportError:  # the rest of this file works without, and says what is missing
+except ImportError:  # the rest of this file works without it
     Strategy = object
 
 
@@ -52,10 +52,10 @@ class UpdateRecorder:
     net
         The network that is trained; it names the layers.
     path
-        Where to write after every round, for the owner's eyes only; by default nowhere. A file that
-        is there already is gone on with, if it was recorded with the same layers, width and seed.
-        Several recorders, also of several processes, may write to one file: each adds what it has
-        recorded since it last wrote, and then knows what the others have written.
+        The owner-only file to write after every round; by default none. An existing file is
+        continued if it was recorded with the same layers, width and seed. Several recorders, even
+        in several processes, may write to one file: each adds what it has recorded since it last
+        wrote, and reads what the others have written.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     """
@@ -70,9 +70,9 @@ class UpdateRecorder:
         seed: int = 0,
     ) -> None:
         self.net, self.path = unwrapped(net), None if path is None else Path(path)
-        layer_parameters(self.net, layers)  # refuses names that are none
+        layer_parameters(self.net, layers)  # refuses unknown names
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
-        self._written: list[LayerGradients] = []  # all that the file held when it was last seen
+        self._written: list[LayerGradients] = []  # the file's content when last read
         self._new: list[LayerGradients] = []
         if self.path is not None and self.path.exists():
             self._written = [self._read(self.path)]
@@ -100,8 +100,8 @@ class UpdateRecorder:
     ) -> None:
         """Keep one client's update: the state it was sent, and the state it returned.
 
-        All that it returned is recorded; arrays that were not sent to it, as they came, and so are
-        the metrics it sent along (numbers of records, losses).
+        Everything it returned is recorded: the change of arrays it was sent, other arrays
+        unchanged, and the metrics it sent along (numbers of records, losses).
         """
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
@@ -118,28 +118,30 @@ class UpdateRecorder:
             name: moved_by(sent[name], value) if name in sent else value
             for name, value in returned.items()
         }
-        # Nodes are numbers of 64 bits without a sign.
+        # Node ids are unsigned 64-bit integers.
         whose = np.array([node], dtype=np.uint64)
         found = record_updates(self.net, [update], **self._options, nodes=whose)
         if self._parts():
             try:
                 self._parts()[0].check_same_projection(found)
             except InputError as error:
-                raise InputError(f"Node {node} sent what others did not. {error}") from error
+                raise InputError(
+                    f"Node {node} sent different entries from the others. {error}"
+                ) from error
         told = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
         self._new.append(replace(found, rounds=np.array([server_round]), metrics=told))
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
 
-        They know their nodes, by which that groups them, and their rounds.
+        They carry their nodes, by which V-information groups them, and their rounds.
         """
         if not self._parts():
-            raise InputError("No update was recorded yet.")
+            raise InputError("No update has been recorded yet; run at least one round.")
         return joined(self._parts())
 
     def save(self) -> None:
-        """Add to the file what was recorded since the last time, if there is a path."""
+        """Add to the file, if there is one, what was recorded since the last write."""
         if self.path is None or not self._new:
             return
         with only_writer(self.path):
@@ -161,7 +163,7 @@ class UpdateRecorder:
                 f"{path} holds gradients without the rounds and nodes they came from, so it was "
                 "not written by a recorder; name another file."
             )
-        # What clients send besides the trained parameters is not known before they do.
+        # What clients send besides the trained parameters is known only once they do.
         state = self.net.state_dict()
         whole, expected = (
             blank_recording(self.net, state, **options)
@@ -182,7 +184,7 @@ def _known(numbers: np.ndarray | None) -> list[int]:
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
-    """A Flower strategy that does what another does, and records every client's update.
+    """A Flower strategy that wraps another and records every client's update.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
-        """Log what the other strategy is."""
+        """Log the wrapped strategy's summary."""
         self.strategy.summary()
 
 
@@ -254,16 +256,15 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
     wraps the first mod around all others, so that it sees the update as it leaves, after the mods
     that follow it in the list (clipping, noise) have changed it. With secure aggregation
     (``secaggplus_mod``) put it right after that one, to record what is hidden in the sum; before
-    it, there is nothing to be seen but masks, and nothing is recorded. Rounds are the server's,
-    which Flower's strategies send along as ``server-round``; without one, the node's own are
-    counted.
+    it, only masks are visible, and nothing is recorded. Rounds are the server's, which Flower's
+    strategies send along as ``server-round``; without it, the node's own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type.startswith("train") and not reply.has_error():
             sent, returned = (_tensors(_arrays_of(each)) for each in (message, reply))
-            if sent and returned:  # what goes to and fro to agree on masks is no update
+            if sent and returned:  # messages that agree on masks are no updates
                 node = int(context.node_id)
                 number = _round_of(message, recorder.nodes.count(node))
                 recorder.add(sent, returned, number, node, _metrics_of(reply))
@@ -274,7 +275,7 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
 
 
 def _round_of(message: Message, before: int) -> int:
-    """Return the server's round, or the number of this one to a node with so many before it."""
+    """Return the server's round or, without one, the node's count of its own."""
     for config in message.content.config_records.values():
         if "server-round" in config:
             return int(config["server-round"])
@@ -282,20 +283,20 @@ def _round_of(message: Message, before: int) -> int:
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
-    """Return the arrays of a message, none where there are none."""
+    """Return the arrays of a message, or ``None`` without any."""
     from flwr.app import ArrayRecord
 
     records = list(message.content.array_records.values())
     if len(records) > 1:
         raise InputError(
-            f"A message of training carries {len(records)} sets of arrays, so it is not clear "
-            "which are the parameters; send one ArrayRecord."
+            f"A training message carries {len(records)} sets of arrays, so it is not clear which "
+            "are the parameters; send one ArrayRecord."
         )
     return records[0] if records else ArrayRecord()
 
 
 def _metrics_of(message: Message) -> dict[str, float]:
-    """Return the numbers that a client sent besides arrays, those of a list one by one."""
+    """Return the numbers that a client sent besides arrays, each entry of a list by itself."""
     found: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():

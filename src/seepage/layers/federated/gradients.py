@@ -2,7 +2,7 @@
 
 Gradients too wide to hold are projected at random: every entry, with a random sign, to a bucket.
 This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it takes one
-addition per entry, keeps inner products right in expectation, and turns independent noise into
+addition per entry, preserves inner products in expectation, and turns independent noise into
 independent noise, so that noise may be added before or after.
 """
 
@@ -26,7 +26,7 @@ from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
 from seepage.tables.source import as_numpy
 
-WIDTH = 4096  # numbers kept of a layer's gradient
+WIDTH = 4096  # most numbers kept of a layer's gradient
 JOINED = "all layers"
 METRICS = "client metrics"
 _SAFETENSORS = ".safetensors"
@@ -39,24 +39,24 @@ class LayerGradients:
     Parameters
     ----------
     blocks
-        For every layer its columns, ``(n, width)``.
+        The columns of every layer, ``(n, width)``.
     sizes
-        How many numbers the gradient of each layer really has.
+        The number of entries of each layer's gradient before any projection.
     norms
         The Euclidean norms of the layers' gradients before any projection, ``(n, layers)``.
     variances
-        For every layer, the variance that unit noise on the gradient has in each column.
+        For every layer, the variance in each column of unit noise on the gradient.
     projections
         For every layer that was projected, the number that identifies its projection.
     nodes
-        Which client each gradient came from, ``(n,)``, where that is known: gradients of one client
-        are alike, so V-information and the attacks group by it unless told otherwise.
+        The client each gradient came from, ``(n,)``, if known: gradients of one client are alike,
+        so V-information and the attacks group by it unless told otherwise.
     rounds
-        The round each was sent in, ``(n,)``, where that is known.
+        The round each was sent in, ``(n,)``, if known.
     metrics
-        Other numbers that were sent along (how many records there are, the loss), ``(n,)`` each by
-        name; nan where one was not. They leave too, but are no part of the gradient: clipping and
-        noise do not reach them.
+        Other numbers that were sent along (number of records, loss), by name, each ``(n,)``; nan
+        where missing. They leave too, but are no part of the gradient: clipping and noise do not
+        apply to them.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class LayerGradients:
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
-                    f"{np.shape(known)}; name one for each."
+                    f"{np.shape(known)}; give one for each gradient."
                 )
         for layer in self.blocks:
             if not isinstance(layer, str):
@@ -106,9 +106,9 @@ class LayerGradients:
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
-        """Return gradients by layer, ``{name: (n, size)}``, as one object, the wide ones projected.
+        """Return gradients by layer, ``{name: (n, size)}``, as one object, wide ones projected.
 
-        Arrays are gone through in chunks, so that they may be memory-mapped.
+        Arrays are read in chunks, so they may be memory-mapped.
         """
         if isinstance(blocks, LayerGradients):
             return blocks
@@ -193,16 +193,16 @@ class LayerGradients:
             others = [layer for layer in layers if layer != METRICS]
             return fewer.without(*others) if others else fewer
         for layer in layers:
-            self[layer]  # raises for a name that is not there
+            self[layer]  # raises for an unknown name
         left = [k for k in self.layers if k not in layers]
         if not left:
-            raise InputError("Nothing is left when every layer is dropped.")
+            raise InputError("Nothing is left when every layer is dropped; keep at least one.")
         return self.only(*left)
 
     def only(self, *layers: str) -> LayerGradients:
         """Return what these layers send, in the order of the network."""
         for layer in layers:
-            self[layer]  # raises for a name that is not there
+            self[layer]  # raises for an unknown name
         kept = [k for k in self.layers if k in layers]
         places = [self.layers.index(k) for k in kept]
         return replace(
@@ -217,8 +217,8 @@ class LayerGradients:
     def with_metrics(self) -> LayerGradients:
         """Return the recording with its metrics as the last entry, ``"client metrics"``.
 
-        That entry has a column for each metric (zero where it was not sent) and another for those
-        that were not always sent, of whether they were. Without metrics, nothing changes.
+        That entry has a column for each metric (zero where it was not sent) and, for metrics that
+        were not always sent, another that says whether they were. Without metrics, nothing changes.
         """
         if not self.metrics:
             return self
@@ -239,28 +239,30 @@ class LayerGradients:
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
-        """Raise unless columns of the other recording mean the same: same layers, same projection.
+        """Raise unless the other recording has the same layers and projections.
 
-        ``gradients.rows(slice(0))`` is all that need be kept of a recording to ask this later.
+        Keeping ``gradients.rows(slice(0))`` of a recording is enough to check this later.
         """
         alone = sorted(set(self.layers) ^ set(other.layers))
         if alone:
             raise InputError(
-                f"The recordings are not of the same layers: only one of them holds {alone[0]!r}; "
+                f"The recordings are of different layers: only one of them holds {alone[0]!r}; "
                 f"leave it out with .without({alone[0]!r})."
             )
         if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
-            raise InputError("The recordings are not of the same layers.")
+            raise InputError(
+                "The recordings are of different layers; record the same layers in both."
+            )
         for layer in self.layers:
             alike = self.blocks[layer].shape[1] == other.blocks[layer].shape[1]
             if not alike or self.projections.get(layer) != other.projections.get(layer):
                 raise InputError(
-                    f"The recordings of layer {layer!r} were projected differently, so that their "
-                    "numbers do not belong together; record with the same width and seed."
+                    f"The recordings of layer {layer!r} were projected differently and cannot be "
+                    "compared; record with the same width and seed."
                 )
 
     def clipped(self, max_norm: float) -> LayerGradients:
-        """Return every gradient scaled down to that norm over all layers where it exceeds it."""
+        """Return the gradients, those longer than this norm over all layers scaled down to it."""
         if not max_norm > 0:
             raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
         factor = np.minimum(1.0, max_norm / np.maximum(self.total_norms(), 1e-300))[:, None]
@@ -268,13 +270,15 @@ class LayerGradients:
         return replace(self, blocks=blocks, norms=self.norms * factor)
 
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
-        """Return the gradients with Gaussian noise of that deviation on every entry.
+        """Return the gradients with Gaussian noise of that standard deviation on every entry.
 
-        Noise on projected layers is drawn after the projection, with the law it would have. The
-        norms stay those of the gradients without noise.
+        Noise on projected layers is drawn after the projection, from its projected distribution.
+        The norms stay those of the gradients without noise.
         """
         if not 0 <= scale < np.inf:
-            raise InputError(f"The noise cannot have the deviation {scale!r}.")
+            raise InputError(
+                f"The noise's standard deviation must be finite and not negative, not {scale!r}."
+            )
         draw = np.random.default_rng(seed)
         blocks = {}
         for layer, block in self.blocks.items():
@@ -299,7 +303,7 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It knows its nodes, or its rounds, if all of them do; metrics that a part lacks are nan there.
+    It has nodes, or rounds, if all of them do; metrics that one of them lacks are nan there.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -324,9 +328,9 @@ def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
     """Write recorded gradients, with further columns, one entry per gradient.
 
-    The nodes and the rounds of the recording, where it knows them, are written as the columns
-    ``node`` and ``round`` unless such are given. The file is of safetensors if its name ends so,
-    else a NumPy archive (``.npz``).
+    The nodes and rounds of the recording, if known, are written as the columns ``node`` and
+    ``round`` unless these are given. A name ending in ``.safetensors`` gives that format, any other
+    a NumPy archive (``.npz``).
     """
     own = {"node": gradients.nodes, "round": gradients.rounds}
     columns = {name: values for name, values in own.items() if values is not None} | columns
@@ -363,7 +367,7 @@ def load_gradients(
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
     """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
 
-    The columns ``node`` and ``round``, where they are, also become the gradients' ``nodes`` and
+    The columns ``node`` and ``round``, if present, also become the gradients' ``nodes`` and
     ``rounds``.
     """
     if Path(path).is_dir():
@@ -375,7 +379,7 @@ def load_gradients(
         if any(len(layer) > 2 for layer in head):
             every = {name: values for name, values in found.items() if name != "sha256"}
             if bytes(found["sha256"]) != _checksum(every):
-                raise ValueError("the checksum is that of another content")
+                raise ValueError("its checksum does not match its content")
         sizes = {name: size for name, size, *_ in head}
         keys = {name: key for name, _, *rest in head for key in rest if key is not None}
         blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
@@ -393,8 +397,8 @@ def load_gradients(
         return LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics), columns
     except (FileNotFoundError, PermissionError):
         raise
-    # An array without names (.npy) is no context, a file of another kind has other entries, and of
-    # a damaged archive zipfile says so in nearly every way there is.
+    # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
+    # reports a damaged archive in nearly every way there is.
     except Exception as error:
         raise InputError(
             f"{path} does not hold recorded gradients ({error}); name another file."
@@ -432,17 +436,19 @@ def _check_recording(
 ) -> None:
     """Raise ``ValueError`` unless the parts of a file belong together."""
     if norms.ndim != 2 or norms.shape[1] != len(blocks) or not np.all(np.isfinite(norms)):
-        raise ValueError("its norms are not one number for every gradient and layer")
+        raise ValueError("its norms are not one per gradient and layer")
     for layer, block in blocks.items():
         if block.ndim != 2 or len(block) != len(norms) or block.dtype.kind != "f":
-            raise ValueError(f"layer {layer!r} has not one row for each of {len(norms)} gradients")
+            raise ValueError(
+                f"layer {layer!r} does not have one row for each of the {len(norms)} gradients"
+            )
         if variances[layer].shape != block.shape[1:] or block.shape[1] > sizes[layer]:
-            raise ValueError(f"layer {layer!r} has another width than is said of it")
+            raise ValueError(f"layer {layer!r} does not have the width stated for it")
         if not np.all(np.isfinite(block)):
             raise ValueError(f"layer {layer!r} has numbers that are not finite")
     for name, values in columns.items():
         if values.shape[:1] != (len(norms),):
-            raise ValueError(f"column {name!r} has not one entry for each of the gradients")
+            raise ValueError(f"column {name!r} does not have one entry per gradient")
 
 
 class CountSketch:
@@ -467,7 +473,7 @@ class CountSketch:
         self._places: tuple[Tensor, Tensor] | None = None
 
     def apply(self, vectors: Tensor) -> Tensor:
-        """Return the projections of vectors, ``(n, size)``, where they live."""
+        """Return the projections of vectors, ``(n, size)``, on their device."""
         if not self.projects:
             return vectors
         bucket, sign = self._table(vectors)

@@ -1,7 +1,7 @@
-"""How a client of FedAvg trains before it sends: which optimiser, how often, in which batches.
+"""How a FedAvg client trains before it sends: its optimiser, epochs and batches.
 
-The optimisers are written out as plain arithmetic on tensors, so that a whole local run is a map
-from the client's records to what it sends, through which one can differentiate.
+The optimisers are written as plain arithmetic on tensors, so that a whole local run is a
+differentiable map from the client's records to what it sends.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from seepage.errors import InputError
 from seepage.support.number_check import check_number, check_positive
 
 Parameters = dict[str, Tensor]
-Gradient = Callable[[Parameters, Tensor], Mapping[str, Tensor]]  # at parameters, of some records
+Gradient = Callable[
+    [Parameters, Tensor], Mapping[str, Tensor]
+]  # of some records, at given parameters
 _OPTIMISERS = ("sgd", "adam", "adamw")
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """Local steps of a client, as torch's optimisers take them.
+    """A client's local steps, as torch's optimisers take them.
 
     Every step is on the mean loss of its batch, and every client begins with a new optimiser.
 
@@ -33,10 +35,9 @@ class LocalTraining:
     lr
         The learning rate.
     epochs
-        How often the client goes through its records.
+        The number of the client's passes over its records.
     batch_size
-        Records in a batch, shuffled anew for every epoch; by default all of them, one step to an
-        epoch.
+        Records in a batch, reshuffled every epoch; by default all of them, so one step per epoch.
     optimiser
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum
@@ -76,33 +77,35 @@ class LocalTraining:
         check_positive(self.eps, "eps")
         if self.optimiser not in _OPTIMISERS:
             raise InputError(
-                f"optimiser must be 'sgd', 'adam' or 'adamw', not {self.optimiser!r}; what a "
-                "client sends by another can be recorded and audited (sp.layers.audit_updates)."
+                f"optimiser must be 'sgd', 'adam' or 'adamw', not {self.optimiser!r}; updates of "
+                "any other can be recorded and audited (sp.layers.audit_updates)."
             )
         for name in ("momentum", "weight_decay"):
             check_number(name, getattr(self, name))
             if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative: {getattr(self, name)!r}.")
+                raise InputError(f"{name} must not be negative, but is {getattr(self, name)!r}.")
         if self.momentum and self.optimiser != "sgd":
-            raise InputError(f"momentum belongs to 'sgd'; of {self.optimiser!r}, set betas.")
+            raise InputError(f"momentum is only for 'sgd'; for {self.optimiser!r}, set betas.")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError(f"betas must lie from 0 up to, but not at, 1, not {self.betas!r}.")
+            raise InputError(f"betas must be at least 0 and below 1, not {self.betas!r}.")
         _check_count("epochs", self.epochs)
         if self.batch_size is not None:
             _check_count("batch_size", self.batch_size)
         if self.batches is not None and (self.epochs != 1 or self.batch_size is not None):
             raise InputError("Give batches, or epochs and batch_size, not both.")
         if self.batches is not None and not (self.batches and all(map(len, self.batches))):
-            raise InputError("batches must name the records of at least one step, none without.")
+            raise InputError(
+                "batches must have at least one step, and every step at least one record."
+            )
 
     def rows_of_steps(self, records: int) -> list[Tensor]:
-        """Return the records of every local step of a client that has so many."""
+        """Return the records of every local step of a client with this many records."""
         if self.batches is not None:
             steps = [torch.as_tensor(rows) for rows in self.batches]
             for number, rows in enumerate(steps):
                 if int(rows.min()) < 0 or int(rows.max()) >= records:
                     raise InputError(
-                        f"Local step {number} takes a record that is not there: the client has "
+                        f"Local step {number} takes a record that does not exist; the client has "
                         f"{records}, counted from 0."
                     )
             return steps
@@ -113,11 +116,11 @@ class LocalTraining:
         return [rows for order in orders for rows in order.split(self.batch_size)]
 
     def reach(self, records: int) -> float:
-        """Return how far the steps take a parameter whose gradient is one throughout.
+        """Return how far the steps move a parameter whose gradient is always one.
 
-        ``lr`` times the number of steps for plain SGD, more with momentum: what an update has to be
-        divided by to be taken for a gradient that stayed the same. Adam takes every gradient
-        equally far, so that there is no such number.
+        ``lr`` times the number of steps for plain SGD, more with momentum: the divisor that turns
+        an update into a gradient, if that were constant. Adam moves equally far for every gradient,
+        so it has no such number.
 
         Examples
         --------
@@ -142,7 +145,7 @@ class LocalTraining:
         parameters
             The parameters that the client was sent.
         gradient
-            Gives the gradient of the mean loss over some records at other parameters. Where it is
+            Returns the gradient of the mean loss over some records at given parameters. If it is
             differentiable, so is the update.
         steps
             The records of every step.
@@ -158,7 +161,7 @@ class LocalTraining:
         return torch.cat([(parameters[name] - now[name]).flatten() for name in parameters])
 
     def _move(self, value: Tensor, slope: Tensor, memory: Any, number: int) -> tuple[Tensor, Any]:
-        """Return how far a step takes a parameter, and what the optimiser remembers."""
+        """Return how far a step moves a parameter, and the optimiser's new state."""
         if self.weight_decay and self.optimiser != "adamw":
             slope = slope + self.weight_decay * value
         if self.optimiser == "sgd":
@@ -177,7 +180,7 @@ class LocalTraining:
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Return square roots; where nothing has moved yet, zero with no slope rather than infinite."""
+    """Return square roots, with slope zero rather than infinite at zero."""
     moved = squares > 0
     return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
 

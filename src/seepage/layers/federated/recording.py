@@ -1,4 +1,4 @@
-"""Records what a client would send: gradients of batches, or updates that were seen."""
+"""Records what clients send: gradients of batches, or observed updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seepage.nn.problem.views import call
 from seepage.support.chunks import progress
 from seepage.tables.source import as_numpy
 
-_HELD = 64  # gradients gathered where the network lives before they are fetched
+_HELD = 64  # gradients gathered on the network's device before they are fetched
 _NOTHING = "There is nothing to record: give at least one batch or update."
 
 
@@ -41,8 +41,8 @@ def record_gradients(
 ) -> LayerGradients:
     """Return the mean gradient of every batch, layer by layer: what FedSGD would send.
 
-    The network is used in its present mode and stays as it is: buffers that change in a run
-    (running statistics of BatchNorm in training mode) are put back after every batch.
+    The network is used in its present mode and stays as it is: buffers that change in a forward
+    pass (running statistics of BatchNorm in training mode) are restored after every batch.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ def record_gradients(
     layers
         Names of modules; by default every module that has parameters of its own.
     width
-        Layers with more numbers than this are projected to it at random.
+        Layers with more numbers than this are randomly projected to it.
     seed
-        Of the projection: recordings to be compared need the same.
+        The seed of the projection; recordings to be compared need the same one.
     nodes
-        Which client each batch belongs to, by which V-information groups them.
+        The client each batch belongs to; V-information groups by it.
 
     Examples
     --------
@@ -112,15 +112,16 @@ def record_updates(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return updates that were seen, layer by layer, with all that was sent in them.
+    """Return observed updates, layer by layer, with everything that was sent in them.
 
     Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
     that were sent along (the running statistics of BatchNorm) are an entry of their own beside
-    their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is one under its own name. All
-    updates must hold the same. Names may be those of a wrapper (Opacus), of peft's adapters or of a
-    plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters are those of
-    :func:`record_gradients`; ``net`` gives the layers their names and sizes. An :class:`Update`
-    knows its clients and its round: unless ``nodes`` are given, the clients are its node.
+    their layer, ``"bn1.buffers"`` beside ``"bn1"``; anything else is an entry under its own name.
+    All updates must hold the same entries. Names may be those of a wrapper (Opacus), of peft's
+    adapters or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters
+    are those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
+    :class:`Update` knows its clients and its round: unless ``nodes`` are given, its clients are its
+    node.
 
     Examples
     --------
@@ -162,7 +163,7 @@ def blank_recording(
     width: int = WIDTH,
     seed: int = 0,
 ) -> LayerGradients:
-    """Return a recording of such updates without one yet: the layers, sizes and projections.
+    """Return an empty recording for such updates: the layers, sizes and projections.
 
     Examples
     --------
@@ -178,12 +179,12 @@ def blank_recording(
 def sent_layers(
     net: nn.Module, names: Collection[str], layers: Sequence[str] | None = None
 ) -> Layout:
-    """Return by layer what is sent under these names, in the order of the network.
+    """Return the names that are sent, by layer, in the order of the network.
 
-    Trained parameters belong to their layer, buffers to an entry ``"<layer>.buffers"``, which no
-    module can be called; what else is sent is an entry under its own name: buffers of the network
-    itself, frozen parameters, arrays that the network does not know. With ``layers``, only what
-    lies below these counts.
+    Trained parameters belong to their layer, buffers to an entry ``"<layer>.buffers"``, a name that
+    no module can have; anything else that is sent is an entry under its own name: buffers of the
+    network itself, frozen parameters, arrays that the network does not know. With ``layers``, only
+    what lies below them is included.
 
     Examples
     --------
@@ -212,7 +213,7 @@ def sent_layers(
 
 
 class _Sent:
-    """Keeps updates that hold the same as the first."""
+    """Keeps updates, which must hold the same entries as the first."""
 
     def __init__(
         self,
@@ -242,8 +243,8 @@ class _Sent:
         for name, shape in self._shapes.items():
             if name not in values or tuple(values[name].shape) != shape:
                 raise InputError(
-                    f"An update lacks the parameter {name!r} in the shape {shape}; was it made by "
-                    "another network, or sent with less than the first?"
+                    f"An update lacks the parameter {name!r} of shape {shape}; record only "
+                    "updates of this network, with the same entries as the first."
                 )
             value = torch.as_tensor(values[name])
             found[name] = value if value.is_floating_point() else value.float()
@@ -253,20 +254,20 @@ class _Sent:
             if beyond:
                 raise InputError(
                     f"An update also holds {beyond[0]!r}, which the first lacked; record updates "
-                    "that hold different things apart."
+                    "with different entries separately."
                 )
         self.keeper.add(found)
 
 
 class _Keeper:
-    """Gathers projected gradients, and fetches them from the device now and then."""
+    """Gathers projected gradients, and fetches them from the device in batches."""
 
     def __init__(self, layout: Layout, sizes: Mapping[str, int], width: int, seed: int) -> None:
         if width < 1:
             raise InputError(f"width must be at least 1, not {width}.")
         self.layout = layout
         self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
-        # Made before anything is recorded, so that names it refuses are refused at once.
+        # Made before anything is recorded, so that bad names are refused at once.
         self.blank = LayerGradients(
             {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},
             sizes,

@@ -1,7 +1,7 @@
 """What a client may do about some layers of its update: noise, freezing, sending rarely, low rank.
 
-Each remedy changes the network that is trained, or what leaves of it; what that is worth, and what
-it costs, a simulated run tells (:func:`seepage.attacks.compare_remedies`).
+Each remedy changes the network that is trained, or what is sent of it; a simulated run shows its
+benefit and its cost (:func:`seepage.attacks.compare_remedies`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.support.number_check import check_positive
 
 @dataclass(frozen=True)
 class UpdateRemedy:
-    """One thing done about some layers; make it with one of the four methods that name a kind.
+    """One remedy for some layers; make it with one of the four methods named after its kind.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class UpdateRemedy:
     layers
         Names of modules, each with everything below it.
     amount
-        The deviation of the noise, every how many rounds the layers are sent, or the rank.
+        The standard deviation of the noise, the number of rounds per sending, or the rank.
 
     Examples
     --------
@@ -49,31 +49,31 @@ class UpdateRemedy:
 
     @classmethod
     def noise(cls, layers: str | Sequence[str], deviation: float) -> UpdateRemedy:
-        """Put Gaussian noise of that standard deviation on every entry of the layers' parameters.
+        """Add Gaussian noise of that standard deviation to every entry of the layers' parameters.
 
-        What is sent besides (the running statistics of BatchNorm) carries none.
+        Anything else that is sent (the running statistics of BatchNorm) carries none.
         """
         check_positive(deviation, "deviation")
         return cls("noise", _names(layers), float(deviation))
 
     @classmethod
     def freeze(cls, layers: str | Sequence[str]) -> UpdateRemedy:
-        """Leave the layers as they are: they are neither trained nor sent."""
+        """Freeze the layers: they are neither trained nor sent."""
         return cls("freeze", _names(layers))
 
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
-        """Send the layers in one of so many rounds; in the others their change is thrown away."""
+        """Send the layers once every so many rounds; in the others their change is discarded."""
         return cls("rarely", _names(layers), _count("every", every, 2))
 
     @classmethod
     def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
-        """Train and send a change of that rank instead (LoRA, Hu et al. 2021), and no bias."""
+        """Train and send a change of that rank instead (LoRA, Hu et al. 2021), without biases."""
         return cls("low rank", _names(layers), _count("rank", rank, 1))
 
     @property
     def name(self) -> str:
-        """What is done, in words."""
+        """The remedy in words."""
         which = ", ".join(self.layers)
         return {
             "noise": f"noise {self.amount:.2g} on {which}",
@@ -84,7 +84,7 @@ class UpdateRemedy:
 
     def network(self, net: nn.Module) -> nn.Module:
         """Return a copy of the network as it is trained under this remedy."""
-        layer_parameters(net, self.layers)  # refuses names that are none
+        layer_parameters(net, self.layers)  # refuses unknown names
         changed = copy.deepcopy(net)
         for layer in self.layers:
             if self.kind == "low rank":
@@ -94,17 +94,20 @@ class UpdateRemedy:
             elif self.kind == "freeze":
                 _below(changed, layer).requires_grad_(False)
         if not any(p.requires_grad for p in changed.parameters()):
-            raise InputError("With these layers frozen, nothing is left to train and to send.")
+            raise InputError(
+                "With these layers frozen, nothing is left to train and send; leave some layer "
+                "free."
+            )
         return changed
 
     def applied(
         self, update: Mapping[str, Tensor], turn: int, draw: torch.Generator
     ) -> dict[str, Tensor]:
-        """Return what leaves of an update by names of parameters, in the round of that number."""
+        """Return the part of an update that is sent in a given round, by parameter name."""
         return {name: self._leaving(name, value, turn, draw) for name, value in update.items()}
 
     def sends(self, name: str, turn: int) -> bool:
-        """Return whether a change of this parameter or buffer leaves in a round."""
+        """Return whether a change of this parameter or buffer is sent in a round."""
         held_back = self.kind == "freeze" or (self.kind == "rarely" and turn % int(self.amount))
         return not (held_back and self._covers(name))
 
@@ -121,16 +124,16 @@ class UpdateRemedy:
 
 
 class LowRankChange(nn.Module):  # type: ignore[misc]
-    """A linear layer or convolution that stays, plus a trained change of low rank.
+    """A frozen linear layer or convolution, plus a trained change of low rank.
 
     Parameters
     ----------
     base
         The layer, of type ``nn.Linear`` or ``nn.Conv2d``; it is frozen.
     rank
-        Of the change, which is zero at the start.
+        The rank of the change, which is zero at the start.
     name
-        What the layer is called, for the message where it is of another type.
+        The layer's name, for the error message.
     """
 
     def __init__(self, base: nn.Module, rank: int, name: str = "it") -> None:
@@ -155,7 +158,7 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer gives, plus the change."""
+        """Return the layer's output plus the change."""
         out: Tensor = self.base(x) + self.up(self.down(x))
         return out
 
@@ -169,7 +172,7 @@ def _below(net: nn.Module, layer: str) -> Any:
 def _names(layers: str | Sequence[str]) -> tuple[str, ...]:
     names = (layers,) if isinstance(layers, str) else tuple(layers)
     if not names:
-        raise InputError("Name at least one layer that something is to be done about.")
+        raise InputError("A remedy needs at least one layer; name one.")
     return names
 
 

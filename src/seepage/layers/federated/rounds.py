@@ -1,4 +1,4 @@
-"""A simulation of federated rounds: FedSGD and FedAvg, with clipping, noise, secure aggregation."""
+"""Simulated federated rounds: FedSGD and FedAvg, with clipping, noise and secure aggregation."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Update:
     clients
         The clients whose updates are summed in it: one, or k with secure aggregation.
     values
-        The mean of these clients' updates by name of parameter, and of buffer: for buffers (the
-        running statistics of BatchNorm), what the server had less what the clients sent.
+        The mean of these clients' updates, by name of parameter or buffer; for buffers (the running
+        statistics of BatchNorm), the server's value less the clients'.
     """
 
     round: int
@@ -49,22 +49,22 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class FederatedRun:
-    """What a simulated training leaves behind.
+    """The outcome of a simulated training.
 
     Parameters
     ----------
     net
         The global model after the last round (a copy; the one handed in stays as it was).
     snapshots
-        By round, the global model's parameters and buffers before that round: what every
-        participant received.
+        By round, the global model's parameters and buffers before it: what every participant
+        received.
     """
 
     net: nn.Module
     snapshots: Mapping[int, State]
 
     def models(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield every snapshot's round with a network of its own that has its parameters."""
+        """Yield every snapshot's round with a separate network that has its parameters."""
         for number, state in self.snapshots.items():
             net = copy.deepcopy(self.net)
             net.load_state_dict(state)
@@ -101,8 +101,8 @@ def simulate(
 
     Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
     by the records that a client has, in FedSGD by those of its batch; with noise, every client
-    counts the same, for its share in the mean is what the noise has to hide. Buffers (the running
-    statistics of BatchNorm) are sent and averaged too; clipping and noise do not reach them.
+    counts the same, since the noise has to hide its share in the mean. Buffers (the running
+    statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to them.
 
     Parameters
     ----------
@@ -117,23 +117,23 @@ def simulate(
     batch_size, lr
         Of every local step; plain SGD.
     local_steps
-        Local steps of FedAvg, each on a batch drawn anew.
+        Local steps of FedAvg, each on a freshly drawn batch.
     local_epochs
-        Instead, how often each client goes through all its records, in shuffled batches.
+        Instead, the number of passes of each client over its records, in shuffled batches.
     optimiser
         Makes the optimiser of a client from the parameters, for FedAvg:
         ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
         round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
     per_round
-        How many clients, drawn at random, take part in a round; by default all.
+        How many randomly drawn clients take part in a round; by default all.
     max_norm
         Updates of the parameters are scaled down to this norm before they leave.
     noise_multiplier
         The sum of the updates that the server sees carries Gaussian noise of this times
-        ``max_norm``, to which every client adds its share.
+        ``max_norm``; every client adds its share.
     together
-        With secure aggregation, the number of clients of whose updates only the mean is seen;
-        those left over join the last group.
+        With secure aggregation, the size of the groups of clients of which only the mean update is
+        seen; clients left over join the last group.
     remedy
         What every client does about some layers, after clipping and noise; the network that comes
         out is the one trained under it.
@@ -238,19 +238,22 @@ class _Server:
                 f"noise_multiplier must be a number from zero up, not {self.noise_multiplier!r}."
             )
         if self.noise_multiplier and self.max_norm is None:
-            raise InputError("Noise needs max_norm to be measured by.")
+            raise InputError("noise_multiplier is relative to max_norm; give max_norm too.")
         if self.max_norm is not None and not 0 < self.max_norm < math.inf:
             raise InputError(f"max_norm must be above zero and finite, not {self.max_norm!r}.")
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
-                f"Of {len(self.clients)} clients {taking} take part in a round, {self.together} of "
-                "them aggregated: each number must be at least the next, and none below 1."
+                f"There are {len(self.clients)} clients, of which {taking} take part in a round, "
+                f"{self.together} aggregated together: each number must be at least the next, and "
+                "none below 1."
             )
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
-            raise InputError("The network has no parameter with requires_grad to be trained.")
-        # What one unit of an update moves the parameters by.
+            raise InputError(
+                "The network has no parameter with requires_grad, so there is nothing to train."
+            )
+        # How far one unit of an update moves the parameters.
         self._scale = self.lr if self.optimiser is None else 1.0
         self._checked: set[int] = set()  # clients whose labels were compared with the output
 
@@ -281,7 +284,7 @@ class _Server:
         seen = []
         for group in _groups(taking, self.together):
             sent = [self._sent(client, len(group), number, draw) for client in group]
-            # The masks of secure aggregation cancel in the sum: it is all there is to simulate.
+            # The masks of secure aggregation cancel in the sum, so only the sum is simulated.
             shares = self._shares([(client,) for client in group])
             mean = {
                 name: sum(w * v[name] for w, v in zip(shares, sent, strict=True))
@@ -290,8 +293,8 @@ class _Server:
             seen.append(Update(number, group, mean))
         if not is_finite([update.values for update in seen]):
             raise InputError(
-                f"The updates of round {number} are not finite: the training has diverged; use a "
-                "smaller lr, or max_norm."
+                f"The updates of round {number} are not finite, so the training has diverged; use "
+                "a smaller lr, or max_norm."
             )
         shares = self._shares([update.clients for update in seen])
         with torch.no_grad():
@@ -300,13 +303,13 @@ class _Server:
                     parameter -= self._scale * share * update.values[name]
             for name, buffer in sent_buffers(self.net).items():
                 step = sum(w * u.values[name] for w, u in zip(shares, seen, strict=True))
-                # Whole numbers and masks stay what they are.
+                # Integers and masks keep their type.
                 floating = buffer.is_floating_point()
                 buffer.copy_(buffer - step if floating else (buffer.double() - step).round())
         return seen
 
     def _shares(self, groups: Sequence[Sequence[int]]) -> list[float]:
-        """Return how much each group of clients counts in the mean over these groups."""
+        """Return the weight of each group of clients in the mean over these groups."""
 
         def weight(client: int) -> int:
             records = len(self.clients[client][1])
@@ -318,7 +321,7 @@ class _Server:
         return [each / sum(weights) for each in weights]
 
     def _sent(self, client: int, together: int, number: int, draw: torch.Generator) -> State:
-        """Return what a client sends that starts from the server's state, which stays."""
+        """Return what a client sends when it starts from the server's state."""
         before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
         with kept_buffers(self.net):
             update = self._leaving(self._update(client, draw), together, draw)

@@ -1,9 +1,9 @@
-"""The names under which arrays travel, turned into those that the network has for them.
+"""The names under which arrays are sent, translated to the network's own names.
 
-Clients send a ``state_dict`` with the network's own names, or what their tools make of it: with the
-prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list (Flower's
-``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as the adapter of peft, which
-leaves the adapter's name out.
+Clients send a ``state_dict`` with the network's own names, or with those their tools make of them:
+with the prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list
+(Flower's ``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as the adapter of peft,
+which leaves the adapter's name out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what was sent under the network's own names; what it does not know, as it came.
+    """Return what was sent under the network's own names; unknown names are kept.
 
     Examples
     --------
@@ -47,9 +47,9 @@ def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value
 def _with_adapters(
     net: nn.Module, state: Collection[str], sent: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Put back what peft leaves out.
+    """Restore the parts of names that peft leaves out.
 
-    That is ``default`` of ``lora_A.default.weight``, and ``modules_to_save.default`` of modules
+    These are ``default`` in ``lora_A.default.weight``, and ``modules_to_save.default`` for modules
     that are trained as a whole.
     """
     own: dict[str, str] = {}

@@ -1,5 +1,5 @@
 """Measures with one number per layer: sensitivity (from its Jacobian) and V-information.
 
-With what they are made of: norms and columns of the layers' Jacobians; classifiers, and batches
-with and without a property; and the result that both return.
+Beside them stands what they are made of: norms and columns of the layers' Jacobians, classifiers,
+batches with and without a property, and the result that both return.
 """

@@ -16,7 +16,8 @@ from seepage.errors import InputError, nearest
 from seepage.layers.measures.property_batches import check_seed
 
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
-    # Wide gradients separate any few of them perfectly; the penalty keeps predictions moderate.
+    # A few wide gradients can always be separated perfectly; the penalty keeps predictions
+    # moderate.
     "logistic": lambda seed: make_pipeline(
         StandardScaler(), LogisticRegression(C=0.1, max_iter=500, random_state=seed)
     ),
@@ -50,12 +51,13 @@ def find_classifier(family: Any, seed: int) -> Any:
         return CLASSIFIERS[family](seed)
     if isinstance(family, type):
         raise InputError(
-            f"family is the class {family.__name__}; give a classifier of it, such as "
+            f"family is the class {family.__name__}; give an instance of it, such as "
             f"{family.__name__}()."
         )
     if not (hasattr(family, "fit") and hasattr(family, "predict_proba")):
         raise InputError(
-            f"{type(family).__name__} cannot serve as a family: it needs fit and predict_proba "
-            "(CalibratedClassifierCV of scikit-learn adds the latter to many classifiers)."
+            f"{type(family).__name__} cannot serve as a family because it lacks fit or "
+            "predict_proba; scikit-learn's CalibratedClassifierCV adds the latter to many "
+            "classifiers."
         )
     return clone(family)

@@ -1,14 +1,15 @@
-"""Since when the updates tell a property: a test after every round, for every layer.
+"""The first round after which updates tell a property: a test per round and layer.
 
-After each round every client has an average of what it has sent so far
-(:mod:`seepage.layers.federated.client_means`). How well the clients' labels follow from these is
-asked of a kernel ridge regression, as in the test over all groups
-(:mod:`seepage.layers.measures.independence_test`): the sum of squared errors when each client is
-left out. If the updates say nothing, the labels of clients may change places; the same exchanged
-labels are tried in all rounds and layers, which keeps what these have in common. Errors are
-standardised by their mean and spread over the exchanges, and P-values raised for the number of
-rounds and layers by the step-down method of Westfall and Young (1993): the chance that any layer is
-named after any round where there is nothing to find is the level, however alike rounds are.
+After each round, every client's updates so far are averaged
+(:mod:`seepage.layers.federated.client_means`). A kernel ridge regression predicts the clients'
+labels from these averages, as in the test over all groups
+(:mod:`seepage.layers.measures.independence_test`); the statistic is its sum of squared
+leave-one-client-out errors. If the updates say nothing, clients may exchange labels; the same
+exchanges are tried in all rounds and layers, which preserves their dependence. Errors are
+standardised by their mean and spread over the exchanges, and P-values are adjusted for the number
+of rounds and layers by the step-down method of Westfall and Young (1993): where there is nothing to
+find, the chance of naming any layer after any round is the level, however correlated the rounds
+are.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.tables.source import build_frame
 
 LEVEL = 0.05
-_STAGES = 24  # rounds after which to ask
+_STAGES = 24  # rounds after which to test
 _TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class RoundByRound:
-    """After every round, how sure it is that a layer tells the property.
+    """The evidence after every round that a layer tells the property.
 
     Parameters
     ----------
     layers
         Their names.
     rounds
-        The rounds after which it was asked: all, or some of many.
+        The rounds after which the test was made: all, or a selection if there are many.
     p_values
-        ``(rounds, layers)``, raised for the number of both.
+        ``(rounds, layers)``, adjusted for the number of both.
     clients
-        How many clients had sent something by then, for each of the rounds.
+        How many clients had sent something by each of these rounds.
     """
 
     layers: tuple[str, ...]
@@ -52,7 +53,7 @@ class RoundByRound:
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a layer, or any of them, tells; none if none does."""
+        """Return the first round after which a layer (by default any) tells, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         told = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(told.argmax())] if told.any() else None
@@ -70,18 +71,18 @@ class RoundByRound:
 def since_when(
     gradients: LayerGradients, property: Any, *, permutations: int = 999, seed: int = 0
 ) -> RoundByRound:
-    """Return how sure it is, after every round, that each layer tells a property of the clients.
+    """Return the evidence, after every round, that each layer tells a property of the clients.
 
-    Of more than 24 rounds, as many are asked about, evenly over the run and the last of all.
+    If there are more than 24 rounds, 24 are tested, spread evenly over the run up to the last.
 
     Parameters
     ----------
     gradients
         What was recorded, with nodes and rounds.
     property
-        The property of every update, ``(n,)``; all updates of a client must have the same.
+        The property of every update, ``(n,)``, the same for all updates of a client.
     permutations
-        How often labels are exchanged.
+        The number of random exchanges of labels.
     seed
         Of the exchanges.
 
@@ -109,8 +110,8 @@ def since_when(
     own[who.client] = labels
     if (own[who.client] != labels).any():
         raise InputError(
-            "Some client has several values of the property, so that it is not the client's: a "
-            "first round can be named for properties of clients only."
+            "A client has several values of the property, but a first round can be named only "
+            "for a property of clients; give each client one value."
         )
     draw = np.random.default_rng((seed, 4))
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
@@ -129,7 +130,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return for every arrangement of labels how far its error is below their mean, in spreads."""
+    """Return how far the error of every arrangement of labels is below their mean, in spreads."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))
@@ -142,7 +143,7 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
-    """Return the raised P-values of several tests from ``(tests, 1 + arrangements)``, own first."""
+    """Return adjusted P-values from ``(tests, 1 + arrangements)``, the actual labels first."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
     as_high = highest >= standings[order][:, :1] - _TIE

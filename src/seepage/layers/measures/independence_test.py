@@ -1,26 +1,26 @@
 """The exact test that a layer's gradients say nothing about a property.
 
-If they say nothing, labels may change places: those of single gradients, or of whole groups of
-gradients (clients) that have one label each; within a group of several labels, its own.
+If they say nothing, labels are exchangeable: between single gradients, between whole groups of
+gradients (clients) that have one label each, and within a group that has several.
 
-*In turn.* The folds are gone through in order. The predictor of fold k learns from the folds before
-it, and its log-likelihood ``T`` of the fold's labels is ranked among those of the labels exchanged
-within the fold. Given the earlier folds this rank is uniform, ties being broken by lot, so that ::
+*In turn.* The folds are taken in order. The predictor of fold k learns from the folds before it,
+and its log-likelihood ``T`` of the fold's labels is ranked among those of the labels exchanged
+within the fold. Given the earlier folds this rank is uniform, with ties broken at random, so that
+::
 
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 
-is standard normal, whatever the family of predictors, and nothing need be fitted again. (Were
-predictors and labels of *all* folds used on both sides, as in cross-fitting, folds that trained one
-another would lean the same way, and rejections come too often.) For a predictor whose quality grows
-with the root of what it has learnt from, these weights are the best there are; every pair of
-gradients of different folds is then used once, where a single split in halves uses half of all
-pairs.
+is standard normal, whatever the family of predictors, and nothing is refitted. (If predictors and
+labels of *all* folds were used on both sides, as in cross-fitting, folds that trained one another
+would err in the same direction, and the test would reject too often.) The weights are optimal for a
+predictor whose quality grows with the square root of its training set; every pair of gradients from
+different folds is used once, whereas a single split in halves uses half of all pairs.
 
-*Over all groups.* Where a fold holds too few groups for that, their labels are exchanged over all
-folds and a predictor is fitted anew to each arrangement, which algebra makes cheap: a ridge
-regression on the groups (their mean embeddings under a Gaussian kernel, label-free) has the
-residuals ``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, ties
-counting against.
+*Over all groups.* Where a fold holds too few groups for that, labels are exchanged over all folds
+and a predictor is refitted to each arrangement, which algebra makes cheap: a ridge regression on
+the groups (their mean embeddings under a Gaussian kernel, label-free) has the residuals
+``(A⁻¹y)_g / (A⁻¹)_gg`` when group g is left out. Their sum of squares is ranked, with ties counted
+against significance.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln, ndtr, ndtri
 
-_FEW = 20  # arrangements of a fold under which groups are exchanged over all folds
-_ROWS = 2000  # gradients that the embeddings of groups are taken from
+_FEW = 20  # with fewer arrangements of a fold, groups are exchanged over all folds
+_ROWS = 2000  # most gradients that the embeddings of groups are computed from
 _TIE = 1e-9
-_AT_ONCE = 1 << 20  # exchanged labels looked at
+_AT_ONCE = 1 << 20  # exchanged labels held at a time
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Which labels may change places if the gradients carry nothing about them."""
+    """Which labels may be exchanged if the gradients carry nothing about them."""
 
-    unit: np.ndarray  # (n,): the unit of every gradient, which gets one label: itself or a group
-    label: np.ndarray  # (U,): of every unit
-    cell: np.ndarray  # (U,): within what it may change places
+    unit: (
+        np.ndarray
+    )  # (n,): the unit that each gradient belongs to and that has one label: itself or its group
+    label: np.ndarray  # (U,): the label of every unit
+    cell: np.ndarray  # (U,): the units among which it may be exchanged
     fold: np.ndarray  # (U,)
     grouped: bool  # whether every unit is a group
 
     @staticmethod
     def of(labels: np.ndarray, fold: np.ndarray, groups: np.ndarray | None) -> Exchange:
-        """Return it for classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
+        """Build it from the classes, folds and groups (0 to G − 1, or none) of gradients, ``(n,)``.
 
         Examples
         --------
@@ -66,19 +68,20 @@ class Exchange:
         _, first = np.unique(groups, return_index=True)
         alike = np.bincount(groups, labels == labels[first][groups])
         whole = (alike == np.bincount(groups))[groups]
-        # Gradients of a group with several labels change places within it: a cell of its own.
+        # A group with several labels is a cell of its own, within which its gradients exchange
+        # them.
         cell = np.where(whole, fold, fold.max() + 1 + groups)
         name = np.where(whole, len(labels) + groups, np.arange(len(labels)))
         _, first, unit = np.unique(name, return_index=True, return_inverse=True)
         return Exchange(unit, labels[first], cell[first], fold[first], bool(whole.all()))
 
     def over_all(self) -> bool:
-        """Return whether there are only groups, and too few in a fold to be exchanged there."""
+        """Return whether all units are groups, and too few per fold to exchange within folds."""
         folds = range(1, int(self.fold.max()) + 1)
         return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < _FEW
 
     def arrangements(self) -> float:
-        """Return in how many ways the labels that are tested can be arranged, perhaps infinity."""
+        """Return in how many ways the tested labels can be arranged, perhaps infinity."""
         if self.over_all():
             return self._ways(np.ones(len(self.fold), dtype=bool), np.zeros_like(self.cell))
         return self._ways(self.fold > 0, self.cell)
@@ -92,7 +95,7 @@ class Exchange:
         return float(np.round(np.exp(logs))) if logs < 700 else math.inf
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
-        """Return for every fold but the first so many arrangements of its units' labels."""
+        """Return ``count`` arrangements of the units' labels for every fold but the first."""
         found = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k
@@ -109,11 +112,11 @@ def in_turn(
 ) -> float:
     """Return the P-value of a layer, exactly uniform where there is nothing to find.
 
-    It is never below one over the number of arrangements, or of permutations plus one. For every
-    fold but the first there are its arrangements, and the probabilities, ``(m, K)``, that a
-    predictor which has learnt from the folds before it gives to its gradients; none where it could
-    not learn. A fold in which no exchange makes a difference (the predictor says the same of all
-    gradients) is left out. ``draw`` breaks ties.
+    It is never below one over the number of arrangements, or of permutations plus one. Every fold
+    but the first comes with its arrangements, and with the probabilities, ``(m, K)``, that a
+    predictor trained on the folds before it gives its gradients; ``None`` where it could not learn.
+    A fold in which no exchange makes a difference (the predictor says the same of all gradients) is
+    left out. ``draw`` breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -137,7 +140,7 @@ def in_turn(
 
 
 def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[int, int]:
-    """Return how many arrangements score above the units' own labels, and how many the same."""
+    """Return how many arrangements score above the actual labels, and how many equal them."""
     units, above, ties = np.arange(len(own)), 0, 0
     level = _TIE * (1 + float(np.abs(scores).sum()))
     reached = scores[units, own].sum()
@@ -151,10 +154,10 @@ def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[i
 def over_all_groups(
     exchange: Exchange, block: np.ndarray, permutations: int, draw: np.random.Generator
 ) -> float:
-    """Return the P-value of a layer whose few groups exchange their labels over all folds.
+    """Return the P-value of a layer with few groups, whose labels are exchanged over all folds.
 
     ``(1 + number of arrangements that do as well) / (1 + number tried)``: where there is nothing to
-    find, it is below α no more often than α. ``block`` are the layer's gradients, ``(n, width)``.
+    find, it is below α no more often than α. ``block`` holds the layer's gradients, ``(n, width)``.
     """
     smoother = left_out_smoother(block, exchange.unit)
     if smoother is None:
@@ -166,9 +169,9 @@ def over_all_groups(
 
 
 def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
-    """Return the matrix that takes labels of groups to their errors when each is left out.
+    """Return the matrix that maps the groups' labels to their leave-one-group-out errors.
 
-    None where all groups' gradients are the same.
+    ``None`` if all groups' gradients are the same.
 
     Parameters
     ----------
@@ -198,7 +201,7 @@ def left_out_errors(smoother: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Return the centred Gram matrix of the groups' mean embeddings under a Gaussian kernel.
 
-    Columns are brought to one spread first; the kernel's width is the median distance.
+    Columns are first scaled to equal spread; the kernel's width is the median distance.
     """
     from scipy.spatial.distance import pdist, squareform
 
@@ -218,7 +221,7 @@ def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
     shares = (group[kept] == np.arange(group.max() + 1)[:, None]).astype(float)
     shares /= shares.sum(axis=1, keepdims=True)
     gram = shares @ squareform(np.exp(-distances / middle), checks=False) @ shares.T
-    gram += np.diag(np.sum(shares**2, axis=1))  # every gradient's likeness to itself, which is one
+    gram += np.diag(np.sum(shares**2, axis=1))  # the kernel of every gradient with itself is one
     centred = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
     return np.asarray(centred)
 

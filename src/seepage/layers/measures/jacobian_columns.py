@@ -1,17 +1,17 @@
 """How every layer's gradient changes along directions of the target or the input.
 
 ``J_l v`` for a direction ``v`` of one record's soft target ``ŷ`` is the layer's gradient of
-``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so that nothing is
-differentiated twice); for a direction of the input it is the tangent of the layer's gradient. Both
-serve all layers and all records of a batch at once, without a gradient per record.
+``v·∂ℓ/∂ŷ``, a plain backward pass (with cross-entropy ``∂ℓ/∂ŷ_k = −log p_k``, so no double-backward
+pass is needed); for a direction of the input it is the tangent of the layer's gradient. Both serve
+all layers and all records of a batch at once, without a gradient per record.
 
 With cross-entropy of two classes, the columns and the gradient itself are all multiples of the
 gradient of the difference of the two outputs: one backward pass gives everything.
 
-Gradients of a convolution's weight come from one convolution with a group per record: with the
-records of a batch laid out as groups of channels of one image, the gradient of the weight of that
-one grouped convolution holds the gradient of every record, side by side. On a processor this costs
-hardly more than the gradient of their sum, where patches written out cost five times it.
+The per-record gradients of a convolution's weight come from one grouped convolution: with the
+records of a batch laid out as groups of channels of one image, the gradient of its weight holds
+every record's gradient side by side. On a CPU this costs hardly more than the gradient of their
+sum; unfolding patches costs five times as much.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from seepage.nn.problem.problem import Batch, Loss
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
-# What of a gradient points elsewhere is rounding below this share of it, or of the largest one of
-# the record: a gradient may be the small difference of numbers like those.
+# A component in another direction counts as rounding below this share of the gradient, or of the
+# record's largest one: a gradient may be a small difference of such numbers.
 _FLAT, _LOST = 1e-9, 1e-14
 
 
 class OutputKeeper:
-    """A loss that keeps what it was given, for a look at how the output enters the loss."""
+    """A loss that keeps its arguments, to show how the output enters the loss."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -63,9 +63,9 @@ class OutputKeeper:
 
 @dataclass(frozen=True)
 class Multiples:
-    """What holds where all columns, and the gradient, are multiples of one gradient."""
+    """The case in which all columns, and the gradient, are multiples of one gradient."""
 
-    gradients: Gradients  # the gradient of which they are multiples, parameter by parameter
+    gradients: Gradients  # the common gradient, parameter by parameter
     columns: Tensor  # the factors of the columns, ``(B, K)``
     own: Tensor  # the factor of the gradient itself, ``(B,)``
 
@@ -82,7 +82,7 @@ class TargetColumns:
         self._edges: list[Any] = []
 
         def tap(output: Tensor) -> Tensor:
-            if not output.requires_grad:  # a copy: what follows may write into it
+            if not output.requires_grad:  # a copy, since later code may write into it
                 output = output.detach().requires_grad_().clone()
             self._edges.append(get_gradient_edge(output))
             return output
@@ -106,9 +106,9 @@ class TargetColumns:
             return None
         try:
             rows = _output_gradients(keeper).reshape(batch, -1, keeper.output[0].numel())
-        except RuntimeError:  # a loss with numbers of its own in another precision
+        except RuntimeError:  # a loss with constants in another precision
             return None
-        if not bool(rows.isfinite().all()):  # told to the user once the layer is known
+        if not bool(rows.isfinite().all()):  # reported once the layer is known
             return None
         sizes = rows.norm(dim=-1)
         most, where = sizes.max(dim=1, keepdim=True)
@@ -178,7 +178,7 @@ class InputColumns:
     def rows(self, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
         """Yield, layer by layer, all rows of the Jacobian of small layers, ``(B, size, …)``.
 
-        ``names`` says to which layer a parameter belongs; others are left out.
+        ``names`` maps parameters to their layers; others are left out.
         """
         if not names:
             return
@@ -199,8 +199,8 @@ class InputColumns:
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
     """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
 
-    In double precision: ``1 − p`` of a class that the network is sure of, to which the gradient is
-    proportional, would be rounding in single.
+    In double precision: the gradient is proportional to ``1 − p``, which in single precision would
+    be mere rounding for a class that the network is sure of.
     """
     with torch.enable_grad():
         output = keeper.output.detach().double().requires_grad_()
@@ -225,7 +225,7 @@ def _gradient(uses: list[GradientTerm]) -> ParameterGradient:
 
 
 def _change(uses: list[GradientTerm], changes: list[list[Tensor]]) -> ParameterGradient:
-    """Return the change of one parameter's gradient, given those of the tensors it is made of."""
+    """Return the change of one parameter's gradient, given the changes of its factors."""
     geometry = quick_geometry(uses)
     if geometry is None:
         parts = []
@@ -250,7 +250,7 @@ def _pull(entries: Tensor, z: Tensor) -> Tensor:
 
 
 def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
-    """Return the geometry of the one convolution that uses a weight, where this way is quick.
+    """Return the geometry of the one convolution that uses a weight, if a grouped one is fast.
 
     ``None`` for anything else, on an accelerator, and with several images to a record.
     """
@@ -267,10 +267,11 @@ def quick_geometry(uses: Sequence[GradientTerm]) -> Geometry | None:
 def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradients of every record, ``(B, size of the weight)``.
 
-    ``delta`` are those at the outputs of the layer; they and its inputs are ``(B, channels, …)``.
+    ``delta`` are the gradients at the layer's outputs; they and its inputs are
+    ``(B, channels, …)``.
     """
     padding = [pad // 2 for pad in geometry.padding]
-    if any(pad % 2 for pad in geometry.padding):  # torch pads both sides alike
+    if any(pad % 2 for pad in geometry.padding):  # torch pads both sides equally
         sides = [side for pad in reversed(geometry.padding) for side in (pad // 2, pad - pad // 2)]
         inputs, padding = functional.pad(inputs, sides), [0] * len(padding)
     channels = inputs.shape[1] // geometry.groups

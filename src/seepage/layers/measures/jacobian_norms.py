@@ -1,8 +1,8 @@
 """Norms of every layer's Jacobian, whole or estimated, and the extremes of its gradient.
 
 A full layer's gradient is ``δ tᵀ``: the norms of its entries are products of norms, and its largest
-and smallest entries are products of largest and smallest ones, so it is never written out. What has
-to be written out (convolutions, sequences) is taken a few records at a time.
+and smallest entries are products of largest and smallest ones, so it is never formed. Gradients
+that must be formed (convolutions, sequences) are taken a few records at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from seepage.nn.problem.problem import Batch
 from seepage.support.chunks import progress
 
 Source = TargetColumns | InputColumns
-_TOGETHER = 4  # directions at once; more win nothing
-_WRITTEN = 1 << 24  # numbers of a gradient written out at a time
+_TOGETHER = 4  # directions at a time; more gain nothing
+_WRITTEN = 1 << 24  # entries of gradients formed at a time
 
 NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write them
 
@@ -50,20 +50,20 @@ class NormTally:
 
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Takes the norms of the layers' Jacobians over the target or the input."""
+    """Computes the norms of the layers' Jacobians with respect to the target or the input."""
 
     # As for :func:`seepage.layers.sensitivity`
     wrt: str
     norm: str | int
     sizes: dict[str, int]  # the layers, with the number of entries of their gradients
-    home: dict[str, str]  # to which layer a parameter belongs
+    home: dict[str, str]  # the layer that each parameter belongs to
     # As for :func:`seepage.layers.sensitivity`
     exact: int
     directions: int
     seed: int
 
     def of(self, network: WatchedNetwork, batch: Batch, places: Tensor) -> NormTally:
-        """Return norms and extremes for a batch; ``places`` are the records' numbers."""
+        """Return norms and extremes for a batch; ``places`` are the positions of its records."""
         source = (TargetColumns if self.wrt == "target" else InputColumns)(network, batch)
         exact = batch.z[0].numel() <= self.exact
         one = source.multiples() if exact and isinstance(source, TargetColumns) else None
@@ -85,7 +85,7 @@ class JacobianNorms:
         return tally
 
     def _multiples(self, one: Multiples) -> NormTally:
-        """Return norms and extremes from the one gradient of which all others are multiples."""
+        """Return norms and extremes from the one gradient that all others are multiples of."""
         tally = NormTally()
         for (name, _), gradient in one.gradients:
             if name in self.home:
@@ -112,7 +112,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Take layers with few entries whole, by their rows over the input; estimate the others."""
+        """Take small layers whole, row by row with respect to the input; estimate the others."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -125,7 +125,7 @@ class JacobianNorms:
         if self.norm == "inf":
             raise InputError(
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
-                f"from a few; take norm='fro' or 1, or exact={columns} to go through all of them."
+                f"from a few; use norm='fro' or 1, or exact={columns} to compute all of them."
             )
         found: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
@@ -139,7 +139,7 @@ class JacobianNorms:
                 continue
             each = torch.stack(parts)
             mean, variance = each.mean(0), each.var(0) / len(parts)
-            if self.norm == "fro":  # the norm is the root of what was estimated without bias
+            if self.norm == "fro":  # the unbiased estimate is that of the squared norm
                 variance = torch.where(mean > 0, variance / (4 * mean), torch.zeros_like(mean))
                 mean = mean.sqrt()
             tally.norm[layer], tally.variance[layer] = mean, variance
@@ -151,7 +151,7 @@ class JacobianNorms:
         return _drawn_columns(key, places, z)
 
     def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
-        """Return, for every direction, what each layer's change adds to the norm."""
+        """Return what each layer's change along every direction adds to the norm."""
         out: list[dict[str, Tensor]] = [{} for _ in directions]
         for k, (name, _), gradient in source.along(directions):
             if name in self.home:
@@ -161,7 +161,7 @@ class JacobianNorms:
 
 
 def _few_at_a_time(count: int) -> list[range]:
-    """Return the numbers below ``count``, a few at a time, which share what is not their own."""
+    """Return the numbers below ``count``, a few at a time."""
     return [range(k, min(k + _TOGETHER, count)) for k in range(0, count, _TOGETHER)]
 
 
@@ -178,7 +178,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return a unit vector per record, its place drawn from the key and the record's number."""
+    """Return a unit vector per record, its entry drawn from the key and the record's position."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)
@@ -221,7 +221,7 @@ def extremes(gradient: ParameterGradient) -> tuple[Tensor, Tensor]:
 
 
 def _single(gradient: ParameterGradient) -> tuple[Tensor, Tensor] | None:
-    """Return both sides of a gradient that is one outer product with one position."""
+    """Return both factors of a gradient that is a single outer product."""
     if gradient.plain is not None or len(gradient.outers) != 1:
         return None
     outer = gradient.outers[0]

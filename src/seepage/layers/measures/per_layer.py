@@ -12,7 +12,11 @@ from seepage.errors import InputError, nearest
 from seepage.tables.source import build_frame
 
 NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
-_BAR, _WORST, _INK = "#0072b2", "#d55e00", "#1c2530"  # told apart with every colour vision
+_BAR, _WORST, _INK = (
+    "#0072b2",
+    "#d55e00",
+    "#1c2530",
+)  # distinguishable to every kind of colour vision
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,13 +40,13 @@ class PerLayer:
     kind
         ``exact``, ``estimate`` or ``attack``.
     unit
-        Of the numbers; empty where they have none.
+        Their unit; empty if they have none.
     columns
         Further columns of the table.
     notes
-        What must be known to read the numbers right.
+        What a reader of the numbers must know.
     by_record
-        The numbers of each record, ``(n, layers)``, where the measure is a mean over records.
+        The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
     errors
         For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
     """
@@ -80,7 +84,7 @@ class PerLayer:
         return [self.layers[k] for k in np.argsort(-known, kind="stable")]
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and those whose interval reaches its own."""
+        """Return the first layer of the ranking, and those whose interval overlaps its own."""
         first = self.layers.index(self.ranking()[0])
         reach = dict(zip(self.layers, self.high, strict=True))
         return [name for name in self.ranking() if reach[name] >= self.low[first]]
@@ -94,7 +98,9 @@ class PerLayer:
         from scipy.stats import pearsonr
 
         if isinstance(other, PerLayer) and other.layers != self.layers:
-            raise InputError("The two results are not about the same layers.")
+            raise InputError(
+                "The two results are about different layers; measure the same layers twice."
+            )
         found = pearsonr(self.values, np.asarray(other))
         return float(found.statistic), float(found.pvalue)
 

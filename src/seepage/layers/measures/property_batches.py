@@ -1,8 +1,8 @@
 """Batches with and without a property, with the same mix of main-task labels by default.
 
-A property that goes with the main task's label (glasses with gender) is given away by the labels of
-a batch alone, whatever the layer: batches drawn ``"confounded"`` show that, and batches that are
-``"matched"`` do not.
+A property that is correlated with the main task's label (glasses with gender) is given away by the
+labels of a batch alone, whatever the layer: ``"confounded"`` batches include that effect,
+``"matched"`` batches exclude it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PropertyBatches:
         return len(self.index)
 
     def of(self, x: Inputs, y: Tensor) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield inputs and targets of every batch."""
+        """Yield the inputs and targets of every batch."""
         for rows in self.index:
             yield rows_of(x, rows), y[rows]
 
@@ -67,19 +67,19 @@ def property_batches(
     Parameters
     ----------
     labels
-        The main task's label of every record; records of equal labels count as alike.
+        The main task's label of every record.
     property
         The property of every record, two or more classes.
     batch_size
-        Records in a batch; none twice.
+        Records in a batch, all different.
     count
         Batches for each class of the property.
     mix
         ``"matched"``: the labels of every batch are drawn from the same distribution, that of all
         records; ``"confounded"``: each class of the property keeps its own distribution of labels,
-        so that these alone may give it away.
+        so that the labels alone may give it away.
     pools
-        Records are dealt out to so many pools, and a batch is drawn from one pool.
+        The number of pools that records are divided into; a batch is drawn from one pool.
     people
         Records of the same person go to the same pool, ``(n,)``.
     seed
@@ -106,7 +106,10 @@ def property_batches(
     _, label = read_property(labels, len(labels), "records", called="labels")
     levels, level = read_property(property, len(labels), "records")
     if len(levels) < 2:
-        raise InputError("All records have the same property: there is nothing to tell apart.")
+        raise InputError(
+            "All records have the same property, so there is nothing to tell apart; add some of "
+            "another class."
+        )
     draw = np.random.default_rng(seed)
     home = _deal(len(labels), pools, people, draw)
     shares = np.bincount(label) / len(label)
@@ -129,8 +132,8 @@ def read_property(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a property, sorted, and for every entry the number of its class.
 
-    ``what`` the entries are about ("gradients", "records") and under which name the caller handed
-    them in is for the sentence that refuses another number of them.
+    ``what`` the entries are about ("gradients", "records") and what they are ``called`` are for the
+    error messages.
 
     Examples
     --------
@@ -185,7 +188,7 @@ def _one_batch(
         if len(records) < size:
             raise InputError(_too_few(size, len(records)))
         return draw.choice(records, size, replace=False)
-    # The same limits for every class of the property, or the limits would give it away.
+    # The same limits for every class of the property; otherwise the limits would give it away.
     most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
     for _ in range(_TRIES):
         wanted = draw.multinomial(size, shares)
@@ -206,6 +209,6 @@ def _missing(raw: np.ndarray) -> np.ndarray:
     if raw.dtype.kind == "f":
         return np.asarray(~np.isfinite(raw))
     if raw.dtype.kind == "O":
-        # What is missing (None, NaN, pandas.NA) is not equal to itself, or does not say.
+        # A missing value (None, NaN, pandas.NA) is not equal to itself, or cannot be compared.
         return np.array([value is None or (value == value) is not True for value in raw], bool)
     return np.zeros(len(raw), bool)

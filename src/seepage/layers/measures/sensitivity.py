@@ -1,4 +1,4 @@
-"""Sensitivity: how strongly each layer's gradient answers to a change of the target or the input.
+"""Sensitivity: how strongly each layer's gradient responds to a change of the target or the input.
 
 For a record k and layer l (paper 003, equation 2)::
 
@@ -28,8 +28,8 @@ from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrappe
 from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, rows_of
 
-# What a pass holds per number that the layers put out: values, gradients, tangents of both, and the
-# patches of convolutions, which hold an input nine times and more.
+# Numbers that a pass holds per output of the layers: values, gradients, tangents of both, and the
+# patches of convolutions, which repeat an input nine times and more.
 _COPIES = 32
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
@@ -72,8 +72,8 @@ def sensitivity(
         Names of modules, each with all that is below it; by default every module that has
         parameters of its own.
     exact
-        Jacobians with at most so many columns (entries of the target or input), or for the input so
-        many rows (entries of the layer's gradient), are taken whole. Others are estimated: "fro"
+        Jacobians with at most this many columns (entries of the target or input) or, for the input,
+        rows (entries of the layer's gradient) are computed in full. Others are estimated: "fro"
         from random signs, 1 from columns drawn at random; "inf" cannot be.
     directions
         Random directions per record for the estimates.
@@ -101,7 +101,9 @@ def sensitivity(
     y = torch.as_tensor(y)
     count = batch_size(x)
     if count == 0 or len(y) != count:
-        raise InputError(f"There are {count} records and {len(y)} targets; give one for each.")
+        raise InputError(
+            f"There are {count} records but {len(y)} targets; give one for each record."
+        )
     net = unwrapped(net)
     layout = layer_parameters(net, layers)
     sizes = layer_sizes(net, layout)
@@ -109,7 +111,7 @@ def sensitivity(
     norms = JacobianNorms(wrt, norm, sizes, home, exact, directions, seed)
     problem = NetworkProblem(net, OutputKeeper(per_record(loss)), _VIEWS[wrt]())
     with warnings.catch_warnings():
-        if wrt == "target":  # nothing is differentiated twice, so kinks do no harm
+        if wrt == "target":  # no double-backward pass, so kinks do no harm
             warnings.simplefilter("ignore", KinkWarning)
         watched = Validator(problem).watched(x, y)
 
@@ -127,7 +129,7 @@ def sensitivity(
     if np.any(np.isnan(values)):
         notes.append(_NO_RANGE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a layer without any number
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of a layer without numbers
         median = np.nanmedian(values, axis=0)
     return PerLayer(
         f"sensitivity to the {wrt}, {NORMS[norm]}-norm",
@@ -158,7 +160,7 @@ def _ratios(
                 f"The gradient of layer {layer!r} is not finite for some records; check the data "
                 "and the parameters for NaN."
             )
-        # Where nothing moves and nothing is there, the layer does not see the record at all.
+        # Where Jacobian and range are both zero, the layer does not see the record at all.
         without = torch.where(length == 0, 0.0, math.nan)
         ratio = torch.where(spread == 0, without, length / spread / psi)
         error = torch.nan_to_num(tally.variance[layer].double().sqrt() / spread / psi, 0.0, 0.0)

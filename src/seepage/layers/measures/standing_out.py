@@ -1,15 +1,15 @@
-"""Whose updates stand out: how far each client's lie from those of the others, layer by layer.
+"""Whose updates stand out: how far each client's lie from the others', layer by layer.
 
-Let ``z_c`` be what client c has sent on average, less what all sent
-(:mod:`seepage.layers.federated.client_means`), and ``m`` the median over the clients, number by
-number. The distance is the root mean square over the numbers j of ::
+Let ``z_c`` be client c's mean update less the mean of all
+(:mod:`seepage.layers.federated.client_means`), and ``m`` the median over the clients, entry by
+entry. The distance is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
 so that no client is measured by a scale that it has stretched itself. The logarithms of these
 distances are compared with those of the nearer three quarters of the clients: their mean and
-spread, which a quarter of outliers cannot move. The P-value is how often the largest of so many
-normal numbers, treated alike, reaches as far; times the number of layers, for which it is raised.
+spread, which a quarter of outliers cannot move. The P-value is the probability that the largest of
+as many normal numbers, treated alike, reaches as far, times the number of layers.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class StandingOut:
     updates
         How many updates each has sent.
     layer
-        For every client the layer in which it stands out most.
+        The layer in which each client stands out most.
     times
-        There, its distance as a multiple of the median client's.
+        Its distance in that layer, as a multiple of the median client's.
     p_value
-        Of its standing out in any layer, raised for the number of clients and layers; nan where
-        there are fewer than four clients.
+        Of its standing out in any layer, adjusted for the number of clients and layers; nan for
+        fewer than four clients.
     """
 
     clients: tuple[object, ...]
@@ -76,8 +76,9 @@ class StandingOut:
 def standing_out(gradients: LayerGradients) -> StandingOut:
     """Return how far each client's updates lie from the others', and how unusual that is.
 
-    The P-value takes the logarithms of the distances for normal: it is no exact test. A client may
-    stand out by anything that it alone has: its records, their number, its hardware, or malice.
+    The P-value assumes that the logarithms of the distances are normal: the test is not exact. A
+    client may stand out by anything that sets it apart: its records, their number, its hardware, or
+    malice.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def standing_out(gradients: LayerGradients) -> StandingOut:
 def _log_distances(means: np.ndarray) -> np.ndarray:
     apart = np.abs(means - np.median(means, axis=0))
     others = (apart.sum(axis=0) - apart) / (len(means) - 1)
-    moving = (others > _STILL).all(axis=0)  # what only one client has moved has no scale
+    moving = (others > _STILL).all(axis=0)  # an entry that only one client has moved has no scale
     if not moving.any():
         return np.zeros(len(means))
     squares = np.mean((apart[:, moving] / others[:, moving]) ** 2, axis=1)
@@ -134,7 +135,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how far each number lies above the mean of the nearer ones, in their spreads."""
+    """Return how many spreads of the nearer numbers each lies above their mean."""
     kept = math.ceil(_NEARER * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

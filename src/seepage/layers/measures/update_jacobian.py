@@ -1,9 +1,9 @@
 """A client's local training as a map from its records to its update, and that map's Jacobian.
 
-With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no short form: what a
-record does to an early step goes through all later ones. For small runs it is taken exactly, by
-differentiating through the steps in float64; for larger ones its products with single directions
-are, by two plain runs each: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+With ``u(z) = θ_sent − θ_returned`` after all local steps, ``J = s ∂u/∂z`` has no short form: a
+record's effect on an early step propagates through all later ones. Small runs are differentiated
+exactly through all steps, in float64; for larger ones a product with a single direction takes two
+plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.support.chunks import progress
 from seepage.tables.source import Chunk, as_numpy
 
-LARGEST = 1 << 27  # numbers of a Jacobian that is written out
-_AT_A_TIME = 16  # lines of it that share one pass back through all steps
-_NEAR = 1e-5  # the step over which derivatives are compared with differences, in unknowns' sizes
-_APART = 0.05  # how far the two may be apart
+LARGEST = 1 << 27  # most entries of a Jacobian that is formed
+_AT_A_TIME = 16  # its rows per backward pass through all steps
+_NEAR = 1e-5  # the difference step that checks derivatives, over the unknowns' size
+_APART = 0.05  # how far derivatives and differences may differ
 
 
 @dataclass
 class LocalRun:
-    """What a client sends, as a function of what is unknown of its records.
+    """What a client sends, as a function of its records' unknowns.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LocalRun:
         ]
 
     def scale(self) -> float:
-        """Return the size of what is unknown."""
+        """Return the size of the unknowns."""
         return self.problem.view.scale(self.problem.net, self.batch.x, self.batch.y)
 
     def double(self) -> LocalRun:
@@ -73,7 +73,7 @@ class LocalRun:
         return replace(self, problem=wide, batch=self.batch.of_type(torch.float64))
 
     def sent(self, z: Tensor, differentiable: bool = False) -> Tensor:
-        """Return what is sent with these records, ``(P,)``; differentiable in ``z`` if asked."""
+        """Return what is sent for these records, ``(P,)``; differentiable in ``z`` if asked."""
 
         def gradient(parameters: Parameters, rows: Tensor) -> Parameters:
             names = list(parameters)
@@ -94,7 +94,7 @@ class LocalRun:
                 update = update * (self.max_norm / norm if norm > self.max_norm else 1.0)
         if not bool(torch.isfinite(update).all()):
             raise InputError(
-                "The local training diverges: its update is not finite; use a smaller lr."
+                "The local training diverges, so that its update is not finite; use a smaller lr."
             )
         return update
 
@@ -105,7 +105,7 @@ class LocalRun:
 
 
 class UpdateJacobian(ReleaseJacobian):
-    """``∂update/∂records`` through all local steps, over the noise, written out in float64.
+    """``∂update/∂records`` through all local steps, in units of the noise, formed in float64.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class UpdateJacobian(ReleaseJacobian):
     only
         The records that it is about; by default all of them.
     scale
-        The size of what is unknown, where it is known already.
+        The size of the unknowns, if computed already.
     """
 
     def __init__(
@@ -146,16 +146,15 @@ class UpdateJacobian(ReleaseJacobian):
         if self.size * self.rows * self.features > LARGEST:
             raise InputError(
                 f"The Jacobian of {self.size:,} parameters about {self.rows:,} records of "
-                f"{self.features:,} unknowns is too large to be written out; ask with "
-                "method='finite', or about a part of the input (view=sp.nn.Input(mask)) of a "
-                "smaller network."
+                f"{self.features:,} unknowns is too large to form; ask with method='finite', or "
+                "about a part of the input (view=sp.nn.Input(mask)) of a smaller network."
             )
         z = self.run.batch.z.clone().requires_grad_()
         sent = self.run.sent(z, differentiable=True)
         if torch.autograd.grad(sent.sum(), z, retain_graph=True, allow_unused=True)[0] is None:
             raise InputError(_HIDDEN)
         lines = []
-        for start in progress(range(0, self.size, _AT_A_TIME), "lines of the Jacobian"):
+        for start in progress(range(0, self.size, _AT_A_TIME), "rows of the Jacobian"):
             units = torch.zeros(min(_AT_A_TIME, self.size - start), self.size).to(z)
             units.diagonal(start).fill_(1.0)
             (found,) = torch.autograd.grad(sent, z, units, retain_graph=True, is_grads_batched=True)
@@ -165,9 +164,9 @@ class UpdateJacobian(ReleaseJacobian):
         return self.whitened(plain)
 
     def _compare(self, plain: Tensor) -> None:
-        """Raise where the derivative is not what the update does over a small step."""
+        """Raise where the derivative disagrees with the update's change over a small step."""
         if self.run.training.optimiser != "sgd":
-            return  # whose first step is all but a sign: no step is small enough
+            return  # Adam's first step is almost a sign, so no difference step is small enough
         batch = self.run.batch
         few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)
         v = torch.zeros_like(batch.z).flatten(1)
@@ -206,7 +205,7 @@ class UpdateJacobian(ReleaseJacobian):
     def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
         if unknowns.label:
             raise InputError(
-                f"The question is about {self.run.problem.view.describe()} alone; ask about the "
+                f"This leakage is about {self.run.problem.view.describe()} alone; ask about the "
                 "label with view=sp.nn.Label()."
             )
         found: Tensor = unknowns.of(self.dense[:, rows], axis=2)
@@ -214,7 +213,7 @@ class UpdateJacobian(ReleaseJacobian):
 
 
 class UpdateMoves:
-    """The update of a client with one record replaced, all others kept: trained again for each.
+    """The update of a client with one record replaced, retrained for each replacement.
 
     Parameters
     ----------
@@ -231,17 +230,19 @@ class UpdateMoves:
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the updates for some replacements of a row, ``(K, P)``."""
         if labels is not None:
-            raise InputError("A record's label cannot be replaced here; ask with a view of it.")
+            raise InputError(
+                "A record's label cannot be replaced here; ask with view=sp.nn.Label()."
+            )
         return np.stack([self._sent(self._replaced(row, one)) for one in np.asarray(features)])
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return how far each of those updates lies from the actual one, ``(K, P)``."""
+        """Return each of those updates less the actual one, ``(K, P)``."""
         return np.asarray(self.parameters(row, features, labels) - self.theta)
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row."""
+        """Return the Jacobian with respect to the replaced row."""
         run = self._at.run
         there = replace(run, batch=replace(run.batch, z=self._replaced(row, features)))
         return UpdateJacobian(there, noise, slice(row, row + 1), self._at.scale)
@@ -271,19 +272,19 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the norm that updates are scaled down to, where they are."""
+        """Twice the norm that updates are scaled down to, if they are."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the Jacobian about the records of the only chunk."""
+        """Return the Jacobian with respect to the records of the only chunk."""
         return self.template
 
 
 _HIDDEN = (
-    "The derivative of the update is not what it does over a small step: something in the network "
-    "hides the records from differentiation (torch.no_grad(), .detach()), or they lie on a kink; "
-    "ask with method='finite'."
+    "The derivative of the update disagrees with its change over a small step: something in the "
+    "network hides the records from differentiation (torch.no_grad(), .detach()), or they lie on "
+    "a kink; ask with method='finite'."
 )
 
 

@@ -1,7 +1,8 @@
-"""What a noisy update of FedAvg tells about the client's records: Fisher information, by layer too.
+"""What a noisy FedAvg update tells about the client's records: Fisher information, also by layer.
 
 The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
-Adam, weight decay): with ``J`` its Jacobian about a record's unknowns over the noise, ``I = JᵀJ``.
+Adam, weight decay): with ``J`` its Jacobian with respect to a record's unknowns, in units of the
+noise, ``I = JᵀJ``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from seepage.support.chunks import progress
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
-_STEP = 0.01  # of the size of what is unknown: a finite step where none is given
+_STEP = 0.01  # the default finite step, relative to the size of the unknowns
 
 
 def update_leakage(
@@ -66,16 +67,16 @@ def update_leakage(
     noise
         The noise on every number of the update, ``sp.Gaussian(σ)``, on the scale of parameters.
     share
-        What the update is multiplied by before the noise: the client's share of all records, where
-        the noise is on a mean that is weighted by numbers of records.
+        What the update is multiplied by before the noise: the client's share of all records, if
+        noise is added to a mean weighted by numbers of records.
     max_norm
-        The update is scaled down to this norm, if it is longer, before the noise.
+        Longer updates are scaled down to this norm before the noise.
     view
         What is unknown of a record, as for :func:`seepage.nn.leakage`; the input by default.
     attributes
         Columns that belong together, as for :func:`seepage.nn.leakage`.
     seed
-        Of the directions of estimates.
+        The seed of the random directions of estimates.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def update_leakage(
     if not isinstance(noise, Noise):
         raise InputError(
             "An update that leaves without noise has no finite Fisher information about the "
-            "client's records: whoever sees it may solve for them; give the noise, "
+            "client's records, for whoever sees it may solve for them; give the noise, "
             "noise=sp.Gaussian(…)."
         )
     if not isinstance(training, LocalTraining):
@@ -115,7 +116,7 @@ def update_leakage(
     x, y = read_inputs(x, net), read_targets(y, net, loss)
     check_batch(x, y)
     if not is_finite((x, y)):
-        raise InputError("The records contain NaN or infinity; drop those that do.")
+        raise InputError("Some records contain NaN or infinity; drop them.")
     mixed = _looked_over(net, loss, x, y)
     problem = NetworkProblem(net, per_record(loss), view or Input())
     if not problem.released():
@@ -125,12 +126,12 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Refuse what has no one answer; return whether records of a batch meet in the network."""
+    """Refuse ambiguous networks; return whether records of a batch interact in the network."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
         mixed |= meeting
-        if not meeting:  # that records meet is no obstacle here, but chance is
+        if not meeting:  # interacting records are no obstacle here, but randomness is
             refuse_modes(module)
     before = {name: buffer.clone() for name, buffer in sent_buffers(net).items()}
     with torch.no_grad(), kept_buffers(net):
@@ -139,8 +140,8 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
     if changed:
         raise InputError(
             f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
-            "along without noise: about the records in it there is no finite Fisher information. "
-            "Use GroupNorm or LayerNorm for BatchNorm, or statistics that are not kept "
+            "along without noise, so that the Fisher information about the records is infinite. "
+            "Use GroupNorm or LayerNorm instead of BatchNorm, or statistics that are not kept "
             "(track_running_stats=False); call .eval() where they are frozen; or audit what was "
             "recorded (sp.layers.audit_updates)."
         )
@@ -148,7 +149,7 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
 
 
 def _meets(module: nn.Module) -> bool:
-    """Return whether records of a batch meet in a module by itself."""
+    """Return whether a module on its own lets records of a batch interact."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
     return bool(module.training or module.running_mean is None)
@@ -161,20 +162,21 @@ class UpdateLeakage(Leakage):
     ``groups``, ``subset``, ``information``, …), exactly and in float64 through all local steps, so
     that bounds and calibration work on it as on any other; and :meth:`layers`. For networks and
     runs that are too large for that, or have kinks, :meth:`records`, :meth:`layers` and
-    :meth:`dataset` take ``method="finite"``: how far the update moves over steps of a stated size.
+    :meth:`dataset` take ``method="finite"``, which measures how far the update moves over steps of
+    a stated size.
 
     Parameters
     ----------
     run
         The client's local training.
     noise
-        On what is sent.
+        The noise on the update.
     attributes
-        Columns that belong together, under a name.
+        Columns that belong together, by name.
     mixed
-        Whether records of a batch meet in the network.
+        Whether records of a batch interact in the network.
     seed
-        Of the directions of estimates.
+        The seed of the random directions of estimates.
     """
 
     jacobian: UpdateJacobian
@@ -195,7 +197,7 @@ class UpdateLeakage(Leakage):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold for the numbers to mean what they say, in words."""
+        """The assumptions under which the numbers hold, in words."""
         known = (
             "One update leaves, after all local steps, with the stated noise, and nothing else.",
             "The adversary knows the model that was sent, how the client trains and in which order "
@@ -204,15 +206,15 @@ class UpdateLeakage(Leakage):
         if not self.mixed:
             return known
         together = (
-            "Records meet in the network's BatchNorm: a record also shows through those of its "
-            "batches, which are held as they are."
+            "Records interact in the network's BatchNorm: a record also shows through the others "
+            "of its batches, which are held fixed."
         )
         return (*known, together)
 
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return what ``columns`` names of the view, as directions of a record and in words."""
+        """Return the named part of the view, as directions of a record and in words."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         return unknowns, self.run.problem.view.describe() if columns is None else about
 
@@ -238,21 +240,23 @@ class UpdateLeakage(Leakage):
             ``"exact"``; or ``"finite"``, for the dFIL about whole records: two plain runs of the
             local training for every record and probe.
         rows
-            With ``"finite"``, which records, by their positions; by default all.
+            With ``"finite"``, the positions of the records; by default all.
         probes
-            Random directions for every record, at least 2.
+            The number of random directions per record, at least 2.
         scale
-            The size ``h`` of a finite step: every unknown moves by ``±h``. Where it is not given, a
-            hundredth of the root mean square of what is unknown, to one digit.
+            The size ``h`` of a finite step: every unknown moves by ``±h``. By default a hundredth
+            of the unknowns' root mean square, to one digit.
         """
         if _checked(method) == "exact":
             if rows is not None:
-                raise InputError("rows belong to method='finite'; 'exact' has all of them at once.")
+                raise InputError(
+                    "rows is only for method='finite'; 'exact' gives all records at once."
+                )
             return super().records(columns, label, measure, simplex)
         if columns is not None or label or simplex:
             raise InputError(
-                "Finite steps move whole records; for a part, give a view "
-                "(view=sp.nn.Input(mask)), or method='exact'."
+                "Finite steps move whole records; to ask about a part, give a view "
+                "(view=sp.nn.Input(mask)) or method='exact'."
             )
         which = row_positions(rows, len(self.source))
         moved = [
@@ -274,8 +278,8 @@ class UpdateLeakage(Leakage):
     ) -> Result:
         """Return the leakage about all the client's records as one number.
 
-        With ``method="finite"`` all of them move at once, so that a probe takes two runs in all;
-        the parameters are those of :meth:`records`.
+        With ``method="finite"`` all of them move at once, so that a probe takes only two runs; the
+        parameters are those of :meth:`records`.
         """
         if _checked(method) == "exact":
             unknowns, about = self.unknowns(None)
@@ -292,11 +296,11 @@ class UpdateLeakage(Leakage):
         probes: int = 16,
         scale: float | None = None,
     ) -> PerLayer:
-        """Return the dFIL about the client's records that each layer's part of the update has.
+        """Return the dFIL of each layer's part of the update about the client's records.
 
-        The squares of all layers add up to that of the whole update. Exact, it has each record's
-        number too (``by_record``); with ``method="finite"`` all records move at once, and the 95 %
-        interval is that of the random directions.
+        The squares of all layers add up to that of the whole update. The exact method also gives
+        each record's number (``by_record``); with ``method="finite"`` all records move at once, and
+        the 95 % interval reflects the random directions.
 
         Parameters
         ----------
@@ -311,8 +315,8 @@ class UpdateLeakage(Leakage):
         by_record, notes = None, self.conditions
         if self.jacobian.root.dim() == 2:
             raise InputError(
-                "Noise that is correlated between layers does not say what one layer tells by "
-                "itself; give a standard deviation, or one for every number."
+                "What one layer tells by itself is not defined under noise that is correlated "
+                "between layers; give one standard deviation, or one per number."
             )
         if _checked(method) == "exact":
             squares = self.jacobian.dense.square().sum(2)
@@ -340,11 +344,11 @@ class UpdateLeakage(Leakage):
     def _squares(
         self, rows: np.ndarray | None, measure: str, probes: int, scale: float | None
     ) -> Tensor:
-        """Return ``(Jv)²`` for random signs of some records, the others held: ``(probes, P)``."""
+        """Return ``(Jv)²`` for random signs of some records, the others fixed: ``(probes, P)``."""
         if measure != "dfil":
             raise InputError(
-                "Finite steps estimate the average over directions, measure='dfil'; the most of "
-                "any direction takes method='exact'."
+                "Finite steps estimate only the average over directions, measure='dfil'; for the "
+                "largest over directions use method='exact'."
             )
         check_probes(probes)
         jacobian, h = self.jacobian, self._step(scale)
@@ -373,13 +377,13 @@ class UpdateLeakage(Leakage):
         scale: float | None,
         index: np.ndarray | None = None,
     ) -> Estimate:
-        """Return the roots of information, with standard errors to first order."""
+        """Return the square roots of information, with first-order standard errors."""
         values, h = information.sqrt(), self._step(scale)
         spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
         of = " of all records" if view == "dataset" else ""
         over = (
             f"The derivative of the update is its change over a step of {h:g} to either side in "
-            "what is unknown: what changes of that size show, not what smaller or larger ones do."
+            "the unknowns; smaller or larger changes may show something else."
         )
         return Estimate(
             values,
@@ -408,7 +412,7 @@ def _mean_of_probes(squares: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(released: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return where each parameter lies in the update."""
+    """Return the position of each parameter in the update."""
     places, start = {}, 0
     for name, parameter in released.items():
         places[name] = slice(start, start + parameter.numel())
@@ -421,7 +425,7 @@ def _by_layer(
     layout: Mapping[str, Sequence[str]],
     parts: Mapping[str, slice],
 ) -> Tensor:
-    """Return sums over each layer's part of the update of ``squares (P, …)``, ``(layers, …)``."""
+    """Return sums of ``squares (P, …)`` over each layer's part of the update, ``(layers, …)``."""
     sums = [
         torch.stack([squares[parts[name]].sum(0) for name in names]).sum(0)
         for names in layout.values()

@@ -6,8 +6,7 @@ For a family V of predictors (paper 003, equation 1, after Xu et al. 2020)::
 
 The first term is the entropy of the property. The second is estimated on gradients that the
 predictor has not seen: cross-fitting over folds, with probabilities recalibrated on other folds.
-The paper takes both infima on the training set; that number comes along as
-``training_set_estimate``.
+The paper takes both infima on the training set; that number is kept as ``training_set_estimate``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BELOW = (
     "An estimate on records the predictor has not seen can come out below zero where there is "
     "nothing to find."
 )
-_FLOOR = 1e-6  # of probabilities in the paper's estimate, whose logarithms are taken as they come
+_FLOOR = 1e-6  # the least probability in the paper's estimate, which is not recalibrated
 _STEEPEST, _FURTHEST = 5.0, 20.0
 _SIGNIFICANT = 0.05
 _NO_GAIN = 1e-9
@@ -61,29 +60,29 @@ def v_information(
     """Return the V-information about a property that each layer's gradients carry.
 
     **The interval** is meant to hold the family's information about the property in 95 of 100
-    repetitions, where the gradients are enough to learn from; in wide layers, where they are not,
-    it is about what predictors learnt from this many gradients attain. It comes from resampled
+    repetitions, provided there are enough gradients to learn from; in wide layers, where there are
+    not, it covers what predictors trained on this many gradients attain. It comes from resampled
     gradients (or groups), widened for few groups (:func:`small_sample_factor`); its upper end is
-    raised by what it costs to learn from few, as far as predictors of fewer still show it, and to
-    recalibrate, its lower end, where that is above zero, by the latter alone; and where the gains
-    hardly vary, at nothing and at perfect prediction, it reaches as far as the data do not exclude:
-    ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
+    raised by the cost of learning from few gradients (extrapolated from predictors trained on
+    fewer) and of recalibrating, its lower end, where above zero, by the latter alone; and where the
+    gains hardly vary, with no information or perfect prediction, it reaches as far as the data
+    allow: ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
 
     **The column** ``p_value`` tests that a layer carries nothing: where that is so, it is below α
     with probability α (no more than α for few groups), whatever the family. Predictors learn from
-    some folds and are asked about later ones, in which labels are exchanged. With groups, those
-    whose gradients all have one label exchange it as a whole, and the others shuffle theirs within
-    the group, so that likeness within a group is not taken for information. Where the folds hold
-    too few such groups, labels are exchanged over all groups, with a kernel ridge regression in
-    place of the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below
-    0.05 is possible, a :class:`FewGroupsWarning` and a note say so. P-values of several layers are
-    each for itself.
+    some folds and are tested on later ones, in which labels are exchanged. Groups whose gradients
+    all have one label exchange it as a whole, and the others shuffle theirs within the group, so
+    that similarity within a group is not mistaken for information. Where the folds hold too few
+    such groups, labels are exchanged over all groups, with a kernel ridge regression in place of
+    the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below 0.05 is
+    possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for the
+    number of layers.
 
     Parameters
     ----------
     gradients
         Recorded gradients (:func:`record_gradients`), a mapping of layer names to arrays
-        ``(n, size)``, or one array; lists will do for arrays.
+        ``(n, size)``, or one array; lists also work.
     property
         The property of every gradient, ``(n,)``: two or more classes.
     family
@@ -91,17 +90,17 @@ def v_information(
         of scikit-learn with ``predict_proba``.
     groups
         Gradients of the same group (client, person, pool of records) stay in one fold, ``(n,)``.
-        Without this, gradients that share records are told apart by these records. By default the
-        nodes of a recording that knows them, unless a class of the property comes from one node
-        only, which a warning says; ``False`` for no groups.
+        Without groups, gradients that share records are recognised by those records. By default the
+        nodes of the recording, if it has any, unless a class of the property comes from one node
+        only (there is a warning); ``False`` for no groups.
     folds
-        Of the cross-fitting.
+        The number of folds of the cross-fitting.
     unit
         ``"nats"`` or ``"bits"``.
     resamples, permutations
         For the interval and the test.
     width
-        Arrays with more columns are projected to this many at random, which the result says.
+        Arrays with more columns are randomly projected to this many; the result notes it.
     seed
         Of folds, projections, predictors, resamples and permutations.
 
@@ -191,7 +190,7 @@ class PropertyTask:
     def grouped(
         property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
     ) -> tuple[PropertyTask, list[str]]:
-        """Return the task with the groups asked for, or by the recording's nodes; and warnings."""
+        """Return the task, grouped as asked or by the recording's nodes, and warnings."""
         if groups is False or (groups is None and seen.nodes is None):
             return PropertyTask.read(property, None, len(seen), folds, seed), []
         if groups is not None:
@@ -204,8 +203,8 @@ class PropertyTask:
         if spread.sum(axis=1).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
-                "grouped by nodes: the numbers say how well that node is told from the others, by "
-                "this property or by anything else."
+                "grouped by nodes: the numbers say how well that node can be told from the "
+                "others, by this property or anything else."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
         task = PropertyTask.read(property, nodes, len(seen), min(folds, count), seed)
@@ -214,18 +213,19 @@ class PropertyTask:
 
     @staticmethod
     def read(property: Any, groups: Any, count: int, folds: int, seed: int) -> PropertyTask:
-        """Check what was handed in, and assign the folds."""
+        """Check the arguments, and assign the folds."""
         from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
         levels, labels = read_property(property, count, "gradients")
         if len(levels) < 2:
             raise InputError(
-                "All gradients have the same property: there is nothing to tell apart."
+                "All gradients have the same property, so there is nothing to tell apart; record "
+                "some of another class."
             )
         if levels.dtype.kind == "f" and len(levels) > max(20, count // 10):
             raise InputError(
                 f"property takes {len(levels)} different values; V-information is about classes, "
-                "so put them into classes first (numpy.digitize)."
+                "so sort the values into classes first (numpy.digitize)."
             )
         if folds < 2:
             raise InputError(f"folds must be at least 2, not {folds}.")
@@ -241,16 +241,18 @@ class PropertyTask:
         fold = np.empty(count, dtype=int)
         cut = splitter(folds, shuffle=True, random_state=seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # classes rarer than groups are met below
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # classes in too few groups are refused below
             for k, (_, rows) in enumerate(cut.split(labels[:, None], labels, member)):
                 fold[rows] = k
         for k in np.unique(fold):
             if len(np.unique(labels[fold != k])) < len(levels):
                 raise InputError(
-                    "A class of the property occurs in too few groups: some fold leaves none of it "
-                    "to learn from. Use fewer folds."
+                    "A class of the property occurs in too few groups: outside some fold there "
+                    "is none of it to learn from; use fewer folds."
                 )
-        fold = np.unique(fold, return_inverse=True)[1]  # without those that no group fell to
+        fold = np.unique(fold, return_inverse=True)[1]  # without empty folds
         return PropertyTask(labels, len(levels), fold, member, seed)
 
     def entropy(self) -> float:
@@ -269,10 +271,10 @@ class PropertyTask:
     def in_turn(
         self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
     ) -> list[np.ndarray | None]:
-        """Return for every fold but the first what predictors make of it that know the earlier.
+        """Return predictions for every fold but the first, learnt from the folds before it.
 
         These are probabilities, ``(m, K)``, or none where the earlier folds are too few to learn
-        from. Those of the ``last`` fold may be known already from cross-fitting.
+        from. Those for the ``last`` fold may be known already from cross-fitting.
         """
         found: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -285,11 +287,11 @@ class PropertyTask:
     def recalibrated(
         self, found: np.ndarray, earlier: Sequence[np.ndarray | None]
     ) -> tuple[np.ndarray, float]:
-        """Return log-probabilities, (n, K), recalibrated on the other folds; and learning's cost.
+        """Return log-probabilities, (n, K), recalibrated on other folds, and the cost of learning.
 
         The loss of predictors that have learnt from m gradients is taken to be ``L + c/m``; c comes
-        from the losses of those that knew the ``earlier`` folds only, on the same gradients. To
-        this comes :meth:`recalibration_cost`.
+        from the losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
+        :meth:`recalibration_cost` is added.
         """
         logs = np.empty_like(found)
         lost = apart = 0.0
@@ -308,15 +310,15 @@ class PropertyTask:
         return logs, slope / self._learnt_from() + self.recalibration_cost()
 
     def recalibration_cost(self) -> float:
-        """Return ``K/2m``, what K free numbers that are fitted to m gradients lose on others.
+        """Return ``K/2m``, the loss on new gradients of K free numbers fitted to m gradients.
 
-        It is lost by the measuring, not by the family, wherever there is something to calibrate: an
-        information that is above zero beyond doubt is higher by it.
+        It is a cost of measuring, not of the family, wherever there is something to calibrate:
+        information that is clearly above zero is higher by it.
         """
         return self.classes / (2 * self._learnt_from())
 
     def _learnt_from(self) -> float:
-        """Return how many gradients predictors have learnt from, on average."""
+        """Return the mean number of gradients that predictors have learnt from."""
         return len(self.labels) * (1 - 1 / len(np.unique(self.fold)))
 
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
@@ -330,10 +332,10 @@ class PropertyTask:
         """Return the ends of the 95 % bootstrap interval of every layer's information.
 
         The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; records, or
-        groups of them, are drawn anew. The interval reaches 1.96 standard deviations of what they
-        give, times :func:`small_sample_factor`, to both sides, but not beyond the entropy. (The
-        percentiles themselves lean down, for few gradients cost much and none gains much; estimates
-        lean down already, by what it costs to learn.)
+        groups of them, are resampled. The interval reaches 1.96 standard deviations of the
+        resampled means, times :func:`small_sample_factor`, to either side, but not beyond the
+        entropy. (The percentiles themselves are biased downwards, since a few gradients lose much
+        and none gains much; and estimates are already biased downwards by the cost of learning.)
         """
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
@@ -352,13 +354,13 @@ class PropertyTask:
         """Return the ends of a layer's interval, widened where the gains hardly vary.
 
         *Where there is little to find*, recalibration comes out flat, and the gains are all zero.
-        What may have been missed is asked of the held-out scores ``s = log q`` themselves. A
+        The held-out scores ``s = log q`` themselves bound what may have been missed. A
         predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2`` to second order, with ``ū`` the
         mean of ``s_p − Σ_k π_k s_k`` and ``F`` that of the variance of s over π: at most
         ``ū²/2F``. The upper end is no lower than this at the upper end of ``ū``.
 
         *Where nothing went wrong* (every gain is above zero), perfect prediction is not excluded,
-        and the upper end is the entropy. Nor is a share ε of gradients of a kind not seen, where
+        and the upper end is the entropy. Nor is a share ε of gradients of an unseen kind, where
         ``(1 − ε)^G = 2.5 %`` over the G groups or gradients: each may lose ``log(n + 1)``, the most
         that recalibration on n gradients allows.
         """
@@ -372,7 +374,9 @@ class PropertyTask:
             worst = (1 - unseen) * gains.mean() - unseen * math.log(learnt + 1)
             return min(low, worst), self.entropy()
         scores = _logs(found, 1.0 / (2 * len(found)))
-        for k in np.unique(self.fold):  # what a predictor says of all gradients alike is no news
+        for k in np.unique(
+            self.fold
+        ):  # what a predictor says of all gradients alike is no information
             scores[self.fold == k] -= scores[self.fold == k].mean(axis=0)
         shares = np.bincount(self.labels) / len(self.labels)
         news = scores[np.arange(len(scores)), self.labels] - scores @ shares
@@ -386,7 +390,7 @@ class PropertyTask:
         return low, min(max(high, reach**2 / (2 * spread)), self.entropy())
 
     def _units(self) -> tuple[np.ndarray, int]:
-        """Return what is independent of the rest: the group of every gradient, or itself."""
+        """Return the independent unit of every gradient: its group, or itself."""
         units = np.arange(len(self.labels)) if self.groups is None else self.groups
         return units, int(units.max()) + 1
 
@@ -401,7 +405,9 @@ class PropertyTask:
         from sklearn.exceptions import ConvergenceWarning
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # any member of the family will do
+            warnings.simplefilter(
+                "ignore", ConvergenceWarning
+            )  # any member of the family may be used
             try:
                 model = clone(classifier).fit(block[learn], self.labels[learn])
             except ValueError as error:
@@ -417,11 +423,11 @@ class PropertyTask:
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
     """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other gradients.
 
-    From held-out probabilities ``q``, ``(n, K)``, one passes to ``p_k ∝ exp(a log q_k + b_k)`` with
-    ``a ≥ 0``. With a = 0 this is a constant, so that the best constant prediction always belongs to
-    the family, as the definition of V-information asks ("optional ignorance", Xu et al. 2020). A
-    negative slope is left out: it would turn the slight opposition between a fold's classes and its
-    complement's into information.
+    Held-out probabilities ``q``, ``(n, K)``, become ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``.
+    With a = 0 this is constant, so that the best constant prediction always belongs to the family,
+    as the definition of V-information requires ("optional ignorance", Xu et al. 2020). A negative
+    slope is excluded: it would turn the slight negative correlation between the class shares of a
+    fold and of its complement into information.
     """
     n, classes = fitted_on.shape
     floor = 1.0 / (2 * n)
@@ -437,7 +443,7 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
     from scipy.optimize import minimize
 
     best = None
-    # From the constant as well: a steep start may end on the way down to it.
+    # Started from the constant too: a steep start may stop on its way there.
     for slope in (0.0, 1.0):
         offsets = np.log(shares) * (1 - slope)
         found = minimize(
@@ -450,7 +456,7 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
         best = found if best is None or found.fun < best.fun else best
     assert best is not None  # noqa: S101  the loop ran
     sure = np.exp(_log_softmax(best.x[0] * _logs(applied_to, floor) + best.x[1:]))
-    # n records never make anyone surer than n to one: a single surprise must not cost the earth.
+    # n records never justify odds beyond n to one: a single surprise must not cost the earth.
     doubt = 1.0 / (n + 1)
     return np.asarray(np.log((1 - doubt) * sure + doubt * shares))
 
@@ -460,7 +466,7 @@ def small_sample_factor(units: int) -> float:
 
     Resampled means of ``G`` units vary by ``(G−1)/G`` of the estimated variance of their mean, and
     the quantiles belong to Student's law with ``G − 1`` degrees of freedom, not to the normal one:
-    with both put right, the interval for a mean is Student's.
+    with both corrected, the interval for a mean is Student's.
 
     Examples
     --------
@@ -477,16 +483,14 @@ def small_sample_factor(units: int) -> float:
 def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
     levels, member = read_property(groups, count, "gradients", called="groups")
     if len(levels) < folds:
-        raise InputError(
-            f"{len(levels)} groups cannot be dealt out to {folds} folds; use fewer folds."
-        )
+        raise InputError(f"{len(levels)} groups are too few for {folds} folds; use fewer folds.")
     return member
 
 
 def _too_few(exchange: Exchange, ways: float) -> str:
     what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
     return (
-        f"The labels of the {what} can be exchanged in {ways:.0f} ways only, so no P-value can be "
+        f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
         f"below {1 / ways:.2g}: the test cannot find anything, whatever there is; record more."
     )
 

@@ -1,7 +1,6 @@
-"""The accountant that runs beside a training loop, and the record of a run that it leaves.
+"""The accountant that runs beside a training loop, and what it keeps of the run.
 
-What may be in it: what a run gave away about every record, step by step (the accountant), the sums
-it keeps (the run record), how several of them go together, and how they are read. How steps are
-measured is the engine's business (``nn/jacobian``), how they are taken the trainer's
-(``nn/training``).
+The accountant counts what a run gives away about every record, step by step; a measured run holds
+the sums; others join several runs and read them. The engine (``nn/jacobian``) measures steps, and
+the trainer (``nn/training``) takes them.
 """

@@ -1,9 +1,9 @@
 """The accountant of private SGD: what every step gives away about every record of its batch.
 
-Theorem 3 of paper 004: the information of a whole run about a record is at most the expectation of
-the sum of the steps' informations, and whatever is computed from the noisy gradients (momentum,
-averages, the model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` and κ for what hidden batches hide (``sampling/amplification``).
+Theorem 3 of paper 004: the information of a whole run about a record is at most the expected sum of
+the steps' informations, and anything computed from the noisy gradients (momentum, averages, the
+model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and κ
+the amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from seepage.support.number_check import check_noise
 class FisherAccountant(RunReader):
     """Accounts for the leakage of a training run, record by record.
 
-    Call :meth:`observe` with every batch before the update is made. Reading is cheap and possible
-    at any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. What it
-    keeps is a :class:`~seepage.nn.MeasuredRun`, under ``run``.
+    Call :meth:`observe` with every batch before the update is made. Results are cheap to read at
+    any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. The sums are
+    kept as a :class:`~seepage.nn.MeasuredRun`, under ``run``.
 
     Parameters
     ----------
     net
-        The network under training; its parameters with ``requires_grad`` are what leaves.
+        The network under training; its parameters with ``requires_grad`` are released.
     loss
         ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
         that returns one loss per record.
     n
-        How many records the training data has.
+        The number of training records.
     batch_size, sample_rate
         The (mean) size of a batch, or the probability that a record is in it: one of the two.
     noise_multiplier
@@ -62,42 +62,42 @@ class FisherAccountant(RunReader):
     max_grad_norm
         C, the clipping threshold.
     clip
-        ``"hard"``, as most loops have it, ``"smooth"`` as in paper 004, ``"none"``, or a clip of
+        ``"hard"`` as in most loops, ``"smooth"`` as in paper 004, ``"none"``, or a clip of
         :mod:`seepage.nn.problem.clipping`.
     sampler
         How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or
-        ``"other"`` (shuffled epochs, for instance), for which nothing is claimed from sampling.
+        ``"other"`` (shuffled epochs, for instance), which gives no amplification.
     amplification
         Which factor κ: ``"mixture"``, ``"theorem4"``, or ``"none"``; see
         :mod:`seepage.nn.sampling.amplification`.
     delta, steps
-        For ``"theorem4"``: the probability with which its factor may fail over the whole run (by
-        default ``1/n``), and the number of steps it is spread over, if that is known.
+        For ``"theorem4"``: the probability that its factor fails over the whole run (by default
+        ``1/n``), and the number of steps it is spread over, if known.
     view
         What the question is about; by default the whole input.
     probes
-        Random probes per step. Two give standard errors that do not depend on other steps.
+        Random probes per step. Two or more give standard errors without comparing steps.
     clip_derivative
-        How the clip's own reaction to a record is counted: ``"exact"``, or ``"conservative"``, a
-        cheaper upper bound.
+        How the clip factor's dependence on the record is counted: ``"exact"``, or
+        ``"conservative"``, a cheaper upper bound.
     method, scale
-        How changes of the gradients are taken, as for :func:`~seepage.nn.leakage`: over finite
-        steps of the size ``scale`` where the network has kinks or ``method="finite"`` says so, as a
-        derivative otherwise. Where no scale is given the first batch decides it; the trainer
-        :class:`~seepage.nn.PrivateSGD` takes the first records of its data. Sketches are always of
+        How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: over finite
+        steps of the size ``scale`` if the network has kinks or ``method="finite"`` is given,
+        otherwise as derivatives. By default the first batch sets the scale; the trainer
+        :class:`~seepage.nn.PrivateSGD` takes the first records of its data. Sketches always use
         derivatives.
     individual
-        Whether to keep the differential privacy of every record by itself.
+        Whether to keep the differential privacy of each record.
     sketch, sketch_records
         How many leading directions of the information to keep, and for which records, to learn
         their FIL over the run.
     survey_every
-        One step in so many, drawn at random, is to be preceded by a pass over all records
-        (:meth:`survey`). The run then tells the mean over redrawn batches along its iterates, for
-        every record, instead of the sum over the batches it drew. A pass costs as much as
+        One step in this many, drawn at random, is preceded by a pass over all records
+        (:meth:`survey`). The run then estimates, for every record, the mean over redrawn batches
+        along its iterates instead of the sum over the batches it drew. A pass costs as much as
         measuring ``n/batch_size`` steps.
     chunk_size
-        How many records to work on at once; ``"auto"`` finds out.
+        How many records to process at a time; ``"auto"`` finds what fits.
     seed
         Fixes the probes.
 
@@ -165,8 +165,8 @@ class FisherAccountant(RunReader):
             survey = Survey(int(n), survey_every, int(probes), seed, steps)
         if survey is not None and sampler == OTHER:
             raise InputError(
-                "A survey tells the mean over redrawn batches, so it must be known how they are "
-                "drawn: sampler must be 'poisson' or 'fixed', not 'other'."
+                "A survey estimates the mean over redrawn batches, so the way they are drawn "
+                "must be known; sampler must be 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
         followed = range(n) if sketch_records is None else sketch_records
@@ -201,7 +201,7 @@ class FisherAccountant(RunReader):
         )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
-        self._open = torch.zeros(0, dtype=torch.int64)  # records of a step that is not complete
+        self._open = torch.zeros(0, dtype=torch.int64)  # records of an incomplete step
         self._repeats = 0
         self._surveyed = -1  # the step before which all records were last measured
 
@@ -212,41 +212,41 @@ class FisherAccountant(RunReader):
 
     @property
     def n(self) -> int:
-        """How many records the training data has."""
+        """The number of training records."""
         return self.run.n
 
     @property
     def ledger(self) -> Ledger:
-        """What was released so far, step by step."""
+        """The releases so far, step by step."""
         return self.run.ledger
 
     @property
     def unknowns(self) -> int:
-        """How many numbers of one record are unknown; zero while none was observed."""
+        """The number of unknowns of one record; zero until one is observed."""
         return self.run.unknowns
 
     @property
     def about(self) -> str:
-        """What the unknowns are, in words; a model's own input has its name once it was seen."""
+        """The unknowns, in words; a model's own input is named once it has been seen."""
         return self.engine.view.describe()
 
     @property
     def step_size(self) -> float:
-        """The size of the finite steps that were measured over; zero for derivatives."""
+        """The size of the finite steps; zero for derivatives."""
         return self.run.step_size
 
     @property
     def doubt(self) -> float:
-        """By how much half and twice the steps differ; zero where that was not tried."""
+        """How much the results for half and twice the step differ; zero if not tried."""
         return self.run.doubt
 
     @property
     def failure_probability(self) -> float:
-        """The probability, over the steps taken so far, with which the factor κ may fail."""
+        """The probability that the factor κ fails over the steps taken so far."""
         return self.run.failure_probability
 
     def degrees(self, amplified: bool = True) -> float | Tensor:
-        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        """Return the degrees of freedom of the variances; infinite if unknown."""
         return self.run.degrees(amplified)
 
     def observe(
@@ -263,14 +263,14 @@ class FisherAccountant(RunReader):
         Parameters
         ----------
         index
-            Which records of the training data these are, ``(B,)``; may be empty.
+            The positions of these records in the training data, ``(B,)``; may be empty.
         x, y
             Their inputs and targets, as the network and the loss take them.
         update
-            Whether to return the sum of clipped gradients too (``.gradient``), so that the loop
+            Whether to return the sum of clipped gradients (``.gradient``) as well, so that the loop
             need not compute it again.
         more
-            Whether more of the same step's batch follows (a large batch in several parts).
+            Whether more of the same batch follows (a large batch in several parts).
 
         Returns
         -------
@@ -282,9 +282,9 @@ class FisherAccountant(RunReader):
         check_apart(chosen, self._open)
         if self._survey_is_due():
             raise InputError(
-                f"All records are to be measured before step {run.steps}, as survey_every asks "
-                "for: call survey(everyone) before every observe(); it does nothing but at the "
-                "chosen steps."
+                f"survey_every asks for all records to be measured before step {run.steps}; call "
+                "survey(everyone) before every observe(); it does nothing except at the chosen "
+                "steps."
             )
         noise = self._noise()
         company = self.engine.in_company(x, y)
@@ -299,15 +299,15 @@ class FisherAccountant(RunReader):
         return step
 
     def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
-        """Measure all records if the coming step was chosen for it; otherwise do nothing.
+        """Measure all records if the coming step was chosen for a survey; otherwise do nothing.
 
-        Of several processes each measures a part of them.
+        With several processes, each measures a part of them.
 
         Parameters
         ----------
         everyone
-            Batches of numbers, inputs and targets that have every record once: a ``DataLoader``
-            of the training data, for instance. It is read at the chosen steps only.
+            Batches of positions, inputs and targets that contain every record once: a
+            ``DataLoader`` of the training data, for instance. It is read only at the chosen steps.
 
         Returns
         -------
@@ -316,17 +316,17 @@ class FisherAccountant(RunReader):
         """
         run = self.run
         if run.survey is None:
-            raise InputError("Give survey_every to the accountant: it chooses the steps.")
+            raise InputError("The accountant has no steps to survey; give it survey_every=….")
         if not self._survey_is_due():
             return False
-        shape = (2, 2, run.n)  # with κ and without, means and variances
+        shape = (2, 2, run.n)  # with and without κ, means and variances
         found = torch.zeros(shape, dtype=torch.float64)
         seen = torch.zeros(run.n, dtype=torch.int64)
         for index, x, y in everyone:
             chosen = checked_index(index, len(y), run.n)
             seen[chosen] += 1
             mine = own_part(chosen)
-            if len(mine) < len(chosen):  # other processes have the rest
+            if len(mine) < len(chosen):  # other processes measure the rest
                 rows = torch.isin(chosen, mine)
                 x, y = rows_of(x, rows), y[rows.to(y.device)]
             company = self.engine.in_company(x, y)
@@ -347,21 +347,21 @@ class FisherAccountant(RunReader):
         return True
 
     def _get_to_know(self, x: Any, y: Tensor) -> None:
-        """Learn from the first records how many numbers are unknown, and over which steps."""
+        """Learn the number of unknowns and the finite step from the first records."""
         run, engine = self.run, self.engine
         if run.unknowns:
             return
         if engine.takes_finite_steps(x, y):
             if engine.scale is None and world_size() > 1:
                 raise InputError(
-                    "Several processes must measure over the same finite steps; give all of them "
-                    f"the same scale, for instance scale={engine.step_size(x, y):g}."
+                    "All processes must measure over the same finite steps; give them the same "
+                    f"scale, for instance scale={engine.step_size(x, y):g}."
                 )
             run.step_size, run.doubt = engine.step_size(x, y), engine.doubt
         run.unknowns = engine.unknowns(x, y)
 
     def _measure(self, index: Tensor, x: Any, y: Tensor, update: bool) -> Step:
-        """Return the step of a batch; where changes are over finite steps, sketches are not."""
+        """Return the step of a batch; sketches use derivatives even if the rest does not."""
         run, step = self.run, partial(self.engine.step, x, y, probes=self.run.probes, index=index)
         sketched = run.sketch is not None and len(index) > 0
         if not (sketched and run.step_size):
@@ -370,7 +370,7 @@ class FisherAccountant(RunReader):
         return replace(step(key=run.ledger.steps, update=update), pulls=pulls)
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
-        """Return means and variances of what records give away in a step, with κ and without."""
+        """Return means and variances of the records' leakage in a step, with and without κ."""
         run, clip, noise = self.run, self.clip, self._noise()
         key = ("survey", run.steps)
         step = self.engine.step(x, y, probes=run.probes, key=key, index=index)
@@ -390,7 +390,7 @@ class FisherAccountant(RunReader):
         return run.survey.due(run.steps)
 
     def close_step(self) -> None:
-        """Count the step whose batch was observed as taken."""
+        """Count the observed step as taken."""
         self._count_step()
         self.check.step(len(self._open), self._repeats)
         self._open = self._open[:0]
@@ -404,7 +404,7 @@ class FisherAccountant(RunReader):
         return self.run.measured()
 
     def chance(self) -> tuple[str, ...]:
-        """Return which chance the standard errors are about, in words."""
+        """Return, in words, the sources of chance that the standard errors cover."""
         return self.run.chance()
 
     def fil(self) -> SpectrumBracket:
@@ -412,16 +412,16 @@ class FisherAccountant(RunReader):
         return self.run.fil()
 
     def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of every record by itself.
+        """Return the Rényi differential privacy of each record.
 
-        None of its numbers is above that of the whole run, which holds for every record.
+        No record's ε exceeds that of the whole run, which holds for every record.
         """
         return self.run.individual_privacy()
 
     def individual_loss(self) -> IndividualLoss:
-        """Return the privacy loss of every record by itself, as μ, ε and Rényi divergence.
+        """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        Against somebody who knows the batches, and all records but this one.
+        It is against an adversary who knows the batches and all other records.
         """
         return self.run.individual_loss()
 
@@ -438,7 +438,7 @@ class FisherAccountant(RunReader):
         return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
+        """Resume from a state that :meth:`state_dict` returned for a run like this one."""
         self.run.load_state_dict(state)
         if self.run.step_size:
             self.engine.scale, self.engine.doubt = self.run.step_size, self.run.doubt
@@ -466,7 +466,7 @@ class FisherAccountant(RunReader):
         run, clip = self.run, self.clip
         if run.sums.uses.device != chosen.device:
             run.to(chosen.device)
-        if self.check.watching:  # only then: the sum waits for an accelerator
+        if self.check.watching:  # only then, since the sum waits for an accelerator
             self._repeats += int((run.sums.uses[chosen] > 0).sum())
         lengths = step.norms * clip.factor(step.norms)
         number = run.ledger.steps + 1
@@ -485,7 +485,7 @@ class FisherAccountant(RunReader):
 
 def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
     if (batch_size is None) == (sample_rate is None):
-        raise InputError("Give either batch_size or sample_rate.")
+        raise InputError("Give either batch_size or sample_rate, not both.")
     rate = batch_size / n if batch_size is not None else sample_rate
     assert rate is not None  # noqa: S101 - one of the two was given
     check_rate(rate)
@@ -493,7 +493,7 @@ def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
 
 
 def _budget(n: int, delta: float | None, steps: int | None) -> FailureBudget | None:
-    """Return the failure probability of theorem 4; by default 1/n, which one record has not."""
+    """Return the failure probability of theorem 4; by default 1/n, refused for a single record."""
     if delta is None and n == 1:
         return None
     return FailureBudget(1 / n if delta is None else delta, steps)

@@ -1,8 +1,8 @@
-"""Several records put together: the shares of one run add up, repeated runs are averaged.
+"""Joins measured runs: the shares of one run are added up, repeated runs are averaged.
 
 In data-parallel training every process accounts for its part of the batches. Nothing is exchanged
 during training; at the end the sums of all processes are added up. Runs of one training procedure
-with different seeds are averaged instead: their expectation is what bounds the information.
+with different seeds are averaged instead, because their expectation bounds the information.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun:
-    """Return the whole run, given what each of its processes saw of it.
+    """Return the whole run, given the share that each of its processes saw.
 
     In data-parallel training every process observes its own part of each batch; the sums of a
     record add up. All shares must have taken the same steps.
     """
     if not shares:
-        raise InputError("There are no shares to join.")
+        raise InputError("There are no shares to join; give one per process.")
     records = _checked_alike(shares)
     first = records[0]
     whole = MeasuredRun(
@@ -45,7 +45,7 @@ def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun
         survey=None if first.survey is None else first.survey.emptied(),
         measurement=first.measurement,
     )
-    whole.unknowns = max(share.unknowns for share in records)  # zero where all batches were empty
+    whole.unknowns = max(share.unknowns for share in records)  # zero if all batches were empty
     whole.step_size = max(share.step_size for share in records)
     whole.doubt = max(share.doubt for share in records)
     whole.ledger = Ledger(tuple(first.ledger))
@@ -60,8 +60,8 @@ def gather_shares(
 ) -> MeasuredRun:
     """Return the record of the whole run, the same in every process.
 
-    Every process of the group must call it. The shares themselves stay as they are, so a run can go
-    on afterwards and gather again.
+    Every process of the group must call it. The shares are not changed, so training can continue
+    and gather again.
     """
     whole = join_shares([mine])
     if world_size() == 1:
@@ -70,7 +70,7 @@ def gather_shares(
     known = torch.tensor([whole.unknowns, whole.step_size, whole.doubt], dtype=torch.float64)
     unknowns, *steps = reduced(known, dist.ReduceOp.MAX, group).tolist()
     whole.unknowns, (whole.step_size, whole.doubt) = int(unknowns), steps
-    own, whole.sketch = whole.sketch, None  # sketches are no sums: they are added one by one
+    own, whole.sketch = whole.sketch, None  # sketches are not sums: they are added one by one
     whole.replace_sums(lambda _, tensor: reduced(tensor, dist.ReduceOp.SUM, group))
     if own is not None:
         whole.sketch = _gathered(own, group)
@@ -92,7 +92,7 @@ def whole_state(mine: FisherAccountant) -> dict[str, Any]:
 def keep_one_share(whole: FisherAccountant) -> None:
     """Leave the sums of a whole run to the first process, so that they are counted once.
 
-    A survey is no plain sum (two passes are compared): of it, every process keeps its records.
+    A survey is no plain sum (two passes are compared): every process keeps its own records of it.
     """
     survey, whole.run.survey = whole.run.survey, None
     if process_rank() > 0:
@@ -107,19 +107,19 @@ def _check_steps(record: MeasuredRun, group: dist.ProcessGroup | None) -> None:
     most = reduced(steps, dist.ReduceOp.MAX, group)
     if int(most[0]) != -int(most[1]):
         raise InputError(
-            f"The processes took between {-int(most[1])} and {int(most[0])} steps: every process "
-            "must observe its part of every batch, also an empty one."
+            f"The processes took between {-int(most[1])} and {int(most[0])} steps; every process "
+            "must observe its part of every batch, even an empty one."
         )
 
 
 def _gathered(sketch: SpectrumSketch, group: dist.ProcessGroup | None) -> SpectrumSketch:
-    """Add up the sketches: those of other processes arrive as zeros plus the one that has them."""
+    """Add up the sketches: each arrives as its owner's values plus zeros from the others."""
     width = int(reduced(torch.tensor(sketch.rows.shape[3]), dist.ReduceOp.MAX, group))
     total = sketch.emptied()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     for sender in range(ranks):
         share = sketch.emptied()
-        # In float64 throughout: a process that saw none of the records does not know their type.
+        # In float64 throughout, since a process that saw no record does not know their type.
         share.rows = torch.zeros(*sketch.rows.shape[:3], width, dtype=torch.float64)
         if sender == rank and sketch.rows.shape[3]:
             share.rows, share.lost = sketch.rows.double().cpu(), sketch.lost.cpu().clone()
@@ -134,11 +134,11 @@ class MergedRuns(RunReader):
 
     The information that one released model carries is bounded by the *expectation* of the sum of a
     run's informations (paper 004, theorem 3 and equation 4); a single run gives one draw of it. The
-    standard errors are those of the mean over runs and hold all sources of chance: batches, noise,
+    standard errors are those of the mean over runs and cover all sources of chance: batches, noise,
     initial parameters and probes.
 
-    This is about releasing *one* of the models. The privacy that is told, too, is that of one run.
-    What a single record loses is told by each run alone; the average promises nothing.
+    This is about releasing *one* of the models; the differential privacy, too, is that of one run.
+    Each run keeps the privacy loss of single records; an average would promise nothing.
     """
 
     n: int
@@ -154,7 +154,7 @@ class MergedRuns(RunReader):
         self.runs = tuple(_checked_alike(runs))
         first = self.runs[0]
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
-        self.unknowns = max(run.unknowns for run in runs)  # zero where all batches were empty
+        self.unknowns = max(run.unknowns for run in runs)  # zero if all batches were empty
         self.step_size = max(run.step_size for run in runs)
         self.doubt = max(run.doubt for run in runs)
 
@@ -164,20 +164,20 @@ class MergedRuns(RunReader):
         return every.mean(0), every.var(0) / len(self.runs)
 
     def measured(self) -> Tensor:
-        """Return which records were measured in any of the runs."""
+        """Return which records were measured in at least one run."""
         return torch.stack([run.measured().cpu() for run in self.runs]).any(0)
 
     def degrees(self, amplified: bool = True) -> float:
-        """Return one less than there are runs, between which the variances are taken."""
+        """Return the number of runs less one, since variances are between runs."""
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:
-        """Return which chance the standard errors are about, in words."""
-        return ("It is the mean over several runs, and its interval is about all that varies.",)
+        """Return, in words, the sources of chance that the standard errors cover."""
+        return ("It is the mean over several runs, and its interval covers all sources of chance.",)
 
     @property
     def failure_probability(self) -> float:
-        """The probability with which the factor κ may fail in one run; all spend the same."""
+        """The probability that the factor κ fails in one run, the same for all."""
         return self.runs[0].failure_probability
 
     def fil(self) -> SpectrumBracket:
@@ -220,13 +220,13 @@ def merge_runs(runs: Sequence[MeasuredRun | FisherAccountant]) -> MergedRuns:
 
 
 def _checked_alike(runs: Sequence[MeasuredRun | FisherAccountant]) -> list[MeasuredRun]:
-    """Return the records of different runs that measured the same, in the same steps, or raise."""
+    """Return the measured runs, or raise unless they are comparable, step by step."""
     records = [run if isinstance(run, MeasuredRun) else run.run for run in runs]
     if len({id(record) for record in records}) < len(records):
-        raise InputError("The same run is given twice; each must be one of its own.")
+        raise InputError("The same run is given twice; give different runs.")
     for other in records[1:]:
         _check_pair(records[0], other)
-    # A run that saw only empty batches does not know how many numbers are unknown.
+    # A run that saw only empty batches does not know the number of unknowns.
     sizes = sorted({record.unknowns for record in records} - {0})
     if len(sizes) > 1:
         raise InputError(
@@ -235,8 +235,9 @@ def _checked_alike(runs: Sequence[MeasuredRun | FisherAccountant]) -> list[Measu
     steps = sorted({record.step_size for record in records if record.unknowns})
     if len(steps) > 1:
         raise InputError(
-            f"The runs were measured over steps of {steps[0]:g} and of {steps[1]:g}, as their "
-            f"first batches had it; give all of them the same, for instance scale={steps[1]:g}."
+            f"The runs were measured over steps of {steps[0]:g} and of {steps[1]:g}, as set by "
+            "their first batches; give all of them the same scale, for instance "
+            f"scale={steps[1]:g}."
         )
     return records
 
@@ -251,4 +252,7 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
     if difference is not None:
         raise InputError(f"The runs did not take the same steps: {difference}.")
     if list(first.kept()) != list(other.kept()):
-        raise InputError("Only some of the runs kept sketches, or the privacy of single records.")
+        raise InputError(
+            "Only some of the runs kept sketches, or the privacy of single records; set all runs "
+            "up alike."
+        )

@@ -1,4 +1,4 @@
-"""What was measured of one run: sums for every record of the data, and the ledger of its steps."""
+"""The measurements of one run: sums for every record, and the ledger of its steps."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from seepage.nn.sampling.samplers import POISSON
 VERSION = 5
 
 _OWN_BATCHES = (
-    "It is of the batches that this one run drew, and its interval is about the probes alone: what "
-    "other batches would have given away is told by survey_every=…, what other runs by merge_runs."
+    "It is about the batches that this one run drew, and its interval covers the probes alone: "
+    "survey_every=… shows what other batches would have given away, merge_runs what other runs "
+    "would."
 )
 _REDRAWN = (
-    "It is the mean over batches drawn anew along the iterates of this one run, with an interval "
-    "for that. How far the iterates of another run lead elsewhere, one run cannot know: merge_runs "
-    "of several tells."
+    "It is the mean over redrawn batches along the iterates of this one run, with an interval "
+    "for that. One run cannot show how the iterates of another would differ; merge_runs of "
+    "several can."
 )
 
 
@@ -41,7 +42,7 @@ class TraceSums:
     """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
 
     total: Tensor  # ``Σ t``
-    within: Tensor  # ``Σ`` of the variance of ``t`` as seen between the probes of the step
+    within: Tensor  # ``Σ`` of the variance of ``t`` between the probes of a step
     squares: Tensor  # ``Σ t²``
 
     @classmethod
@@ -57,7 +58,7 @@ class TraceSums:
 
 
 class InformationSums:
-    """What a run has given away about each of ``n`` records so far.
+    """The leakage of a run so far about each of ``n`` records.
 
     For the steps in which record i took part, with ``t̂`` the mean of a step's trace estimates:
     ``uses`` counts them, ``amplified`` has the sums of ``κ t̂/s²``, whose total estimates (an upper
@@ -73,7 +74,7 @@ class InformationSums:
     def add(
         self, index: Tensor, traces: Tensor, factors: Tensor, lengths: Tensor, noise: float
     ) -> None:
-        """Add a step for the records of a batch, none of them twice.
+        """Add a step for the records of a batch, each at most once.
 
         ``traces`` are independent estimates of ``‖∂g̃/∂z‖_F²``, ``(B, probes)``, ``factors`` κ of
         each record, ``lengths`` its ``‖g̃‖``, and ``noise`` the standard deviation of the noise on
@@ -91,9 +92,9 @@ class InformationSums:
     def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return the totals and their variances.
 
-        With several probes a step, the variance is what they vary between themselves. With a single
-        one it is what the record's steps vary: that also counts what truly changed between them, so
-        it errs on the large side; it is nan for a record seen once.
+        With several probes per step, the variance is that between probes. With a single one it is
+        that between the record's steps, which includes true change and so errs on the large side;
+        it is nan for a record seen once.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1:
@@ -117,7 +118,7 @@ class InformationSums:
         }
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put other sums, named as by :meth:`tensors`, in place of these."""
+        """Replace the sums by others, named as by :meth:`tensors`."""
         self.uses, self.privacy_loss = tensors["uses"], tensors["privacy_loss"]
         self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
         self.plain = TraceSums(
@@ -129,25 +130,25 @@ Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
 
 
 class MeasuredRun(RunReader):
-    """What is known of a run without its network: it can be read, stored, and joined with others.
+    """The measurements of a run without its network: to be read, stored, and joined with others.
 
     Parameters
     ----------
     n
-        How many records the data set has.
+        The number of records in the data set.
     probes
-        How many estimates of the trace each step gave.
+        The number of trace estimates per step.
     about
         The unknowns, in words.
     individual
-        Whether the differential privacy of every record by itself is kept.
+        Whether the differential privacy of each record is kept.
     sketch
         Sketches of the information about some records, or ``None``.
     survey
         Passes over all records, or ``None``.
     measurement
-        What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` where
-        a state is to be loaded that tells it.
+        What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
+        state that contains it is to be loaded.
     """
 
     n: int
@@ -174,7 +175,7 @@ class MeasuredRun(RunReader):
         self.measurement = None if measurement is None else dict(measurement)
         self.unknowns = 0
         self.step_size = 0.0
-        self.doubt = 0.0  # by how much half and twice that size differ, where it was tried
+        self.doubt = 0.0  # how much the results for half and twice that size differ, if tried
         self.unobserved = 0
         self.ledger = Ledger()
         self.sums = InformationSums(n)
@@ -185,48 +186,49 @@ class MeasuredRun(RunReader):
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        Where the run was surveyed, it is the mean over redrawn batches; otherwise the sum over the
-        batches that were drawn.
+        For a surveyed run it is the mean over redrawn batches; otherwise the sum over the batches
+        drawn.
         """
         if self.unobserved:
             raise InputError(
-                f"{self.unobserved} steps were taken without observe(): what they gave away is not "
-                "known. Call observe(index, x, y) before every step."
+                f"{self.unobserved} steps were taken without observe(), so their leakage is not "
+                "known; call observe(index, x, y) before every step."
             )
         if self.survey is not None:
             return self.survey.moments(self.steps, amplified)
         return self.sums.moments(self.probes, amplified)
 
     def measured(self) -> Tensor:
-        """Return which records are known: those in any batch, or all of a run with a pass."""
+        """Return which records were measured: those in any batch, or all after a survey pass."""
         if self.survey is not None:
             any_pass = bool(self.survey.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
         return self.sums.uses > 0
 
     def degrees(self, amplified: bool = True) -> float | Tensor:
-        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        """Return the degrees of freedom of the variances; infinite if unknown."""
         if self.survey is None:
             return math.inf
         return self.survey.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
-        """Return which chance the standard errors are about, in words."""
+        """Return, in words, the sources of chance that the standard errors cover."""
         if self.survey is None:
             return (_OWN_BATCHES,)
         passes = sum(self.survey.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
-            f"It is from {passes} passes over all {self.n:,} records, {passes * self.n:,} "
-            f"measurements beside the {beside:,} of the batches themselves."
+            f"It rests on {passes} passes over all {self.n:,} records, {passes * self.n:,} "
+            f"measurements in addition to the {beside:,} of the batches themselves."
         )
         return _REDRAWN, cost
 
     @property
     def failure_probability(self) -> float:
-        """The probability, over the steps taken so far, with which the factor κ may fail.
+        """The probability that the factor κ fails over the steps taken so far.
 
-        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far.
         """
         facts = self.measurement or {}
         if facts.get("amplification") != "theorem4":
@@ -242,9 +244,9 @@ class MeasuredRun(RunReader):
         return self.sketch.bracket().among(self.sums.uses > 0)
 
     def individual_loss(self) -> IndividualLoss:
-        """Return the privacy loss of every record by itself, as μ, ε and Rényi divergence.
+        """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        Against somebody who knows the batches, and all records but this one; nan where gradients
+        It is against an adversary who knows the batches and all other records; nan if gradients
         were not clipped.
         """
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy())
@@ -252,9 +254,9 @@ class MeasuredRun(RunReader):
     def individual_privacy(
         self, run_epsilon: Callable[[Ledger, float], float] | None = None
     ) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of every record by itself.
+        """Return the Rényi differential privacy of each record.
 
-        None of its numbers is above that of the whole run, which holds for every record.
+        No record's ε exceeds that of the whole run, which holds for every record.
 
         Parameters
         ----------
@@ -262,13 +264,16 @@ class MeasuredRun(RunReader):
             The ε of a ledger's steps at δ; by default that of :meth:`privacy`.
         """
         if self.individual is None:
-            raise InputError("The accountant was told individual=False; nothing was kept.")
+            raise InputError(
+                "The privacy of single records was not kept (individual=False); give "
+                "individual=True."
+            )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
-            raise InputError("Gradients that are not clipped have no differential privacy.")
+            raise InputError("Unclipped gradients have no differential privacy; train with a clip.")
         if any(entry.sampler != POISSON for entry in self.ledger):
             raise InputError(
-                "The privacy of single records is known for Poisson batches only: in other ones a "
-                "record is replaced by another, whose gradient is not known."
+                "The privacy of single records is known only for Poisson batches: with other "
+                "samplers a record is replaced by another, whose gradient is not known."
             )
         orders = self.individual.orders
         worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
@@ -285,7 +290,7 @@ class MeasuredRun(RunReader):
         )
 
     def kept(self) -> dict[str, Sums]:
-        """Return the sums that are kept, by name: those of a record add up over processes."""
+        """Return the kept sums by name; each record's add up over processes."""
         found = {
             "information": self.sums,
             "individual": self.individual,
@@ -295,7 +300,7 @@ class MeasuredRun(RunReader):
         return {name: sums for name, sums in found.items() if sums is not None}
 
     def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
-        """Put a function of its name and its value in place of every sum."""
+        """Replace every sum by a function of its name and value."""
         for kind, sums in self.kept().items():
             old = sums.tensors().items()
             sums.take({name: change(f"{kind}.{name}", tensor) for name, tensor in old})
@@ -305,7 +310,7 @@ class MeasuredRun(RunReader):
         self.replace_sums(lambda _, tensor: tensor.to(device))
 
     def clear(self) -> None:
-        """Set all sums to zero; the steps stay counted."""
+        """Set all sums to zero; the count of steps is kept."""
         self.replace_sums(lambda _, tensor: torch.zeros_like(tensor))
 
     def state_dict(self) -> dict[str, Any]:
@@ -320,7 +325,7 @@ class MeasuredRun(RunReader):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that :meth:`state_dict` gave; it must be of a run like this one."""
+        """Resume from a state that :meth:`state_dict` returned for a run like this one."""
         facts = read_facts(state)
         mine = self.facts()
         if self.measurement is None:
@@ -335,9 +340,14 @@ class MeasuredRun(RunReader):
         wanted = self._tensors()
         odd = sorted((set(state) - {"facts"}) ^ set(wanted))
         if odd:
-            raise InputError(f"The state and this accountant do not keep the same: see {odd[0]!r}.")
+            raise InputError(
+                f"The state and this accountant keep different things ({odd[0]!r}); set the "
+                "accountant up as for that run."
+            )
         for name, tensor in wanted.items():
-            if state[name].shape[:3] != tensor.shape[:3]:  # a sketch learns its width as it goes
+            if (
+                state[name].shape[:3] != tensor.shape[:3]
+            ):  # a sketch learns its width from the first step
                 raise InputError(
                     f"{name} of the state has the shape {tuple(state[name].shape)}, not "
                     f"{tuple(tensor.shape)}."
@@ -352,7 +362,7 @@ class MeasuredRun(RunReader):
         self.ledger = Ledger.from_json(facts["ledger"])
 
     def absorb(self, share: MeasuredRun) -> None:
-        """Add what another process saw of the same run."""
+        """Add another process's share of the same run."""
         if self.sketch is not None and share.sketch is not None:
             self.sketch.absorb(share.sketch)
         theirs = share._tensors()
@@ -368,7 +378,7 @@ class MeasuredRun(RunReader):
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return all but the sums, as a file can hold it."""
+        """Return everything but the sums, in a form that a file can hold."""
         return {
             "version": VERSION,
             "records": self.n,
@@ -387,19 +397,19 @@ class MeasuredRun(RunReader):
 
 
 def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a stored state, or raise if it is none of this version."""
+    """Return the facts of a stored state, or raise if its version is another."""
     try:
         facts = json.loads(state["facts"])
         version = facts["version"]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "This is not the state of an accountant: load what state_dict() returned, with its "
+            "This is not the state of an accountant; load what state_dict() returned, with its "
             "text under 'facts'."
         ) from None
     if version != VERSION:
         raise InputError(
             f"The state has the format {version!r}, not {VERSION}: states of other versions of "
-            "seepage do not tell all that identifies a run, so this run must begin anew."
+            "seepage do not fully identify a run, so start this run afresh."
         )
     return dict(facts)
 

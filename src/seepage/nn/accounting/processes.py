@@ -1,8 +1,8 @@
-"""Training in several processes: what all of them must share, and how the work is dealt out.
+"""Training in several processes: what all of them must share, and how work is divided.
 
-The processes are those of :mod:`torch.distributed`; whoever starts them (``torchrun``) also joins
-them, with ``init_process_group``. Alone, every function here leaves things as they are. Only
-tensors travel: no object is pickled on the way.
+The processes are those of :mod:`torch.distributed`, joined with ``init_process_group`` by whoever
+starts them (``torchrun``). With a single process, every function here changes nothing. Only tensors
+are exchanged: no object is pickled.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from seepage.support.keyed_stream import KeyedStream
 
 
 def world_size() -> int:
-    """Return how many processes train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def process_rank() -> int:
-    """Return the number of this process among those that train together."""
+    """Return the rank of this process."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def reduced(
     tensor: Tensor, how: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Return the sum, or the like, of all processes' tensors; one process has its own."""
+    """Return the sum, or another reduction, of all processes' tensors."""
     if world_size() == 1:
         return tensor
     moved = _movable(tensor, group)
@@ -46,7 +46,7 @@ def largest_of_all(number: int) -> int:
 
 
 def of_the_first(tensor: Tensor) -> Tensor:
-    """Return the first process's tensor; one process has its own."""
+    """Return the first process's tensor."""
     if world_size() == 1:
         return tensor
     moved = _movable(tensor, None)
@@ -55,7 +55,7 @@ def of_the_first(tensor: Tensor) -> Tensor:
 
 
 def _movable(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return a copy where the backend can reach it: NCCL on an accelerator, gloo elsewhere."""
+    """Return a copy on a device that the backend supports: an accelerator for NCCL."""
     where = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     return tensor.detach().to(where, copy=True).contiguous()
 
@@ -67,30 +67,30 @@ def shared_stream() -> KeyedStream:
 
 
 def check_agreement(facts: Any) -> None:
-    """Raise, in every process, unless all of them have the same facts."""
+    """Raise in every process unless all have the same facts."""
     mark = torch.tensor(key_of(facts) >> 2)  # an int64 that can be negated
     most, least = reduced(torch.stack((mark, -mark)), dist.ReduceOp.MAX)
     if most != -least:
         raise InputError(
-            "The processes do not train the same: give all of them the same settings and the same "
-            "(whole) data, and a checkpoint, if any, in a folder that all of them see."
+            "The processes do not run the same training; give all of them the same settings, the "
+            "same (whole) data and, for a checkpoint, a folder that all of them see."
         )
 
 
 def start_alike(net: nn.Module) -> None:
-    """Give every process the parameters and buffers of the first one."""
+    """Copy the first process's parameters and buffers to all others."""
     if world_size() == 1:
         return
     with torch.no_grad():
         for tensor in net.state_dict().values():
-            if not is_part(tensor):  # of which each process has its own
+            if not is_part(tensor):  # each process has its own
                 tensor.copy_(of_the_first(tensor))
 
 
 def own_part(index: Tensor) -> Tensor:
-    """Return the records of a batch that are this process's to observe.
+    """Return the records of a batch that this process observes.
 
-    Records are dealt out by their number, so that a process sees the same ones again and again.
+    Records are assigned by their number, so that a process always sees the same ones.
     """
     return index[index % world_size() == process_rank()]
 

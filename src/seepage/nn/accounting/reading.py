@@ -1,4 +1,4 @@
-"""What can be read from an accounted run: leakage of every record, and differential privacy."""
+"""Reads an accounted run: the leakage of every record, and differential privacy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
 
 _RELEASED = (
-    "Nothing leaves but the noisy gradients of the steps, or what is computed from them.",
+    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
     "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information "
     "(paper 004, theorem 3).",
 )
@@ -28,13 +28,13 @@ _HIDDEN = "Nobody learns which records were in which batch, nor how many."
 
 
 class RunReader(ABC):
-    """Reads a run, or the average of several: shared by all that keep or collect them."""
+    """Reads a run, or the average of several; shared by all classes that keep runs."""
 
     if TYPE_CHECKING:  # attributes of some readers, properties of others
 
         @property
         def n(self) -> int:
-            """How many records the training data has."""
+            """The number of training records."""
 
         @property
         def ledger(self) -> Ledger:
@@ -42,25 +42,25 @@ class RunReader(ABC):
 
         @property
         def unknowns(self) -> int:
-            """How many numbers of one record are unknown; zero while none was seen."""
+            """The number of unknowns of one record; zero until one is seen."""
 
         @property
         def about(self) -> str:
-            """What the unknowns are, in words."""
+            """The unknowns, in words."""
 
         @property
         def step_size(self) -> float:
-            """The size of the finite steps that were measured over; zero for derivatives."""
+            """The size of the finite steps; zero for derivatives."""
 
         @property
         def doubt(self) -> float:
-            """By how much half and twice the steps differ; zero where that was not tried."""
+            """How much the results for half and twice the step differ; zero if not tried."""
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
 
-        ``amplified=False`` leaves the factor κ of subsampling out.
+        ``amplified=False`` leaves out the factor κ of subsampling.
         """
 
     @abstractmethod
@@ -69,48 +69,49 @@ class RunReader(ABC):
 
     @abstractmethod
     def degrees(self, amplified: bool = True) -> float | Tensor:
-        """Return the degrees of freedom of the variances; infinite where they are not known."""
+        """Return the degrees of freedom of the variances; infinite if unknown."""
 
     @abstractmethod
     def chance(self) -> tuple[str, ...]:
-        """Return which chance the standard errors are about, in words."""
+        """Return, in words, the sources of chance that the standard errors cover."""
 
     @property
     @abstractmethod
     def failure_probability(self) -> float:
-        """The probability, over the steps taken so far, with which the factor κ may fail.
+        """The probability that the factor κ fails over the steps taken so far.
 
-        Zero but for ``amplification="theorem4"``: what has been spent of its ``delta``.
+        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far.
         """
 
     @property
     def steps(self) -> int:
-        """How many steps the run has taken."""
+        """The number of steps taken."""
         return self.ledger.steps
 
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the leakage of every record over the run, with standard errors; also ``rows()``.
 
-        A record that was in no batch is not measured: its number and its error are nan. With
+        A record that was in no batch is not measured: its number and error are nan. With
         ``survey_every`` all records are measured.
 
         Parameters
         ----------
         measure
-            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``, an
-            upper bound on FIL ``η = sqrt(‖I‖₂)``, as no norm exceeds the trace. There is no
+            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``,
+            an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the trace. There is no
             default.
         amplified
             Whether the factor κ for hidden batches is applied.
         """
-        # Here, so that training needs torch and numpy only.
+        # Imported here, so that training needs only torch and numpy.
         from seepage.nn.measures.estimate import Estimate
 
         if measure is None:
             raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', of "
-                "which the same sums give a bound from above at no more cost (fil() is closer, for "
-                "the records whose sketches were kept)."
+                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', for "
+                "which the same sums give an upper bound at no extra cost (fil() is tighter, for "
+                "records whose sketches were kept)."
             )
         if measure not in ("dfil", "fil"):
             raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
@@ -129,7 +130,7 @@ class RunReader(ABC):
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
         values = np.where(measured, np.sqrt(trace / size), np.nan)
-        # d sqrt(t) = dt/(2 sqrt(t)); what does not leak at all has no error.
+        # d sqrt(t) = dt/(2 sqrt(t)); a record that does not leak at all has no error.
         scale = 2 * size * values
         errors = np.where(measured, 0.0, np.nan)
         np.divide(np.sqrt(variance), scale, out=errors, where=scale > 0)
@@ -155,11 +156,11 @@ class RunReader(ABC):
     rows = records
 
     def _hidden(self) -> tuple[str, ...]:
-        """Return what the factor κ rests on."""
+        """Return the assumptions of the factor κ."""
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
-            "The factor κ of theorem 4 may fail to hold for a record with a probability of up to "
+            "The factor κ of theorem 4 fails to hold for a record with a probability of at most "
             f"{self.failure_probability:.3g} over the steps of the run."
         )
         return _HIDDEN, may_fail
@@ -195,16 +196,16 @@ class RunReader(ABC):
         return guarantee(self.ledger, chosen, method=method, orders=orders)
 
     def membership(self) -> RunMembership:
-        """Return how well anybody can tell that a record was in the data: a trade-off curve.
+        """Return how well anybody can tell whether a record was in the data: a trade-off curve.
 
-        It holds for every record, as the clip bounds what any of them adds to a step, and is
-        refused where it does not; ``individual_privacy().membership(record)`` estimates one
+        It holds for every record, because the clip bounds the contribution of each to a step, and
+        is refused without a clip; ``individual_privacy().membership(record)`` estimates one
         record's own.
         """
         return run_membership(self.ledger)
 
     def default_delta(self) -> float:
-        """Return δ where none is given: one over the number of records."""
+        """Return the default δ: one over the number of records."""
         if self.n == 1:
             raise InputError(
                 "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
@@ -216,6 +217,6 @@ def _told(unmeasured: int, n: int) -> tuple[str, ...]:
     if not unmeasured:
         return ()
     return (
-        f"{unmeasured:,} of {n:,} records were in no batch and are not measured (nan): that says "
+        f"{unmeasured:,} of {n:,} records were in no batch and are not measured (nan), which says "
         "nothing about what the procedure gives away about them.",
     )

@@ -1,7 +1,7 @@
-"""What identifies a run: its data, its settings, its measurement, in plain words and numbers.
+"""What identifies a run: its data, settings and measurement, in plain words and numbers.
 
-Numbers of runs that differ in their measurement must not be put together. Not among it is the
-noise, which may change from step to step: the ledger has that of every step.
+Runs that differ in their measurement must not be combined. The noise is not part of it, since it
+may change from step to step: the ledger has it for every step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from seepage.nn.sampling.amplification import Amplification
 
 Measurement = dict[str, Any]
 
-_LOOKED_AT = 256  # records of the data, spread evenly
+_LOOKED_AT = 256  # records hashed, spread evenly over the data
 
 
 def data_fingerprint(X: Inputs, y: Tensor) -> str:
-    """Return a hash of the shapes, the types and some hundred records spread over the data."""
+    """Return a hash of the shapes, the types and a few hundred records spread over the data."""
     mark = hashlib.blake2b(digest_size=16)
     for tensor in (*leaves(X), y):
         mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -39,8 +39,8 @@ def data_fingerprint(X: Inputs, y: Tensor) -> str:
 def plain_setting(value: Any) -> Any:
     """Return a setting as something a file can hold and compare.
 
-    Numbers of numpy and torch become plain ones, arrays lists, views their words with a digest of
-    the mask, and clips their name with their numbers.
+    Numbers of numpy and torch become plain ones, arrays become lists, views their words with a
+    digest of the mask, and clips their names with their numbers.
     """
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
         value = value.item()
@@ -62,7 +62,7 @@ def plain_setting(value: Any) -> Any:
 
 
 def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
-    """Return the name of a loss; of a module with its options and weights."""
+    """Return the name of a loss; for a module, with its options and weights."""
     if isinstance(loss, str):
         return loss
     if not isinstance(loss, nn.Module):
@@ -86,7 +86,7 @@ def describe_measurement(
 ) -> Measurement:
     """Return what identifies a measurement, in plain words and numbers.
 
-    ``scale`` is what was asked for; over which steps a run was measured, its record knows.
+    ``scale`` is as asked for; the measured run knows the step that was used.
     """
     budget = amplification.budget
     return {
@@ -104,7 +104,7 @@ def describe_measurement(
 
 
 def identity(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return some facts of a run, and those of its measurement if it has any, in one place."""
+    """Return some facts of a run together with those of its measurement, if any."""
     return {name: facts[name] for name in names} | (facts["measurement"] or {})
 
 

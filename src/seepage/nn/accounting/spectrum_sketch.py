@@ -1,9 +1,9 @@
 """A small sketch of the accumulated information about some records, for the norm over a run.
 
 The norm of a sum of information matrices is less than the sum of their norms, so FIL over a run
-cannot be had from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
-``E[yyᵀ] = κJ̃ᵀJ̃/s²``; their sum over steps and probes estimates the whole matrix, and what is kept
-of it for each record are its leading directions.
+does not follow from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
+``E[yyᵀ] = κJ̃ᵀJ̃/s²``; the sum of ``yyᵀ`` over steps and probes estimates the whole matrix, and its
+leading directions are kept for each record.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class SpectrumBracket:
     Parameters
     ----------
     index
-        Which records.
+        The positions of the records.
     lower
-        Along the leading direction of one half of the probes, as the other half measures it: the
-        mean of its square is not above that of FIL.
+        Along the leading direction of one half of the probes, measured by the other half: the mean
+        of its square is not above that of FIL.
     upper
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
 
-    Both are nan for a record that was in no batch, which is not measured.
+    Both are nan for a record that was in no batch, since it is not measured.
     """
 
     index: NDArray[np.int64]
@@ -54,7 +54,7 @@ class SpectrumBracket:
         )
 
     def among(self, measured: Tensor) -> SpectrumBracket:
-        """Return it with nan for records that are not measured; ``measured`` is of all records."""
+        """Return it with nan for unmeasured records; ``measured`` covers all records."""
         known = measured.cpu().numpy()[self.index]
         return replace(
             self,
@@ -66,9 +66,9 @@ class SpectrumBracket:
 class SpectrumSketch:
     """Leading directions of the information about some records.
 
-    Two sketches are kept for each record, of one half of the probes each; an update appends the new
-    vectors and keeps the ``rank`` leading directions of what is then there. With ``S`` the sum of
-    all ``yyᵀ`` and ``B`` the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
+    Two sketches are kept for each record, each of one half of the probes; an update appends the new
+    vectors and keeps the ``rank`` leading directions. With ``S`` the sum of all ``yyᵀ`` and ``B``
+    the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
     """
 
     def __init__(self, index: Sequence[int], rank: int, records: int) -> None:
@@ -87,7 +87,7 @@ class SpectrumSketch:
     def add(self, index: Tensor, pulls: Tensor, factors: Tensor, noise: float) -> None:
         """Add a step: ``pulls`` are ``J̃ᵀu``, ``(B, probes, …)``, of the records ``index``."""
         if pulls.shape[1] < 2:
-            raise InputError("A sketch needs at least two probes a step.")
+            raise InputError("A sketch needs at least two probes per step; give probes=2.")
         place = self._place.to(index.device)[index]
         mine = torch.nonzero(place >= 0).flatten()
         if not len(mine):
@@ -130,7 +130,7 @@ class SpectrumSketch:
     def absorb(self, other: SpectrumSketch, share: float = 1.0) -> None:
         """Add another sketch of the same records, its information multiplied by ``share``."""
         if not torch.equal(self.chosen, other.chosen.to(self.chosen.device)):
-            raise InputError("The sketches are of different records.")
+            raise InputError("The sketches are of different records and cannot be added.")
         if other.rows.shape[3] == 0:
             return
         if self.rows.shape[3] == 0:
@@ -145,11 +145,11 @@ class SpectrumSketch:
         return SpectrumSketch(self.chosen.tolist(), self.rank, len(self._place))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is kept, by name."""
+        """Return the kept tensors by name."""
         return {"rows": self.rows, "lost": self.lost}
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put other directions, named as by :meth:`tensors`, in place of these."""
+        """Replace the directions by others, named as by :meth:`tensors`."""
         self.rows, self.lost = tensors["rows"], tensors["lost"]
 
 

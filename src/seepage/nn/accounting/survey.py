@@ -1,16 +1,16 @@
-"""Passes over all records at randomly chosen steps: what the iterates give away, batches apart.
+"""Passes over all records at randomly chosen steps: leakage averaged over redrawn batches.
 
 A run sees a record only in the batches that happened to have it. If record i takes part in step t
 with probability q and then gives ``κ ‖J̃_{i,t}‖_F²/s_t²`` away,
 
     M_i = q Σ_t κ_{i,t} ‖J̃_{i,t}‖_F² / s_t²
 
-is the mean over batches drawn anew in every step, along the iterates of this run. It is estimated
-from a stratified sample of steps (Cochran 1977, chapter 5): the steps are cut into blocks, and two
-of the L steps of a block are drawn, in which all records are measured. With v and w the values of
-a record there, the block counts ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4``, and
-``L/2`` times what the probes themselves vary on top. A step that the run does not reach gives
-nothing away, so that all of this also holds for a run that ends within a block.
+is the mean over batches redrawn in every step, along the iterates of this run. It is estimated from
+a stratified sample of steps (Cochran 1977, chapter 5): the steps are divided into blocks of L, and
+all records are measured in two randomly drawn steps of each. With v and w a record's values there,
+the block contributes ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4`` plus ``L/2``
+times the variance of the probes. A step that the run does not reach gives nothing away, so all of
+this also holds for a run that ends within a block.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from seepage.nn.jacobian.random_directions import key_of
 
 @dataclass
 class SurveyedTraces:
-    """What the passes say of every record, each ``(n,)``."""
+    """The estimates of the passes for every record, each ``(n,)``."""
 
     total: Tensor  # the estimate of ``M``
     variance: Tensor  # that of its variance
     squares: Tensor  # the sum over blocks of the squares of their variances
-    # The values of the first pass of a block whose second is still to come, and their variances
+    # The values of a block's first pass, until its second is made, and their variances
     first: Tensor
     first_noise: Tensor
 
     @classmethod
     def zeros(cls, n: int) -> SurveyedTraces:
-        """Return what is known before the first pass."""
+        """Return the estimates before the first pass."""
         return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
 
 
 class Survey:
     """Which steps are surveyed, one in ``every`` on average, and what their passes have found.
 
-    Each pass gives ``probes`` estimates of the trace of each of ``n`` records. Where the run is
-    known to have so many ``steps``, the last block ends with them.
+    Each pass gives ``probes`` estimates of the trace of each of ``n`` records. If the run's number
+    of ``steps`` is known, the last block ends with it.
     """
 
     def __init__(self, n: int, every: int, probes: int, seed: int, steps: int | None) -> None:
@@ -63,7 +63,7 @@ class Survey:
         return step - start in self._chosen(start, length)
 
     def passes(self, steps: int) -> list[int]:
-        """Return how many passes each block of so many steps has; blocks without any left out."""
+        """Return the number of passes in each block over this many steps, if it has any."""
         found, start = [], 0
         while start < steps:
             start, length = self._block(start)
@@ -102,7 +102,7 @@ class Survey:
         """Return the degrees of freedom of each record's variance.
 
         With ``V_k`` the variances of K blocks, of one degree each, ``3 (Σ V)²/Σ V² − 2``, between 1
-        and K: Satterthwaite's, with the bias of the squares taken off (``E V² = 3 (E V)²``).
+        and K: Satterthwaite's, corrected for the bias of the squares (``E V² = 3 (E V)²``).
         """
         kept = self.amplified if amplified else self.plain
         half = self._waiting(kept, steps)
@@ -111,18 +111,18 @@ class Survey:
         return (3 * ratio - 2).clamp(min=1.0, max=max(1, len(self.passes(steps))))
 
     def _waiting(self, kept: SurveyedTraces, steps: int) -> Tensor:
-        """Return the variance of a block whose second pass is still to come.
+        """Return the variance of a block that still lacks its second pass.
 
-        That pass counts as one of a step that gives nothing away.
+        That pass counts as a step that gives nothing away.
         """
         length = self._block(max(steps - 1, 0))[1]
         return self._between(length) * kept.first**2 + length / 2 * kept.first_noise
 
     def _between(self, length: int) -> float:
-        """Return the factor of ``(v − w)²`` in the variance of a block of so many steps.
+        """Return the factor of ``(v − w)²`` in the variance of a block of this many steps.
 
-        A single probe does not tell its own variance, which ``(v − w)²`` has, too: then nothing is
-        taken off for the steps that were looked at.
+        The variance of a single probe is unknown but contained in ``(v − w)²``: then there is no
+        finite-population correction for the measured steps.
         """
         seen = 2 / length if self.probes > 1 else 0.0
         return length**2 * (1 - seen) / 4
@@ -148,22 +148,22 @@ class Survey:
         return Survey(n, self.every, self.probes, self.seed, self.steps)
 
     def keep(self, rows: Tensor) -> None:
-        """Forget all records but these."""
+        """Keep only these records."""
         for tensor in self.tensors().values():
             kept = tensor[rows].clone()
             tensor.zero_()
             tensor[rows] = kept
 
     def plan(self) -> dict[str, Any]:
-        """Return what the choice of steps depends on, beside ``every``."""
+        """Return what the choice of steps depends on, besides ``every``."""
         return {"seed": self.seed, "steps": self.steps}
 
     def follow(self, plan: Mapping[str, Any]) -> None:
-        """Go on with the choice of steps that :meth:`plan` told."""
+        """Resume the choice of steps that :meth:`plan` returned."""
         self.seed, self.steps = plan["seed"], plan["steps"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is kept, by name."""
+        """Return the kept tensors by name."""
         return {
             f"{kind}_{name}": tensor
             for kind, kept in (("amplified", self.amplified), ("plain", self.plain))
@@ -171,7 +171,7 @@ class Survey:
         }
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put other values, named as by :meth:`tensors`, in place of these."""
+        """Replace the values by others, named as by :meth:`tensors`."""
         for kind in ("amplified", "plain"):
             named = {f.name: tensors[f"{kind}_{f.name}"] for f in fields(SurveyedTraces)}
             setattr(self, kind, SurveyedTraces(**named))

@@ -36,7 +36,7 @@ class Fallback(UnruledModule):
         on_output: OnOutput,
         calls: list[Call],
     ) -> Iterator[None]:
-        """Show the outputs of the module, and keep its inputs among the calls, while inside."""
+        """While inside, show the module's outputs, and keep its inputs among the calls."""
         inside = dict(self.module.named_parameters())
         aliases = {id(p): name for name, p in net.named_parameters()}
         full = {name: aliases[id(p)] for name, p in inside.items()}
@@ -53,8 +53,8 @@ class Fallback(UnruledModule):
         def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             run = next(runs)
             leaves, structure = tree_flatten(output)
-            # Copies: one output may have been computed from another, and what comes back to it
-            # must be what follows the module only.
+            # Copies: one output may have been computed from another, and its gradient must come
+            # only from what follows the module.
             shown = [
                 leaf if axis is None else on_output(leaf.clone())
                 for leaf, axis in zip(leaves, self.outputs[run], strict=True)
@@ -71,7 +71,7 @@ class Fallback(UnruledModule):
 
 @dataclass(frozen=True)
 class ModuleCall(Call):
-    """One run of a module that falls back, with what it was given."""
+    """One run of a module that falls back, with its arguments."""
 
     fallback: Fallback
     run: int
@@ -81,7 +81,7 @@ class ModuleCall(Call):
 
     @property
     def outputs(self) -> int:
-        """How many outputs run over the records."""
+        """The number of outputs that run over the records."""
         return sum(axis is not None for axis in self.fallback.outputs[self.run])
 
     def keys(self) -> list[Key]:

@@ -1,8 +1,8 @@
-"""A first look at a network: where its records are, and which uses of parameters have no rule.
+"""A first look at a network: the axes of its records, and the uses of parameters without a rule.
 
 The network is run on two and on three records. An axis that grows from 2m to 3m holds the
-records; a shape alone cannot tell (a batch may be as long as a sequence). Parameters with a use
-that no rule covers are left to the innermost module around that use which sees the records.
+records; a shape alone is ambiguous (a batch may be as long as a sequence). Parameters with a use
+that no rule covers are left to the innermost module around that use that sees the records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _KINDS: dict[str, tuple[Any, ...]] = {
     "Threshold": (functional.threshold,),
 }
 _KINKED = {function: kind for kind, functions in _KINDS.items() for function in functions}
-_CHOOSING = {  # by a condition, which may depend on what is unknown
+_CHOOSING = {  # by a condition, which may depend on the unknowns
     torch.where: "where",
     Tensor.where: "where",
     torch.masked_fill: "masked_fill",
@@ -90,7 +90,7 @@ _CHOOSING = {  # by a condition, which may depend on what is unknown
 
 @dataclass
 class _ModuleRun:
-    """One run of a module's ``forward``: what it was given and what it returned."""
+    """One run of a module's ``forward``: its arguments and its results."""
 
     module: nn.Module
     inputs: list[tuple[int, ...] | None]
@@ -98,7 +98,7 @@ class _ModuleRun:
 
 
 _Runs = dict[nn.Module, list[_ModuleRun]]
-_Axes = list[int | None]  # of every leaf, that of the records
+_Axes = list[int | None]  # the records' axis of every leaf
 _RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, outputs
 
 
@@ -113,7 +113,7 @@ class _Use:
     around: tuple[_ModuleRun, ...]
     function: str
     silent: bool  # under torch.no_grad()
-    weight: str | None = None  # the one whose gradients its rule can narrow
+    weight: str | None = None  # the weight whose gradients its rule can narrow
 
 
 class _UseFinder(Watcher):
@@ -124,9 +124,11 @@ class _UseFinder(Watcher):
         self.stack = stack
         self.uses: list[_Use] = []
         self.kinks: set[str] = set()
-        self.closed = self.closes = False  # inside a region under torch.no_grad(); there is one
-        self.reopens = True  # and no parameter is used in it, or before it
-        self._decided: dict[int, Tensor] = {}  # truth values that depend on what is unknown
+        self.closed = self.closes = (
+            False  # inside a region under torch.no_grad(); whether there is one
+        )
+        self.reopens = True  # whether no parameter is used in it, or before it
+        self._decided: dict[int, Tensor] = {}  # truth values that depend on the unknowns
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -139,7 +141,7 @@ class _UseFinder(Watcher):
         return output
 
     def notice(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Note kinks in functions of what is unknown, and where gradients are switched off."""
+        """Note kinks in functions of the unknowns, and regions without gradients."""
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
             self.closes |= self.closed
@@ -163,7 +165,7 @@ class _UseFinder(Watcher):
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
-        """Note a use without a rule; asking a parameter for its shape is none."""
+        """Note a use without a rule; reading a parameter's shape does not count."""
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         if tensors:
             name = getattr(function, "__name__", str(function))
@@ -218,10 +220,10 @@ def _shapes(values: Any) -> list[tuple[int, ...] | None]:
 
 
 def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
-    """Look at the network with two and with three of these records, and plan how to watch it.
+    """Run the network on two and on three of these records, and plan how to watch it.
 
-    An output that all records share (position embeddings) is repeated for each of them, where the
-    network takes that.
+    An output that all records share (position embeddings) is repeated for each of them if the
+    network allows it.
     """
     try:
         return _planned(problem, batch, repeat=True)
@@ -230,7 +232,7 @@ def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
 
 
 def small_batch(batch: Batch, size: int) -> Batch:
-    """Return a batch of that size made of the first records, repeated where there are too few."""
+    """Return a batch of that size made of the first records, repeated if there are too few."""
     return batch.records(torch.arange(size, device=batch.z.device) % len(batch))
 
 
@@ -242,11 +244,11 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     silent = {name for a, b in pairs if a.silent and a.shape != b.shape for name in a.names}
     if silent:
         raise InputError(
-            f"The parameters {', '.join(sorted(silent)[:3])} are to be trained, but are used under "
-            "torch.no_grad(), which keeps them as they are and hides the record; freeze them "
+            f"The parameters {', '.join(sorted(silent)[:3])} are trainable but used under "
+            "torch.no_grad(), which gives them no gradient and hides the record; freeze them "
             "(requires_grad_(False)), or measure with method='finite'."
         )
-    if small[0].closes and small[0].reopens:  # what follows is seen as derivatives will see it
+    if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
         problem.reopened = True
         small, large = (_uses(problem, b) for b in batches)
     network = WatchedNetwork(problem, RULES, _plan(small, large, repeat), [])
@@ -263,7 +265,7 @@ def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
     z = batch.z.detach().requires_grad_()
     with torch.enable_grad(), _module_runs(problem.net) as (stack, runs):
         finder = _UseFinder(names, stack)
-        unknown = z.clone()  # which may be written into
+        unknown = z.clone()  # a copy, which may be written into
         with problem.in_place(parameters, batch, unknown) as losses, finder:
             losses()
     return finder, runs
@@ -305,10 +307,10 @@ def _grown(small: Tensor, large: Tensor) -> int:
 
 
 def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
-    """Compare two looks at a network, and plan how to watch it.
+    """Compare two runs of a network, and plan how to watch it.
 
-    With ``repeat``, an output that all records share is to be repeated for each of them; whether
-    the network takes that, the caller must try.
+    With ``repeat``, an output that all records share is to be repeated for each of them; the caller
+    must try whether the network allows it.
     """
     (small, small_runs), (large, large_runs) = of_two, of_three
     pairs = list(zip(small.uses, large.uses, strict=False))
@@ -317,7 +319,7 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
     ):
         raise InputError(
             "The network uses its parameters differently for two and for three records; its "
-            "course must not depend on the data."
+            "control flow must not depend on the data."
         )
     layouts = [_layout(a.shape, b.shape) for a, b in pairs]
     helpless = [
@@ -366,7 +368,7 @@ def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, Narrowing]:
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
-    """Return where the records are, given the same output for two and for three of them."""
+    """Return the records' layout, given the same output for two and for three of them."""
     if small == large:
         return Layout(None)
     grown = [k for k, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
@@ -379,7 +381,7 @@ def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
 
 
 def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | None]) -> _Axes | None:
-    """Return the records' axis of every leaf, or ``None`` where one cannot be told."""
+    """Return the records' axis of every leaf, or ``None`` if one is ambiguous."""
     axes: _Axes = []
     if len(small) != len(large):
         return None
@@ -413,7 +415,7 @@ def _run_axes(small: list[_ModuleRun], large: list[_ModuleRun]) -> _RunAxes | No
 def _owners(
     uses: list[_Use], helpless: list[int], axes: dict[nn.Module, _RunAxes | None]
 ) -> dict[nn.Module, set[str]]:
-    """Return, for each module that must fall back, the parameters it answers for."""
+    """Return, for each module that must fall back, the parameters it is responsible for."""
     owners: dict[nn.Module, set[str]] = {}
     for k in helpless:
         use = uses[k]
@@ -428,7 +430,7 @@ def _owners(
                 "have its forward take and return tensors with the records along one axis."
             )
     grown = True
-    while grown:  # a call with one parameter left to a module leaves its others there as well
+    while grown:  # a call that leaves one parameter to a module leaves its others there too
         grown = False
         for use in uses:
             for run in use.around:

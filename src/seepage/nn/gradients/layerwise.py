@@ -1,4 +1,4 @@
-"""One pass forward and back in which every layer is freed once its gradients are dealt with.
+"""One forward and backward pass that frees every layer once its gradients are processed.
 
 The gradients of a whole batch, record by record, would take many times the memory of the network.
 """
@@ -58,9 +58,9 @@ class _LayerwisePass:
         with self.network.running(parameters, self.batch, z, hook, thin=thin) as run:
             losses = run.losses
             self._open(run.calls)
-            run.calls.clear()  # a call is kept by its places alone, and freed with them
+            run.calls.clear()  # a call is kept only by its outputs, and freed with them
             torch.autograd.grad(losses.sum(), anchor, materialize_grads=True)
-        while self.open:  # what is left has outputs on which the loss does not depend
+        while self.open:  # the remaining calls have outputs that the loss does not depend on
             self._finish(next(iter(self.open.values())))
         return losses.detach()
 

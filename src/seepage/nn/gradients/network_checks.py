@@ -1,4 +1,4 @@
-"""Looks network and records over before gradients are measured, and refuses what is wrong silently.
+"""Checks network and records before gradients are measured, and refuses what would fail silently.
 
 A network's records must not influence one another, its run must not be random, and its
 per-record gradients, taken by rules, must equal those taken one record at a time.
@@ -24,7 +24,7 @@ from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, ro
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
-_TRIES = 16  # runs, and records in each, where random numbers are drawn to no visible effect
+_TRIES = 16  # runs, and records in each, if random numbers are drawn without visible effect
 _LAYOUT_FREE = {
     *(nn.Sequential, nn.Conv2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.Flatten),
     *(nn.Linear, nn.Identity, nn.Dropout),
@@ -51,7 +51,7 @@ def unwrapped(net: nn.Module) -> nn.Module:
 
 
 class Validator:
-    """Checks a problem when it is first met and whenever its shapes or modes change."""
+    """Checks a problem on first use and whenever its shapes or modes change."""
 
     def __init__(self, problem: NetworkProblem) -> None:
         self.problem = problem
@@ -64,8 +64,7 @@ class Validator:
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
         """Return the plan of the network for batches like this one, made and checked once.
 
-        Without ``rules``, per-record gradients by rules are not going to be used, and it does not
-        matter whether they are right.
+        Without ``rules``, per-record gradients by rules will not be used and are not checked.
         """
         key, batch = self._checked(x, y)
         if key in self._plans and (key in self._compared or not rules):
@@ -95,12 +94,12 @@ class Validator:
             return None
 
     def key(self, x: Inputs, y: Tensor) -> Any:
-        """Return what must stay the same for a plan to hold: kinds of tensors, modes, releases."""
+        """Return the facts that a plan depends on: kinds of tensors, modes, released parameters."""
         modes = tuple(module.training for module in self.problem.net.modules())
         return (_kind(x), _kind(y), modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Refuse what no way of measuring can take; return the key and a small batch."""
+        """Refuse what no method can measure; return the key and a small batch."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -125,17 +124,17 @@ class Validator:
         kinks = sorted(network.plan.kinks)
         if kinks:
             self._once(
-                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump, "
-                "so a derivative of its gradients understates the leakage between the kinks and is "
-                "undefined on them: unless told otherwise, dFIL is measured over a finite step "
-                f"instead, and says so. For derivatives, use {_SMOOTH}.",
+                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
+                "jump, so a derivative of its gradients understates the leakage between the "
+                "kinks and is undefined on them: unless told otherwise, dFIL is measured over a "
+                f"finite step instead, and the result says so. For derivatives, use {_SMOOTH}.",
                 KinkWarning,
             )
         for unruled in network.plan.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
                 f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); torch's "
-                "vmap takes them for that module alone, which is slower.",
+                "vmap computes them for that module alone, which is slower.",
                 FallbackWarning,
             )
 
@@ -147,11 +146,11 @@ class Validator:
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
         """Compare the norms by rules with those of one record at a time.
 
-        Those of 16-bit numbers differ in their rounding alone by a hundredth.
+        In 16-bit precision, rounding alone makes them differ by a hundredth.
         """
         by_rules, _ = norms(network, batch)
         alone = torch.stack([_norm_alone(self.problem, batch, k) for k in range(2)])
-        # Products on a graphics card may be rounded to ten bits.
+        # Products on a GPU may be rounded to ten bits.
         rough = 3e-2 if alone.is_cuda or batch.z.dtype.itemsize < 4 else 1e-3
         loose = 1e-9 if batch.z.dtype == torch.float64 else rough
         by_rules, alone = by_rules[:2].double(), alone.double()
@@ -159,23 +158,24 @@ class Validator:
             raise InputError(
                 "The per-record gradients of this network by rules differ from those of single "
                 f"records (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
-                "a parameter, or overwrites a tensor, in a way that cannot be followed. Rewrite "
+                "a parameter, or overwrites a tensor, in a way that cannot be traced; rewrite "
                 "in-place operations, or measure with method='finite'."
             )
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise where nothing is released, or what is released is not made of real numbers."""
+    """Raise if nothing is released, or if a released parameter is not real."""
     if not problem.released():
         raise InputError(
-            "The network has no parameter with requires_grad, so nothing of it is released."
+            "The network has no parameter with requires_grad, so nothing is released; unfreeze "
+            "some."
         )
     for name, parameter in problem.released().items():
         if parameter.is_complex():
             raise InputError(
-                f"The parameter {name!r} holds complex numbers, of whose gradients it is not said "
-                "how they are clipped and get their noise; hold its real and imaginary parts as "
-                "real parameters (torch.view_as_complex in the forward pass)."
+                f"The parameter {name!r} holds complex numbers, for whose gradients clipping and "
+                "noise are not defined; hold its real and imaginary parts as real parameters "
+                "(torch.view_as_complex in the forward pass)."
             )
 
 
@@ -196,7 +196,7 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     try:
         with torch.no_grad():
             call(net, x, copies)
-    except Exception:  # the run that follows says what is wrong, in its own words
+    except Exception:  # the run that follows reports the error itself
         return ()
     finally:
         handle.remove()
@@ -204,14 +204,14 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
 
 
 def _run(net: nn.Module, x: Inputs, changing: tuple[str, ...]) -> Any:
-    """Run a network that is left as it is."""
+    """Run a network without changing it."""
     buffers = dict(net.named_buffers())
     copies = {name: buffers[name].clone() for name in changing}
     return call(net, x, copies)
 
 
 def _random_states() -> tuple[Any, ...]:
-    """Return the states of all generators that a network may draw from without saying so."""
+    """Return the states of all global generators that a network may draw from."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     states = [torch.get_rng_state(), *on_devices]
     drawn = np.random.get_state(legacy=False)  # noqa: NPY002 - read, not drawn from
@@ -219,7 +219,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _refuse_values(x: Inputs, y: Any) -> None:
-    """Raise where inputs or targets are no tensors, differ in number, or are not finite."""
+    """Raise if inputs or targets are not tensors, differ in number, or are not finite."""
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
@@ -241,7 +241,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
 
 
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
-    """Return how many classes the loss tells apart, or ``None``; also try the network once."""
+    """Return the number of classes of the loss, or ``None``; also try the network once."""
     try:
         with torch.no_grad():
             output = _run(problem.net, rows_of(x, slice(0, 1)), problem.changing)
@@ -260,8 +260,8 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
         return None
     if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
         raise InputError(
-            "The label of a sequence can be asked about with loss='cross_entropy' only, which has "
-            "the classes along the last axis of the output."
+            "The label of a sequence can be asked about only with loss='cross_entropy', which "
+            "has the classes along the last axis of the output."
         )
     return int(output.shape[axis])
 
@@ -272,8 +272,8 @@ def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> 
         return
     if bool(without_output(problem.loss, y, classes).any()):
         raise InputError(
-            f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, but "
-            f"y goes from {int(y.min())} to {int(y.max())}."
+            f"The network has {classes} outputs, so classes must lie between 0 and {classes - 1}, "
+            f"but those in y range from {int(y.min())} to {int(y.max())}."
         )
 
 
@@ -283,10 +283,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _likes_channels_last(net: nn.Module) -> bool:
-    """Return whether a network is a plain stack of convolutions, which run faster in that layout.
+    """Return whether a network is a plain stack of convolutions, which run faster channels-last.
 
-    Anything else may take views of its images, or use layers (GroupNorm) whose second derivatives
-    torch has for the usual layout only.
+    Anything else may take views of its images, or use layers (GroupNorm) for which torch has second
+    derivatives only in the usual layout.
     """
     modules = list(net.modules())
     images = any(isinstance(module, nn.Conv2d) for module in modules)
@@ -334,26 +334,26 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
                 f"{_first_line(error)}"
             ) from error
         again = [problem.losses(parameters, batch, batch.z)]
-        if _random_states() != before:  # a rare draw shows in many runs of many records only
+        if _random_states() != before:  # a rare draw shows only in many runs of many records
             many = small_batch(batch, _TRIES)
             again += [problem.losses(parameters, many, many.z) for _ in range(_TRIES)]
         ones = [_single(batch, k) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
     if not bool(torch.isfinite(first).all()):
         raise InputError("The losses are not finite; check the data and the parameters for NaN.")
-    # Products on a graphics card may be rounded to ten bits, differently for other batch sizes.
+    # Products on a GPU may be rounded to ten bits, differently for other batch sizes.
     rough = 1e-2 if first.is_cuda or first.dtype.itemsize < 4 else 1e-4
     loose = 1e-8 if first.dtype == torch.float64 else rough
     repeated = first.repeat(_TRIES)
     if not all(torch.allclose(repeated[: len(a)], a, rtol=loose, atol=loose) for a in again):
         raise InputError(
-            "Two runs of the network on the same data differ: it draws random numbers; switch that "
-            "off (net.eval(), or a fixed generator) while leakage is measured."
+            "Two runs of the network on the same data differ, so it draws random numbers; switch "
+            "that off (net.eval(), or a fixed generator) while leakage is measured."
         )
     if not torch.allclose(first, alone, rtol=loose, atol=loose):
         raise InputError(
             "The loss of a record depends on the other records of its batch, so there is no "
-            "gradient of one record; take such layers or losses (batch statistics) out."
+            "gradient of one record; remove such layers or losses (batch statistics)."
         )
 
 
@@ -369,7 +369,7 @@ def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
 
 
 def _kind(x: Any) -> Any:
-    """Return what must stay the same for a plan to hold: structure, shapes but the first, types."""
+    """Return what a plan depends on: structure, shapes but for the first axis, types."""
     if isinstance(x, Tensor):
         return (tuple(x.shape[1:]), x.dtype, x.device)
     if isinstance(x, Mapping):

@@ -1,6 +1,6 @@
 """Per-record gradient norms, and the clipped sum that is released.
 
-None of these forms a gradient per record, except of layers where that is the cheaper way.
+Gradients per record are formed only for layers where that is cheaper.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
 def clipped_gradient(network: WatchedNetwork, batch: Batch, clip: Clip) -> ClippedSum:
     """Return ``Σ_i g_i/φ(‖g_i‖)`` from one backward pass.
 
-    What the norms were taken from is kept until they are all known, and then summed with their
-    weights (Bu, Wang, Zha and Karypis 2023), so no second pass is needed.
+    The terms are kept until all norms are known, and then summed with their weights (Bu, Wang, Zha
+    and Karypis 2023), so no second pass is needed.
     """
     losses, terms = network.terms(batch)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def clipped_gradient(network: WatchedNetwork, batch: Batch, clip: Clip) -> Clipp
 def weighted_gradient(
     problem: NetworkProblem, batch: Batch, weights: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return losses and ``Σ_i c_i g_i``, the weights being known, by one plain training pass."""
+    """Return losses and ``Σ_i c_i g_i`` for known weights, by one plain training pass."""
     parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}
     every = list(parameters.values())
     apart = GatheredGradients() if problem.sharded else None

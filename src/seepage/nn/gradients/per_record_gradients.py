@@ -1,14 +1,14 @@
-"""Per-record gradients of a parameter: sums of terms, one for each of its uses, seldom written out.
+"""Per-record gradients of a parameter: sums of terms, one for each of its uses, seldom formed.
 
 The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, with
 ``l`` the gradients at the outputs and ``r`` the inputs of the layer (the elements of a sequence and
 the places of a convolution are positions). Inner products of two such gradients follow from Gram
-matrices, ``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the gradients themselves written out,
-whichever is cheaper.
+matrices, ``Σ_{s,s'} (l_s·l'_s')(r_s·r'_s')``, or from the gradients themselves, whichever is
+cheaper.
 
 A term is multilinear in a few tensors (the inputs of a layer, the gradients at its outputs). Its
 tangent is therefore the sum of the terms in which one of the tensors is replaced by its tangent,
-and no layer needs a rule of its own for that.
+and no layer needs its own rule for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-Key = tuple[str, int]  # a parameter, and the first of its rows where a layer uses only some
-_MANY = 4  # terms from which on outer products are put together
+Key = tuple[str, int]  # a parameter, and its first row if a layer uses only some
+_MANY = 4  # with this many terms, outer products are concatenated
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +49,14 @@ class OuterProducts:
     right: Tensor
 
     def cheaper_written_out(self) -> bool:
-        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices; one-hot rows want these."""
+        """Compare ``S·m·r`` with the ``S²(m + r)`` of Gram matrices, which one-hot rows use."""
         if isinstance(self.left, OneHot):
             return False
         m, (positions, r) = self.left.shape[3], self.right.shape[2:]
         return bool(positions * (m + r) > m * r)
 
     def written_out(self) -> Tensor:
-        """Return the gradients of the records themselves, ``(B, size of the weight)``."""
+        """Return the gradients of the records, ``(B, size of the weight)``."""
         if not isinstance(self.left, OneHot):
             return (self.left.transpose(2, 3) @ self.right).flatten(1)
         rows, index = self.right[:, 0], self.left.index[:, 0]
@@ -83,7 +83,7 @@ class OuterProducts:
 class GramMatrices:
     """Gram matrices between the positions of factors, each computed once.
 
-    The cache knows factors by their identity, so it must not outlive them.
+    The cache identifies factors by ``id``, so it must not outlive them.
     """
 
     def __init__(self) -> None:
@@ -130,18 +130,18 @@ def _same(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientTerm:
-    """What one use of a parameter adds to its per-record gradient."""
+    """The contribution of one use of a parameter to its per-record gradient."""
 
     key: Key  # which parameter
-    tensors: tuple[Tensor, ...]  # what the gradient is made of
-    # Makes the gradient of every record from them; multilinear
+    tensors: tuple[Tensor, ...]  # the tensors it is made of
+    # Joins them to the gradient of every record; multilinear
     join: Callable[..., RecordGradients] = _same
-    # For each tensor a linear map to apply before (the patches of a convolution, which are not to
-    # be kept around); none for tensors that are joined as they are
+    # For each tensor, a linear map to apply first (the patches of a convolution, which should not
+    # be kept), or ``None``
     expand: tuple[Callable[[Tensor], Tensor], ...] = ()
-    # Gives the squared norms straight from the tensors, where there is a cheaper way to them
+    # Computes the squared norms directly from the tensors, if that is cheaper
     square: Callable[..., Tensor] | None = None
-    # What is joined before the tensors, and does not change with the record's numbers
+    # Joined before the tensors; does not depend on the unknowns
     fixed: OneHot | None = None
 
     def value(self) -> RecordGradients:
@@ -159,13 +159,13 @@ class GradientTerm:
         return replace(self, tensors=ahead, fixed=fixed), replace(self, tensors=behind, fixed=fixed)
 
     def expanded(self) -> tuple[Tensor, ...]:
-        """Return the tensors as they are joined."""
+        """Return the tensors as they enter the join."""
         return self._expanded(self.tensors)
 
     def change(
         self, expanded: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> list[RecordGradients]:
-        """Return the change of the gradient that goes with a change of the tensors."""
+        """Return the change of the gradient for a change of the tensors."""
         changed = []
         for k, tangent in enumerate(self._expanded(tangents)):
             inputs = list(expanded)
@@ -188,7 +188,7 @@ class ParameterGradient:
 
     @staticmethod
     def of(parts: Iterable[RecordGradients]) -> ParameterGradient:
-        """Collect parts; outer products that are cheaper written out are written out."""
+        """Collect parts; outer products that are cheaper as full gradients are expanded."""
         every = list(parts)
         outers: list[OuterProducts] = []
         plain: Tensor | None = None
@@ -210,7 +210,7 @@ class ParameterGradient:
             if other is self:
                 return _square(self.outers, grams)
             return sum_of([grams.inner(a, b) for a in self.outers for b in other.outers])
-        # A weight with uses of both kinds, which is rare, is written out as a whole.
+        # A weight with uses of both kinds, which is rare, is formed in full.
         return summed_products(self.dense(), other.dense())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -221,13 +221,13 @@ class ParameterGradient:
         return sum_of([weights.to(self.plain.dtype) @ self.plain, *parts])
 
     def dense(self) -> Tensor:
-        """Return the gradient of every record written out, ``(B, size of the parameter)``."""
+        """Return the full gradient of every record, ``(B, size of the parameter)``."""
         written = [outer.written_out() for outer in self.outers]
         return sum_of(written if self.plain is None else [self.plain, *written])
 
 
 def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
-    """Return the same gradient with all dense outer products as one, their positions in a row.
+    """Return the same gradient with all dense outer products concatenated along positions.
 
     The steps of a recurrent layer use the same weight hundreds of times.
     """
@@ -242,7 +242,7 @@ def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
 
 
 def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
-    """Return the squared norm, each pair of terms taken once."""
+    """Return the squared norm, with each pair of terms computed once."""
     terms = []
     for i, a in enumerate(outers):
         terms.append(grams.inner(a, a))
@@ -251,7 +251,7 @@ def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
 
 
 def at_least_single(*tensors: Tensor) -> torch.dtype:
-    """Return the type in which numbers of all records are kept: float32, or a longer one."""
+    """Return the type in which per-record numbers are kept: float32 or longer."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -259,8 +259,8 @@ def at_least_single(*tensors: Tensor) -> torch.dtype:
 
 
 def summed_products(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``Σ ab`` of every record, ``(B,)``: of 16 bits are the factors at most."""
-    if torch.float16 in (a.dtype, b.dtype):  # whose products soon are too large for it
+    """Return ``Σ ab`` of every record, ``(B,)``, in at least 32 bits."""
+    if torch.float16 in (a.dtype, b.dtype):  # whose products soon overflow
         a, b = a.float(), b.float()
     return (a * b).flatten(1).sum(1, dtype=at_least_single(a, b))
 
@@ -278,10 +278,10 @@ def sum_of(terms: list[Tensor]) -> Tensor:
 def between(
     ahead: GradientTerm, behind: GradientTerm
 ) -> tuple[GradientTerm, list[RecordGradients]]:
-    """Return the term at the means of two sides, and the parts of the change from back to front.
+    """Return the term at the mean of two sides, and the parts of the change between them.
 
     ``δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ``, with ``Δ`` the difference and a bar the mean: exact, and
-    without cancellation, for whatever is linear in each of at most two tensors.
+    without cancellation, for terms that are linear in each of at most two tensors.
     """
     pairs = list(zip(ahead.tensors, behind.tensors, strict=True))
     mean = replace(ahead, tensors=tuple(torch.lerp(a, b, 0.5) for a, b in pairs))
@@ -289,7 +289,7 @@ def between(
 
 
 def grouped(terms: Sequence[GradientTerm]) -> dict[Key, list[int]]:
-    """Return, for every parameter, which of the terms are its own."""
+    """Return the indices of every parameter's terms."""
     groups: dict[Key, list[int]] = {}
     for position, term in enumerate(terms):
         groups.setdefault(term.key, []).append(position)
@@ -302,9 +302,9 @@ def value_of(terms: Sequence[GradientTerm]) -> ParameterGradient:
 
 
 def gradients_of(terms: list[GradientTerm]) -> dict[Key, ParameterGradient]:
-    """Return the gradients of all parameters from all terms, which let go of their tensors.
+    """Return the gradients of all parameters from all terms, and release the terms' tensors.
 
-    What was written out no longer needs the inputs of its layer and the gradients at its outputs.
+    A full gradient no longer needs the inputs of its layer and the gradients at its outputs.
     """
     found = {}
     for key, members in grouped(terms).items():

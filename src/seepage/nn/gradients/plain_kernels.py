@@ -1,4 +1,4 @@
-"""Plain arithmetic in the place of torch's fused layers, which cannot be differentiated twice.
+"""Plain arithmetic in place of torch's fused layers, which cannot be differentiated twice.
 
 Fused recurrent layers have no second derivative, and ``jvp(vmap(grad))`` of LayerNorm and
 InstanceNorm is silently wrong (torch 2.13).
@@ -42,7 +42,7 @@ def _plain_cell(
     return (squash(given + recur(state[0])),)
 
 
-# By name: versions of torch differ in which object they call.
+# By name, since versions of torch differ in which object they call.
 CELLS: dict[str, Cell] = {
     "lstm": _lstm_cell,
     "gru": _gru_cell,
@@ -81,18 +81,18 @@ def run_recurrent(
 ) -> Any:
     """Run a recurrent layer step by step: the formulas of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``.
 
-    ``product(x, weight, bias)`` is what stands for ``functional.linear``. Packed sequences, dropout
+    ``product(x, weight, bias)`` replaces ``functional.linear``. Packed sequences, dropout
     between the layers and projected states are not covered (``NotImplemented``).
     """
     if not isinstance(weights, list | tuple) or not isinstance(biased, bool):
-        return NotImplemented  # a packed sequence, whose arguments come in another order
+        return NotImplemented  # a packed sequence, which has another order of arguments
     ways = 2 if bidirectional else 1
     per_way = 4 if biased else 2
     if len(weights) != layers * ways * per_way or (dropout and train) or input.dim() != 3:
         return NotImplemented
     starts: State = tuple(first) if isinstance(first, list | tuple) else (first,)
     if any(start.shape != starts[0].shape for start in starts):
-        return NotImplemented  # states that are projected
+        return NotImplemented  # projected states
     time = 1 if batch_first else 0
     each = iter(weights)
     ends: list[State] = []
@@ -140,7 +140,7 @@ def _direction(
 
 
 class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
-    """Writes LayerNorm, InstanceNorm and weight normalisation out in plain arithmetic."""
+    """Replaces LayerNorm, InstanceNorm and weight normalisation by plain arithmetic."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -156,9 +156,9 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return ``g v/‖v‖``, one norm for each entry of an axis, or one for all where ``dim`` is −1.
+    """Return ``g v/‖v‖``, with one norm for each entry of an axis, or one for all if ``dim`` is −1.
 
-    torch's own has no forward mode, and no rule under ``vmap``.
+    torch's own function has no forward mode, and no rule under ``vmap``.
     """
     axes = [axis for axis in range(v.dim()) if axis != dim]
     return v * (g / v.square().sum(axes, keepdim=True).sqrt())

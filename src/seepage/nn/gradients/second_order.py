@@ -1,7 +1,7 @@
-"""Layers whose second derivatives torch puts together from dozens of kernels, with their own here.
+"""Closed-form second derivatives for layers where torch's take dozens of kernels.
 
-Used where gradients are differentiated again by a backward pass. Each function returns exactly what
-torch's own does; only the double-backward pass is written out by hand.
+Used where gradients are differentiated by a second backward pass. Each function returns exactly
+what torch's own does; only the double-backward pass is written by hand.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Return ``functional.layer_norm`` of something to be differentiated, parameters constant."""
+    """Return a twice differentiable ``functional.layer_norm`` with constant parameters."""
     constant = not any(t is not None and t.requires_grad for t in (weight, bias))
     if not constant or not x.requires_grad:
         return NotImplemented
-    # Laid out in order here, where it can be differentiated, and not inside.
+    # Made contiguous here, where the copy can be differentiated, and not inside.
     return _LayerNorm.apply(x.contiguous(), list(normalized_shape), weight, bias, eps)
 
 
@@ -40,7 +40,7 @@ class _LayerNorm(Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
-        # On a graphics card, the statistics of 16-bit numbers are of 32 bits.
+        # On a GPU, 16-bit numbers have 32-bit statistics.
         whole = weight is None and bias is None
         standard = out if whole else ((x - mean) * scale).to(x.dtype)
         ctx.save_for_backward(x, mean, scale, weight, standard)
@@ -103,7 +103,7 @@ def _pushed(
 
 @dataclass(frozen=True)
 class _Activation:
-    """An activation ``φ``: ``φ(x)``, ``δφ′(x)`` of δ and x, and ``vδφ″(x)`` of x, v and δ."""
+    """An activation ``φ`` as functions: ``φ(x)``, ``δφ′(x)`` and ``vδφ″(x)``."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -180,12 +180,12 @@ _SILU = _Activation(functional.silu, torch.ops.aten.silu_backward, _silu_bend)
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Any:
-    """Return ``functional.gelu`` of something to be differentiated."""
+    """Return a twice differentiable ``functional.gelu``."""
     return _Activated.apply(x, _GELU[approximate]) if x.requires_grad else NotImplemented
 
 
 def silu(input: Tensor, inplace: bool = False) -> Any:
-    """Return ``functional.silu`` of something to be differentiated."""
+    """Return a twice differentiable ``functional.silu``."""
     return NotImplemented if inplace or not input.requires_grad else _Activated.apply(input, _SILU)
 
 
@@ -199,7 +199,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Return ``functional.cross_entropy`` of class numbers, one loss for each row."""
+    """Return ``functional.cross_entropy`` for class numbers, one loss per row."""
     plain = weight is None and reduction == "none" and label_smoothing == 0.0
     if not plain or input.dim() != 2 or target.is_floating_point() or not input.requires_grad:
         return NotImplemented
@@ -252,8 +252,8 @@ def attention(
 ) -> Any:
     """Return ``functional.scaled_dot_product_attention`` of four axes, without mask or causal.
 
-    Torch's plain version scales both factors, builds its mask anew and looks for rows that are
-    hidden altogether, all of it to be differentiated twice.
+    Torch's plain version scales both factors, rebuilds its mask and looks for fully hidden rows,
+    all of which is then differentiated twice.
     """
     ordinary = query.dim() == key.dim() == value.dim() == 4 and query.shape[:2] == key.shape[:2]
     if attn_mask is not None or dropout_p or enable_gqa or not ordinary:
@@ -273,7 +273,7 @@ def attention(
 
 @dataclass(frozen=True)
 class KernelMovement:
-    """How a kernel moves: stride, zeros on either side and dilation along each axis; groups."""
+    """How a kernel moves: stride, padding and dilation along each axis; groups."""
 
     stride: list[int]
     padding: list[int]
@@ -297,7 +297,7 @@ class KernelMovement:
 
     def backward(self, delta: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         """Return the gradient at inputs of that shape, given the one at the outputs."""
-        like = delta.new_empty(1).expand(shape)  # nothing but its shape is looked at
+        like = delta.new_empty(1).expand(shape)  # only its shape is used
         out: Tensor = torch.ops.aten.convolution_backward(
             delta,
             like,
@@ -315,11 +315,11 @@ class KernelMovement:
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:
-    """Return the convolution of something to be differentiated with a constant kernel.
+    """Return a twice differentiable convolution with a constant kernel.
 
-    A second backward pass crosses it with one convolution and nothing else. Torch's own
-    double-backward pass also forms the gradient of the weight, wanted or not, as a convolution with
-    the records in the place of channels: on a graphics card that takes longer than all the rest.
+    Its double-backward pass is a single convolution. Torch's own also forms the gradient of the
+    weight, needed or not, as a convolution with records as channels: on a GPU that takes longer
+    than all the rest.
     """
     return _Convolution.apply(x, weight, bias, movement)
 
@@ -354,7 +354,7 @@ class _ConvolutionBack(Function):  # type: ignore[misc]
         return ctx.movement.forward(v, weight, None), None, None, None
 
 
-# Each gives NotImplemented for what it does not cover.
+# Each returns NotImplemented for cases it does not cover.
 SUBSTITUTES: dict[Any, Any] = {
     functional.layer_norm: layer_norm,
     functional.gelu: gelu,

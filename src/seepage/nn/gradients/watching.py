@@ -1,4 +1,4 @@
-"""Watches a network at work, and gives the terms of every per-record gradient.
+"""Watches a running network, and yields the terms of every per-record gradient.
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
 gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
@@ -6,9 +6,9 @@ gradients at their outputs. A :class:`Watcher` sees every torch function that th
 its arguments are and which terms it adds to the gradients. A module with a use that no rule covers
 answers for it itself (:class:`UnruledModule`).
 
-There are three ways to learn the gradients at the outputs, for three purposes: hooks that free each
-layer as soon as it is dealt with (norms); edges of the graph (what is to be differentiated again);
-shifts of zero added to the outputs (inside torch's transformations, for tangents).
+The gradients at the outputs are obtained in three ways, for three purposes: hooks that free each
+layer as soon as it is processed (norms); edges of the graph (for a second differentiation); zero
+shifts added to the outputs (inside torch's transformations, for tangents).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.views import twice_differentiable_run
 
-SMALL = 2  # records in the batch by which the shapes of outputs are known
+SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
-OnOutput = Callable[[Tensor], Tensor]  # sees an output; what it returns goes on through the network
+OnOutput = Callable[[Tensor], Tensor]  # sees an output; its result continues through the network
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the records are in an operation's output."""
+    """The layout of records in an operation's output."""
 
-    # The axis that runs over the records, or ``None`` where the output is the same for all
+    # The axis that runs over the records, or ``None`` if all records share the output
     axis: int | None
     # How many consecutive entries of that axis belong to one record (1 unless a sequence was folded
     # into the batch)
@@ -58,14 +58,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call under the names that its rule gives them."""
+    """The arguments of a call, under its rule's names."""
 
     input: Any
     parameters: Mapping[str, Tensor | None]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def version(self) -> int:
-        """Return a count that grows when anything is written into the tensors."""
+        """Return a count that grows whenever a tensor is written into."""
         tensors = (self.input, *self.parameters.values())
         return sum(t._version for t in tensors if t is not None)
 
@@ -92,24 +92,24 @@ class Rule:
         return run(), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return along which axis of its weight gradients can be narrowed; ``None`` for none."""
+        """Return the axis of its weight along which gradients can be narrowed, or ``None``."""
         return None
 
     def positions(self, shape: tuple[int, ...]) -> int:
-        """Return how many positions an output of this shape has, in all records."""
+        """Return the number of positions in an output of this shape, over all records."""
         return math.prod(shape[:-1])
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
         """Return the arguments whose terms give ``gQ`` for the gradient ``g`` of the weight.
 
-        ``Q`` is ``thin``, of as many rows as the axis that :meth:`narrow_axis` names is long.
+        ``Q`` is ``thin``, with as many rows as the axis named by :meth:`narrow_axis` is long.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Along which axis the gradients of a weight can be narrowed, and of how many positions."""
+    """The axis along which a weight's gradients can be narrowed, and the number of positions."""
 
     axis: int
     positions: int  # of one record
@@ -119,9 +119,9 @@ class Narrowing:
 class RuleBook:
     """The operations whose per-record gradients have a closed form."""
 
-    rules: Mapping[Any, Rule]  # of each torch function
-    # By name, functions made of several uses of parameters: each is run step by step, with the
-    # watcher as its first argument, so that every use is seen
+    rules: Mapping[Any, Rule]  # by torch function
+    # Functions with several uses of parameters, by name: each is run step by step, with the watcher
+    # as its first argument, so that every use is seen
     composites: Mapping[str, Callable[..., Any]]
 
 
@@ -130,7 +130,7 @@ class Call(ABC):
 
     @property
     def outputs(self) -> int:
-        """How many outputs are watched."""
+        """The number of watched outputs."""
         return 1
 
     @abstractmethod
@@ -161,17 +161,20 @@ class LayerCall(Call):
         if self.version >= 0 and self.arguments.version() != self.version:
             names = ", ".join(sorted(key[0] for key in self.names.values()))
             raise InputError(
-                f"The input of the layer with {names} is overwritten later in the network; replace "
-                "the in-place operation (x += …, inplace=True) by one that makes a new tensor."
+                f"The input of the layer with {names} is overwritten later in the network; "
+                "replace the in-place operation (x += …, inplace=True) by one that returns a new "
+                "tensor."
             )
         return self.rule.terms(*self._of_one_type(deltas[0]))
 
     def _of_one_type(self, delta: Tensor) -> tuple[LayerCall, Tensor]:
-        """Return call and gradient in numbers of one type, where autocast inside made them two."""
+        """Return call and gradient in one dtype, where autocast inside has mixed two."""
         given = self.arguments.input
         if given is None or not given.is_floating_point() or given.dtype == delta.dtype:
             return self, delta
-        if torch.is_autocast_enabled(delta.device.type):  # which does the same, where it matters
+        if torch.is_autocast_enabled(
+            delta.device.type
+        ):  # autocast then does the same where it matters
             return self, delta
         longer = torch.promote_types(given.dtype, delta.dtype)
         arguments = replace(self.arguments, input=given.to(longer))
@@ -180,10 +183,10 @@ class LayerCall(Call):
 
 @dataclass(frozen=True)
 class SharedCall(Call):
-    """A call whose output all records share, and which is repeated for each of them later on.
+    """A call whose output all records share and is later repeated for each of them.
 
-    ``follow`` leads from that output to what is repeated: a relative position bias, say, is looked
-    up for pairs of positions and then laid out for the heads.
+    ``follow`` maps that output to what is repeated: a relative position bias, say, is looked up for
+    pairs of positions and then laid out for the heads.
     """
 
     made: LayerCall
@@ -202,7 +205,7 @@ class SharedCall(Call):
     def followed_by(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> SharedCall:
-        """Return the call with one function more on the way to what is repeated."""
+        """Return the call with one more function between its output and the repetition."""
         place = next(k for k, value in enumerate(args) if isinstance(value, Tensor))
         before, rest = self.follow, args[place + 1 :]
 
@@ -217,8 +220,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
     """Sees every torch function with a released parameter among its arguments.
 
     ``names`` are the released parameters as the network will see them, ``id(tensor) → name``, and
-    ``substitutes`` functions to call in the place of others (where no released parameter is
-    involved).
+    ``substitutes`` functions to call in place of others (where no released parameter is involved).
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         run: Callable[[], Tensor],
         rows: Mapping[str, int] = MappingProxyType({}),
     ) -> Tensor:
-        """Run one call that a rule covers; ``rows`` is where it starts inside its parameters."""
+        """Run one call that a rule covers; ``rows`` is its first row within its parameters."""
         keys = {
             role: (self.names[id(tensor)], rows.get(role, 0))
             for role, tensor in arguments.parameters.items()
@@ -277,16 +279,16 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         return used
 
     def notice(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Take note of a function, whatever its arguments."""
+        """Note a function, whatever its arguments."""
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
     ) -> Tensor:
-        """Deal with a use that a rule covers."""
+        """Handle a use that a rule covers."""
         raise NotImplementedError
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
-        """Deal with a use that no rule covers."""
+        """Handle a use that no rule covers."""
         return output
 
 
@@ -318,7 +320,7 @@ class CallKeeper(Watcher):
         self.calls: list[Call] = []
         self.seen = 0
         self._shared: dict[int, tuple[Tensor, SharedCall]] = {}  # by the tensor's identity
-        self._unrepeated: set[int] = set()  # of these, the calls that wait to be repeated
+        self._unrepeated: set[int] = set()  # those of these that are not repeated yet
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -339,21 +341,21 @@ class CallKeeper(Watcher):
         return self.on_output(output.expand(self.batch, *output.shape[1:]))
 
     def check_end(self) -> None:
-        """Raise where the network took another course than when it was first looked at."""
+        """Raise if the network ran differently from the first look."""
         if self.seen != len(self.layouts) or self._unrepeated:
             raise InputError(
-                "The network uses its parameters less often than when it was first looked at; its "
-                "course must not depend on the data."
+                "The network uses its parameters less often than on its first run; its control "
+                "flow must not depend on the data."
             )
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
     ) -> Tensor:
-        """Run the call, and keep what its terms will need."""
+        """Run the call, and keep what its terms need."""
         if self.seen == len(self.layouts):
             raise InputError(
-                "The network uses its parameters more often than when it was first looked at; its "
-                "course must not depend on the data."
+                "The network uses its parameters more often than on its first run; its control "
+                "flow must not depend on the data."
             )
         layout = self.layouts[self.seen]
         self.seen += 1
@@ -386,11 +388,11 @@ def _first_of(follow: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 class UnruledModule(ABC):
-    """A module that answers for a use of the parameters ``names`` which no rule covers."""
+    """A module responsible for a use of the parameters ``names`` that no rule covers."""
 
     module: nn.Module
     names: tuple[str, ...]
-    functions: tuple[str, ...]  # that use them
+    functions: tuple[str, ...]  # the functions that use them
 
     @abstractmethod
     def watched(
@@ -407,8 +409,8 @@ class UnruledModule(ABC):
 class Plan:
     """How to watch a network: the layout of every call, and the modules without a rule.
 
-    ``kinks`` names the functions of what is unknown whose derivatives jump; ``narrow`` has the
-    weights whose gradients can be narrowed in all of their uses.
+    ``kinks`` names the functions of the unknowns whose derivatives jump; ``narrow`` holds the
+    weights whose gradients can be narrowed in all their uses.
     """
 
     layouts: list[Layout | None]
@@ -424,7 +426,7 @@ class OutputShape:
     small: tuple[int, ...]
     axis: int
     dtype: torch.dtype
-    first: bool  # nothing watched comes before it
+    first: bool  # whether no watched output precedes it
 
     def zeros(self, batch: int, device: torch.device) -> Tensor:
         """Return zeros of that shape for a batch; they take no memory."""
@@ -455,8 +457,8 @@ class WatchedNetwork:
     """A problem with its plan, whose network can be watched on any batch."""
 
     problem: NetworkProblem  # the network, its loss and the view
-    book: RuleBook  # what is known about operations
-    plan: Plan  # where the records are, and which modules answer for themselves
+    book: RuleBook  # the rules for operations
+    plan: Plan  # the layout of records, and the modules without a rule
     outputs: list[OutputShape]  # the shapes of the watched outputs
 
     @contextmanager
@@ -470,11 +472,11 @@ class WatchedNetwork:
         twice: bool = False,
         thin: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Iterator[NetworkRun]:
-        """Run the network on a batch, show the outputs of all uses of parameters, give the run.
+        """Run the network on a batch, show the outputs of all uses of parameters, yield the run.
 
-        It is ready for a backward pass while inside, and good for its numbers afterwards.
-        ``thin`` are random matrices by the names of wide weights, whose inputs are narrowed by
-        them (:meth:`Rule.narrowed`).
+        A backward pass is possible while inside; afterwards only its numbers are.
+        ``thin`` holds random matrices, by the names of wide weights, that narrow their inputs
+        (:meth:`Rule.narrowed`).
         """
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
@@ -503,7 +505,7 @@ class WatchedNetwork:
         edges: list[Any] = []
 
         def keep_edge(output: Tensor) -> Tensor:
-            if not output.requires_grad:  # a copy: what follows may write into it
+            if not output.requires_grad:  # a copy, since later code may write into it
                 output = output.detach().requires_grad_().clone()
             edges.append(get_gradient_edge(output))
             return output
@@ -520,12 +522,12 @@ class WatchedNetwork:
             return run.losses, run.terms(deltas)
 
     def of_type(self, dtype: torch.dtype) -> WatchedNetwork:
-        """Return the network as it is watched when it runs in longer numbers."""
+        """Return the watched network in a longer floating-point type."""
         outputs = [replace(o, dtype=dtype) for o in self.outputs]
         return replace(self, problem=replace(self.problem, wider=dtype), outputs=outputs)
 
     def bytes_per_record(self) -> int:
-        """Return how much the watched outputs of one record hold."""
+        """Return the number of entries in the watched outputs of one record."""
         return sum(math.prod(s.small) // SMALL * s.dtype.itemsize for s in self.outputs)
 
     def zeros(self, batch: Batch) -> list[Tensor]:
@@ -534,21 +536,21 @@ class WatchedNetwork:
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return the variable as the beginning of a graph; it may be written into.
+    """Return the variable as the root of a graph; it may be written into.
 
     A checkpointed part of the network runs again in the backward pass, where nothing is watched:
-    what makes its outputs require gradients must be there both times, and is the variable.
+    the variable makes its outputs require gradients both times.
     """
     return z.detach().requires_grad_().clone()
 
 
 @contextmanager
 def differentiable_backends(net: nn.Module) -> Iterator[None]:
-    """Use plain attention and plain recurrent layers while inside, and nothing that ends there.
+    """While inside, use plain attention and recurrent layers that can be differentiated twice.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
     at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
-    where they are off, torch takes formulas for SiLU and GroupNorm that end there.
+    without them, torch uses formulas for SiLU and GroupNorm that cannot be differentiated.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())

@@ -1,7 +1,7 @@
-"""Who leaks which word: the leakage about every token of a text, with the tokens beside it.
+"""Which word leaks: the leakage about every token of a text, shown with the tokens.
 
-A token of a causal model is an input, of which the model sees the embedding, *and* a target, which
-it is to predict from what came before. Both paths lead into the gradient:
+A token of a causal model is an input, seen by its embedding, *and* a target, predicted from the
+tokens before it. Both paths lead into the gradient:
 
     input    the dFIL about the token's embedding, averaged over the embedding's numbers
     target   the dFIL about its soft target, averaged over the probabilities of all tokens
@@ -31,8 +31,8 @@ from seepage.support.files import write_private
 from seepage.tables.source import build_frame
 
 _IDS, _MASK, _LABELS = "input_ids", "attention_mask", "labels"
-_BEGINS = ("Ġ", "▁")  # how the pieces of a word begin that stands after a space
-_CONTINUES = "##"  # and those that continue one
+_BEGINS = ("Ġ", "▁")  # marks of the first piece of a word after a space
+_CONTINUES = "##"  # and of pieces that continue a word
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Leakage by token</title><style>
 body {{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }}
@@ -40,17 +40,15 @@ p {{ margin: 1.2em 0 }} span {{ padding: .1em 0; border-bottom: .2em solid trans
 small {{ color: #666 }}
 </style></head><body>
 <h1>Leakage by token</h1>
-<p><small>The darker a token, the more is told about it as an input (at most {highest:.3g}); the
-darker the line below it, the more about it as a target. These numbers depend on the data: do not
-publish them.</small></p>
-{records}
-</body></html>
+<p><small>The darker a token, the more it leaks as an input (at most {highest:.3g}); the darker the
+line below it, the more it leaks as a target. These numbers depend on the data: do not publish
+them.</small></p> {records} </body></html>
 """
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a record and the leakage about it; nan where it has no part in a path."""
+    """One token of a record and the leakage about it; nan for a path it is not on."""
 
     record: int
     position: int
@@ -66,8 +64,8 @@ class Token:
 class TokenMap:
     """The leakage about every token of a batch of texts, and about their words.
 
-    Where the model has an encoder and a decoder, the tokens of a record's input come first and
-    those of its labels after them.
+    For a model with an encoder and a decoder, the tokens of a record's input come first, then those
+    of its labels.
 
     Parameters
     ----------
@@ -76,7 +74,7 @@ class TokenMap:
     leak
         The leakage of the records' gradients about their token embeddings.
     conditions
-        What must hold for the numbers to mean what they say, in words.
+        The assumptions under which the numbers hold, in words.
     """
 
     tokens: tuple[Token, ...]
@@ -142,26 +140,26 @@ class TokenMap:
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return how often the best guess of a token is right, and how often without the release.
+        """Return how often the best guess of a token is right, with and without the release.
 
-        Whoever guesses knows the rest of the record, all other records and the candidates, and
-        sees the noisy gradient. The token is replaced wherever it stands at that position: as an
-        input, and as a label where it is one.
+        The adversary knows the rest of the record, all other records and the candidates, and sees
+        the noisy gradient. The token at that position is replaced both as an input and, if it is
+        one, as a label.
 
         Parameters
         ----------
         record, position
-            Which token of the batch is meant.
+            The position of the token in the batch.
         candidates
-            The numbers of the tokens it may be, its own among them.
+            The ids of the tokens it may be, its own among them.
         prior
-            How likely each of them is before the release; equally likely where it is not given.
+            The probability of each before the release; by default equal.
         """
         x = rows_of(self.leak.x, slice(record, record + 1))
         own = int(x[_IDS][0, position])
         if own not in candidates or len(set(candidates)) < len(candidates):
             raise InputError(
-                f"The candidates must have the token itself, {own}, among them, and each only once."
+                f"The candidates must be different tokens and include the true one, {own}."
             )
         means = [self._gradient(x, position, own, int(token)) for token in candidates]
         flat = torch.stack(means).double().cpu() / self.leak.jacobian.noise
@@ -172,7 +170,7 @@ class TokenMap:
         return float(found.right[0]), float(prior_of.max())
 
     def _gradient(self, x: Mapping[str, Tensor], position: int, own: int, token: int) -> Tensor:
-        """Return the record's clipped gradient with another token in the place of one."""
+        """Return the record's clipped gradient with one token replaced."""
         changed = {name: value.clone() for name, value in x.items()}
         changed[_IDS][0, position] = token
         labels = changed.get(_LABELS)
@@ -201,14 +199,14 @@ def token_leakage(
     net, batch
         A model of Hugging Face and a batch of texts as its data collator makes it.
     tokenizer
-        What turns the numbers of tokens into text: a tokenizer of Hugging Face, or a function of
-        one number. Without it, the numbers stand for themselves.
+        Turns token ids into text: a tokenizer of Hugging Face, or a function of one id. Without it,
+        the ids are shown.
     noise_multiplier, max_grad_norm
         As for :func:`sp.nn.leakage <seepage.nn.measures.gradient_leakage.leakage>`.
     probes
-        How many probes to spend on each path, at least 2; over finite steps, on each token.
+        Probes per path, at least 2; over finite steps, per token.
     targets
-        Whether to measure the tokens as targets too.
+        Whether to measure the tokens as targets as well.
     **options
         Further options of ``sp.nn.leakage``: ``clip``, ``method``, ``scale``, ``chunk_size``,
         ``seed``.
@@ -216,7 +214,7 @@ def token_leakage(
     check_probes(probes)
     how = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, **options}
     if not isinstance(batch, Mapping) or not isinstance(batch.get(_IDS), Tensor):
-        raise InputError("Tokens are identified by their numbers: the batch must have 'input_ids'.")
+        raise InputError("Tokens are identified by their ids, so the batch must have 'input_ids'.")
     ids = batch[_IDS]
     leak = leakage(net, batch, **how)
     as_input = _per_token(leak, probes)
@@ -248,7 +246,7 @@ def _per_token(leak: GradientLeakage, probes: int) -> _Measured:
     engine, x, y = leak.engine, leak.x, leak.y
     like = engine.variable(x, y)
     if like.dim() != 3:
-        raise InputError("The view must have one line of numbers for each token of a record.")
+        raise InputError("The view must have one row of numbers for each token of a record.")
     if engine.takes_finite_steps(x, y):
         squares = _moved(leak, probes, like)
     else:
@@ -267,7 +265,7 @@ def _pulled(leak: GradientLeakage, k: int) -> Tensor:
 
 
 def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
-    """Return squared changes over finite steps, ``(B, probes, S)``: one token moves at a time."""
+    """Return squared changes over finite steps, ``(B, probes, S)``, moving one token at a time."""
     engine, count = leak.engine, len(leak.y)
     rows, shape = torch.arange(count), tuple(like.shape[1:])
     signs = torch.stack(
@@ -303,7 +301,7 @@ def _rows(
 
 
 def _reader(tokenizer: Any) -> Callable[[int], str]:
-    """Return what turns the number of a token into text."""
+    """Return a function that turns a token id into text."""
     if tokenizer is None:
         return str
     for name in ("convert_ids_to_tokens", "id_to_token"):
@@ -312,14 +310,14 @@ def _reader(tokenizer: Any) -> Callable[[int], str]:
             return lambda number: str(of(number))
     if not callable(tokenizer):
         raise InputError(
-            "tokenizer must turn the number of a token into text: a tokenizer of Hugging Face, or "
-            f"a function of one number, not a {type(tokenizer).__name__}."
+            "tokenizer must turn a token id into text: a tokenizer of Hugging Face, or a "
+            f"function of one id, not a {type(tokenizer).__name__}."
         )
     return lambda number: str(tokenizer(number))
 
 
 def _word_numbers(texts: Sequence[str]) -> list[int]:
-    """Return the number of the word that each token belongs to, by the marks of its pieces."""
+    """Return the number of each token's word, by the marks of its pieces."""
     spaced = any(text.startswith(_BEGINS) for text in texts)
     numbers: list[int] = []
     for text in texts:
@@ -363,7 +361,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def _is_generated(net: nn.Module) -> bool:
-    """Return whether a model's labels are another text than its input."""
+    """Return whether a model's labels are a different text from its input."""
     return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
 
 

@@ -1,8 +1,8 @@
-"""Leakage beside the trainer of Hugging Face: chosen records, measured as training goes on.
+"""Leakage beside the Hugging Face trainer: chosen records, measured during training.
 
-A trainer tells its callbacks which step it is at, not which records are in its batches. So this
-measures what a noisy gradient *would* tell about records of your choice with the parameters of that
-moment; what a private run has told about every record is an accountant's to say
+A trainer tells its callbacks the step, not the records in its batches. So this measures what a
+noisy gradient *would* tell about records of your choice at the current parameters; what a private
+run has told about every record is counted by an accountant
 (:class:`~seepage.nn.accounting.accountant.FisherAccountant`).
 """
 
@@ -23,21 +23,21 @@ from seepage.tables.source import build_frame
 
 
 class LeakageCallback(TrainerCallback):  # type: ignore[misc]
-    """Measures the dFIL of some records at the beginning of training and every so many steps.
+    """Measures the dFIL of some records at the start of training and every few steps.
 
-    Nothing goes into the trainer's own log, since the numbers depend on the data; they are in
+    The numbers depend on the data, so they are not written to the trainer's log but kept in
     ``history_``, by step.
 
     Parameters
     ----------
     batch
-        The records, as a data collator makes a batch of them.
+        A batch of the records, as the data collator makes it.
     noise_multiplier, max_grad_norm
-        Of the private training that is asked about, as for ``sp.nn.leakage``.
+        Of the private training in question, as for ``sp.nn.leakage``.
     every
-        Steps from one measurement to the next.
+        The number of steps between measurements.
     probes
-        How many probes to spend on each.
+        Probes per measurement.
     **options
         Further options of ``sp.nn.leakage``.
 
@@ -70,11 +70,11 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
         self.history_: dict[int, Estimate] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure the model that training begins with."""
+        """Measure the initial model."""
         self._measure(state.global_step, kwargs["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure, where it is time."""
+        """Measure if it is time."""
         if state.global_step % self.every == 0:
             self._measure(state.global_step, kwargs["model"])
 
@@ -99,7 +99,7 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Leave dropout out while inside; every module gets its mode back."""
+    """Switch dropout off while inside; every module's mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,7 +1,7 @@
-"""The Jacobian of clipped per-record gradients with respect to the records, never written out.
+"""The Jacobian of clipped per-record gradients with respect to the records, never formed.
 
-``engine`` is the door, and owns the clip. It asks for products with random directions
-(``random_directions``): of the release (``probes``), or of the record (``tangents``), or for pulls
-of directions that differ from record to record (``pullbacks``). Noise, measures and accounting of
-many steps are above this room.
+``engine`` is the entry point, and owns the clip. It uses products with random directions
+(``random_directions``) of the release (``probes``) or of the record (``tangents``), and pullbacks
+of directions that differ from record to record (``pullbacks``). Noise, measures and the accounting
+of many steps are built on top.
 """

@@ -1,8 +1,8 @@
-"""Compares the derivative of every record's gradient with a finite difference, and refuses a lie.
+"""Checks the derivative of every record's gradient against a finite difference.
 
-A region under ``torch.no_grad()``, a ``.detach()`` in a network or a loss, a function with a way
-back of its own: whatever hides from torch how a gradient depends on its record makes the derivative
-too small, and nothing else tells. A central difference of plain gradients sees through all of them.
+A region under ``torch.no_grad()``, a ``.detach()`` in a network or a loss, a function with a custom
+backward pass: whatever hides a gradient's dependence on its record from torch makes the derivative
+too small, without any other sign. A central difference of plain gradients sees through all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REMEDY = (
     "Take it out, or measure with method='finite', which runs plain training passes and needs no "
     "derivative."
 )
-_STEPS = {torch.float64: 5e-5}  # of the variable's own scale; 1.5e-3 in float32
+_STEPS = {torch.float64: 5e-5}  # relative to the variable's scale; 1.5e-3 in float32
 _SLACK = {torch.float64: 1e-4}
 _HIDING: dict[Any, str] = {
     Tensor.detach: ".detach()",
@@ -52,13 +52,13 @@ _HIDING: dict[Any, str] = {
 def check_derivative(
     network: WatchedNetwork, batch: Batch, *, scale: float, way: str, kinked: bool
 ) -> None:
-    """Raise where the derivative of a record's gradient is not what a small change shows.
+    """Raise where the derivative of a record's gradient disagrees with a small change.
 
-    ``scale`` is the size of what the view leaves unknown; the steps are a small part of it. ``way``
-    is how derivatives are going to be taken: ``"tangents"`` of the records, ``"pulls"`` by a second
-    backward pass, or ``"probes"`` of the release, which need no rules. Where the network has kinks,
-    differences agree with a derivative at no step, and only one that vanishes beside a clear
-    difference is refused.
+    ``scale`` is the size of the unknowns; the steps are a small part of it. ``way`` is how
+    derivatives will be taken: ``"tangents"`` of the records, ``"pulls"`` by a double-backward pass,
+    or ``"probes"`` of the release, which need no rules. With kinks, differences agree with a
+    derivative at no step size, and only a derivative that vanishes where the difference clearly
+    does not is refused.
     """
     for dtype in longer_types(network.problem, batch):
         try:
@@ -66,7 +66,7 @@ def check_derivative(
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, _UndifferentiableError):
-            continue  # what holds numbers of another type, in a loss or a module, takes no others
+            continue  # a loss or module that holds numbers of another type accepts no others
     try:
         _check(network, batch, scale, way, kinked)
     except _UndifferentiableError as refusal:
@@ -74,10 +74,10 @@ def check_derivative(
 
 
 def spread_over_classes(y: Tensor, count: int, seed: int) -> Tensor:
-    """Return the places of some records drawn at random, with every class of targets in its part.
+    """Return the positions of some random records, with every class of targets in proportion.
 
-    The records are put in the order of their targets, where these are one whole number each, and
-    one is taken from every ``1/count`` of them.
+    Records are sorted by target, if each is one integer, and one is taken from every ``1/count`` of
+    them.
     """
     if len(y) <= count:
         return torch.arange(len(y))
@@ -116,25 +116,27 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
         raise InputError(
             f"The gradient of a record changes by {float(seen[k]):.3g} per unit along a random "
             f"direction, where its derivative says {float(told[k]):.3g}: something hides from "
-            f"torch how the gradient depends on the record{_where(problem, batch, h * v)}. {REMEDY}"
+            f"torch how the gradient depends on the record{_where(problem, batch, h * v)}. "
+            f"{REMEDY}"
         )
 
 
 @dataclass(frozen=True)
 class _ToldAndSeen:
-    """What derivatives tell of the change of every record's gradient, and what differences see."""
+    """The change of every record's gradient by derivatives and by differences."""
 
-    at: Callable[[float], tuple[Tensor, Tensor]]  # over a step of this size: told and seen, (B,)
+    at: Callable[
+        [float], tuple[Tensor, Tensor]
+    ]  # over a step of this size: by derivative and by difference, (B,)
     norms: Tensor  # of the gradients
-    step: float  # the size to begin with
+    step: float  # the initial size
 
     def apart(self, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for which records the two differ, and what was told and seen of them.
+        """Return the records for which the two differ, and both values.
 
-        That is decided over a second step, where the first leaves a doubt: in float64 a much
-        smaller one, so that a bend beside the record (of ELU, or a Huber loss) is no longer
-        crossed; in shorter numbers, of which rounding allows none, one twice as large, from which
-        the first one's error is known.
+        In doubtful cases a second step decides: in float64 a much smaller one, so that a bend near
+        the record (of ELU, or a Huber loss) is no longer crossed; in shorter types, whose rounding
+        rules that out, one twice as large, which shows the first one's error.
         """
         told, seen = self.at(self.step)
         wrong = self._far(told, seen, self.step, 0.0)
@@ -173,7 +175,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> 
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
-    """Compare ``ĝ·Jv = v·Jᵀĝ``, with what is across to it from the difference."""
+    """Compare ``ĝ·Jv = v·Jᵀĝ``, with the component across it taken from the difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
@@ -222,7 +224,7 @@ def _told_along(
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """Switch off the short numbers that people train with: differences drown in their rounding."""
+    """Switch off reduced precision, whose rounding would drown the differences."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -235,7 +237,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
-    """Return where what depends on the record is hidden, in words; nothing where none was found."""
+    """Return, in words, where the dependence on the record is hidden; empty if not found."""
     looks = []
     for sign in (1, -1):
         with torch.no_grad(), _HidingPlaces(problem.net) as places:
@@ -292,7 +294,7 @@ class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _custom_functions(problem: NetworkProblem, batch: Batch) -> list[str]:
-    """Return the functions with a backward pass of their own between record and loss."""
+    """Return the functions with a custom backward pass between record and loss."""
     with torch.enable_grad():
         z = batch.z.detach().requires_grad_()
         parameters = {n: p.requires_grad_() for n, p in problem.detached().items()}

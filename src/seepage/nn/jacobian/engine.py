@@ -1,19 +1,20 @@
 """What a step of private training leaks about its records: the Jacobian of clipped gradients.
 
-A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of an
+A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of a
 record's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` (paper 004, section 6). An :class:`Engine` gives what is asked of ``J̃``, and chooses:
+``J̃ = ∂g̃/∂z`` (paper 004, section 6). An :class:`Engine` computes products with ``J̃``, and
+chooses between:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
-  diagonal at once; clipped exactly with the help of ``Jᵀg``, or safely bounded without it;
+  diagonal at once; clipped exactly with ``Jᵀg``, or safely bounded without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
 * *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
-  size, for networks with kinks and whatever else has no derivative;
-* *thin finite tangents* (``thin_changes.py``): the same in one plain pass, in the short numbers
-  that people train in, where derivatives cost several training steps.
+  size, for networks with kinks and anything else without a derivative;
+* *thin finite tangents* (``thin_changes.py``): the same in one plain pass, at training precision,
+  where derivatives cost several training steps.
 
-Derivatives are compared with differences now and then (``derivative_check.py``).
-The engine owns the clip, and every pass is made with the one it has just then.
+Derivatives are checked against differences now and then (``derivative_check.py``).
+The engine owns the clip, and every pass uses the current one.
 """
 
 from __future__ import annotations
@@ -81,19 +82,19 @@ from seepage.support.number_check import check_positive
 Value = TypeVar("Value")
 
 _METHODS = ("auto", "derivative", "finite", "thin")
-_STEP = 0.01  # of a finite change, in parts of the unknown's own scale
+_STEP = 0.01  # of a finite change, relative to the unknowns' scale
 
-# The first batch is compared with differences in all of its records (by probes, one by one, in
-# some), which takes as long as two or three steps. Later, now and then, some records must do:
-# what hides in a few records of one class only, and not in the first batch, may be found late.
+# All records of the first batch are checked against differences (by probes, some of them one by
+# one), which takes as long as two or three steps. Later checks sample some records now and then:
+# something hidden in a few records of one class, and not in the first batch, may be found late.
 _SOME = {"tangents": 16, "pulls": 16, "probes": 6}
-_KINDS = 8  # of shapes and modes that are compared when they are new
-_TRIED = 4  # records on which a size of steps is chosen
+_KINDS = 8  # most kinds of shapes and modes that are checked when new
+_TRIED = 4  # records on which the step size is chosen
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of private training gives, before noise.
+    """The results of one step of private training, before noise.
 
     Parameters
     ----------
@@ -119,19 +120,19 @@ class Step:
 
 
 class Engine:
-    """Measures the Jacobian of clipped per-record gradients about a view of the records.
+    """Measures the Jacobian of clipped per-record gradients with respect to a view of the records.
 
     Parameters
     ----------
     net
-        The network. Its parameters with ``requires_grad`` are what is released; they are read
-        anew at every call, so it can be trained in between.
+        The network. Its parameters with ``requires_grad`` are released; they are read at every
+        call, so it can be trained in between.
     loss
         ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a function of output and target
         that returns one loss per record.
     clip
-        :class:`~seepage.nn.problem.clipping.HardClip` (of threshold 1 where none is given),
-        ``SmoothClip`` or ``NoClip``; it may be changed between steps.
+        :class:`~seepage.nn.problem.clipping.HardClip` (by default with threshold 1), ``SmoothClip``
+        or ``NoClip``; it may be changed between steps.
     view
         What is unknown of the records: :class:`~seepage.nn.problem.views.Input`, ``Label`` or
         ``Embedding``.
@@ -139,20 +140,20 @@ class Engine:
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
         derivative of the norms.
     method
-        How changes of the gradients are taken: as a ``"derivative"``; over a ``"finite"`` step,
-        for which any network that can be trained will do; or ``"thin"``, over a finite step in one
-        plain pass, the gradients of wide weights seen through random matrices. ``"auto"`` takes
-        finite steps where the network has kinks (ReLU, max pooling), thin ones where it is wide and
-        runs on an accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps tell
-        traces and squared changes; what pulls back to the record is always a derivative.
+        How changes of the gradients are measured: as a ``"derivative"``; over a ``"finite"`` step,
+        which works for any network that can be trained; or ``"thin"``, over a finite step in one
+        plain pass, with the gradients of wide weights narrowed by random matrices. ``"auto"`` takes
+        finite steps if the network has kinks (ReLU, max pooling), thin ones if it is wide and runs
+        on an accelerator in TF32 or 16 bits, and derivatives otherwise. Finite steps give traces
+        and squared changes; pullbacks to the record are always derivatives.
     scale
-        The size ``h`` of a finite step, in the units of what is unknown. Where it is not given the
-        first batch decides: a hundredth of its root mean square, to one digit, or for thin steps
-        the size that half and twice of it agree with best.
+        The size ``h`` of a finite step, in the units of the unknowns. By default it is set by the
+        first batch: a hundredth of its root mean square, to one digit, or for thin steps the size
+        whose half and double agree best with it.
     chunk_size
-        How many records are worked on at a time; ``"auto"`` finds what fits.
+        How many records to process at a time; ``"auto"`` finds what fits.
     seed
-        Of the probes: the same seed and key give the same probes, whatever the chunks.
+        The seed of the probes: the same seed and key give the same probes, whatever the chunks.
 
     Examples
     --------
@@ -194,7 +195,7 @@ class Engine:
         self.clip = HardClip(1.0) if clip is None else clip
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
-        self.doubt = 0.0  # by how much thin steps of half and twice the size differ
+        self.doubt = 0.0  # how much thin steps of half and twice the size differ
         losses = per_record(loss)
         found = ModelInput() if isinstance(losses, OwnLoss) else Input()
         self.problem = NetworkProblem(
@@ -215,7 +216,7 @@ class Engine:
 
     @property
     def view(self) -> View:
-        """What is unknown of the records."""
+        """The view of the records: what is unknown."""
         return self.problem.view
 
     def step(
@@ -236,22 +237,22 @@ class Engine:
         x, y
             The batch, records along the first axis.
         probes
-            How many independent estimates of the trace; none for 0.
+            The number of independent estimates of the trace, perhaps 0.
         key
-            What makes the probes of this step different from those of others: its number.
+            The step's number, which makes its probes different from those of others.
         index
-            The records' own numbers, ``(B,)``; their positions in the batch otherwise.
+            The records' own numbers, ``(B,)``; by default their positions in the batch.
         update
             Whether to return the sum of the clipped gradients as well.
         pulls
-            Whether to return ``J̃ᵀu``; this calls for probes of the release.
+            Whether to return ``J̃ᵀu``; this requires probes of the release.
         """
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
             raise InputError(f"index must hold one number for each of the {count} records.")
         if count == 0:
-            if self.problem.sharded:  # the others wait for this process's parts
+            if self.problem.sharded:  # the others wait for this process's shards
                 company = self.in_company(x, y)
                 self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
             return self._empty(x, probes, update, pulls)
@@ -271,7 +272,7 @@ class Engine:
         released = probes > 0 and (thin or pulls or bounded)
 
         @cache
-        def draw() -> list[Directions]:  # drawn when they are needed, while the device is at work
+        def draw() -> list[Directions]:  # drawn when needed, while the device is busy
             keys = ((self.seed, key, k) for k in range(probes))
             return [random_direction(self.problem, *each, thin=thin) for each in keys]
 
@@ -308,7 +309,7 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
 
-        Over finite steps where the engine takes those, unless a ``derivative`` is asked for.
+        Over finite steps if the engine uses them, unless a ``derivative`` is asked for.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], FiniteStep.precise_change)
@@ -374,19 +375,19 @@ class Engine:
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
 
     def unknowns(self, x: Inputs, y: Tensor) -> int:
-        """Return how many numbers of one record the view leaves unknown."""
+        """Return the number of unknowns of one record."""
         return self.view.unknowns(self.variable(x, y))
 
     def unknowns_each(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return how many numbers of each record the view leaves unknown, ``(B,)``."""
+        """Return the number of unknowns of each record, ``(B,)``."""
         return self.view.unknowns_each(self.net, x, y)
 
     def variable(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return the present value of what the view is about, for the first record."""
+        """Return the present value of the view's variable for the first record."""
         return self.view.variable(self.net, rows_of(x, slice(0, 1)), y[:1])
 
     def _prepare(self, x: Inputs, y: Tensor, rules: bool = True) -> None:
-        """Look at the network where that is new."""
+        """Inspect the network if that has not been done."""
         self._network: WatchedNetwork = self._validator.watched(x, y, rules)
 
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
@@ -405,7 +406,7 @@ class Engine:
         return "thin" if short and narrowed(network) else otherwise
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
-        """Return the size of a finite step; the first batch decides where none was given."""
+        """Return the size of a finite step; by default set by the first batch."""
         if self.scale is None:
             size = self.view.scale(self.net, x, y)
             if self._way(x, y) == "thin":
@@ -429,7 +430,7 @@ class Engine:
         return lambda h: thin_change(network, batch, v, h, drawn, along=False).squared
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
-        """Return a step whose traces are changes over finite steps, seen through thin matrices."""
+        """Return a step whose traces are changes over finite steps, narrowed by thin matrices."""
         h = self.step_size(x, y)
         self._prepare(x, y)
         exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
@@ -456,7 +457,7 @@ class Engine:
             )
             for each in zip(*chunks, strict=True)
         ]
-        if isinstance(self.clip, NoClip) and not update:  # which needs no more than the passes gave
+        if isinstance(self.clip, NoClip) and not update:  # which needs nothing beyond these passes
             traces = torch.stack([each.squared for each in found], 1)
             losses = found[0].losses
             return Step(losses, torch.full_like(losses, torch.nan), traces)
@@ -511,21 +512,21 @@ class Engine:
         return torch.cat(self._in_chunks(x, y, 6, work, watched))
 
     def _differentiate(self, x: Inputs, y: Tensor, way: str) -> None:
-        """Compare derivatives with differences: when shapes or modes are new, and now and then.
+        """Check derivatives against differences: for new shapes or modes, and now and then.
 
-        That is at the passes 10, 100, 1,000 and so on.
+        Now and then means at passes 10, 100, 1,000 and so on.
         """
         if self.problem.sharded:
             raise InputError(
-                "A network that is spread over processes is measured over finite steps, which tell "
-                "dFIL by random signs or 'exact', and cells. FIL, sketches, parts, PLIS and the "
-                "like take derivatives, which need the whole network on one device."
+                "A network that is sharded over processes is measured over finite steps, which "
+                "give dFIL (by random signs or 'exact') and cells; FIL, sketches, parts, PLIS "
+                "and the like need derivatives, and so the whole network on one device."
             )
         if self.method in ("finite", "thin"):
             raise InputError(
-                "Finite steps tell how far gradients move: dFIL by random signs or 'exact', and "
-                "cells. FIL, sketches, parts, PLIS and the like take derivatives; leave "
-                f"method={self.method!r} out for them."
+                "Finite steps measure how far gradients move, which gives dFIL (by random signs "
+                "or 'exact') and cells; FIL, sketches, parts, PLIS and the like need "
+                f"derivatives, so leave out method={self.method!r} for them."
             )
         self._passes += 1
         kind = self._validator.key(x, y), way
@@ -552,9 +553,10 @@ class Engine:
         work: Callable[[Batch, slice], Value],
         watched: WatchedNetwork | None,
     ) -> list[Value]:
-        """Apply work to chunks, each record of which holds so many copies of its layers' outputs.
+        """Apply work to chunks; each record holds ``copies`` of its layers' outputs.
 
-        Primal values, tangents, gradients of both, and what torch keeps for the backward pass.
+        These are primal values, tangents, gradients of both, and what torch keeps for the backward
+        pass.
         """
 
         def of(rows: slice) -> Value:
@@ -568,20 +570,20 @@ class Engine:
         own = [slice(start, min(start + size, count)) for start in range(0, count, size)]
         more = largest_of_all(len(own)) - len(own)
         found = [of(rows) for rows in own]
-        for _ in range(more):  # passes in which others wait for this process's parts
+        for _ in range(more):  # passes in which others wait for this process's shards
             of(slice(0, 1))
         return found
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise, in all processes, where one of them would make other passes than the rest."""
+        """Raise in all processes if one of them would make different passes from the rest."""
         kinds = [(name, tuple(t.shape[1:]), str(t.dtype)) for name, t in _named(x)]
         modes = tuple(module.training for module in self.net.modules())
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
     def in_company(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        """Return a batch of one made-up record where a sharded network gets an empty one.
+        """Return a batch of one made-up record if a sharded network gets an empty one.
 
-        All processes must make the same passes, and what comes of this one's is left out.
+        All processes must make the same passes; the result of the made-up record is discarded.
         """
         if not self.problem.sharded or batch_size(x):
             return x, y
@@ -592,19 +594,19 @@ class Engine:
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _thin(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether wide layers make thin directions worth while, and rules allow them."""
+        """Return whether wide layers make thin directions worthwhile, and rules allow them."""
         if not any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters()):
             return False
         try:
             self._prepare(x, y)
         except InputError:
-            if isinstance(self.clip, NoClip):  # which can do without rules
+            if isinstance(self.clip, NoClip):  # which needs no rules
                 return False
             raise
         return True
 
     def masked(self, values: Tensor, lead: int = 1) -> Tensor:
-        """Return values with zeros where the view holds a record's entry as known.
+        """Return values with zeros at entries that the view takes to be known.
 
         ``lead`` axes come before those of a record's variable.
         """
@@ -625,7 +627,7 @@ class Engine:
         return Step(losses, size, torch.zeros(len(batch), 0).to(size), gradient)
 
     def _unprobed(self, batch: Batch, update: bool) -> Step:
-        """Return norms and losses, and the clipped sum where it is wanted."""
+        """Return norms and losses, and the clipped sum if asked for."""
         none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
         if isinstance(self.clip, NoClip):
             unknown = torch.full_like(none.sum(1), torch.nan)
@@ -648,7 +650,7 @@ class Engine:
         batch: Batch,
         more: tuple[Tensor, ...] = (),
     ) -> Any:
-        """Return a function of a batch and more tensors, replayed where launches bound it."""
+        """Return a function of a batch and more tensors, replayed if it is launch-bound."""
         if not batch.z.is_cuda or self.problem.sharded:
             return function(batch, *more)
         leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
@@ -696,19 +698,19 @@ class Engine:
         kept = None
         if pulls:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
-                raise InputError("An empty batch has no pulls for this view; skip it.")
+                raise InputError("An empty batch has no pullbacks for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
 
 
 def _named(x: Inputs) -> list[tuple[str, Tensor]]:
-    """Return the tensors of the inputs with their names, or numbers where they have none."""
+    """Return the tensors of the inputs, with their names or else numbers."""
     names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
     return list(zip(names, leaves(x), strict=True))
 
 
 def _joined(steps: list[Step]) -> Step:
-    """Return the chunks of a batch as one step."""
+    """Join the steps of a batch's chunks."""
     if len(steps) == 1:
         return steps[0]
     gradients = [s.gradient for s in steps if s.gradient is not None]

@@ -6,9 +6,9 @@ With ``g̃₊`` and ``g̃₋`` the clipped gradients of a record at ``z + hv`` a
 
 where ``Δ`` is the difference and a bar the mean of the two sides: exact, without cancellation, for
 every term of a gradient (a term is linear in each of at most two tensors). Each side is clipped by
-its own factor, which scales its ``δ``. This takes plain training passes only, so that it tells the
-truth at the scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch sees
-(``torch.no_grad()``, ``.detach()``, functions with a backward pass of their own).
+its own factor, which scales its ``δ``. This needs only plain training passes, so it is right at the
+scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch sees
+(``torch.no_grad()``, ``.detach()``, functions with a custom backward pass).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _BALANCED = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
     "unknown; half and twice that step change its square by up to {1:.2g} %."
 )
-_LARGEST_IN_DOUBLE = 50_000_000  # parameters of which a copy in float64 is made
-_LARGEST_IN_SINGLE = 2_000_000_000  # and in float32, of shorter ones
+_LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
+_LARGEST_IN_SINGLE = 2_000_000_000  # and, from shorter types, to float32
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FiniteChange:
 
 @dataclass(frozen=True)
 class FiniteStep:
-    """A step of the size ``h`` to either side of every record, along its direction ``v (B, …)``.
+    """A step of size ``h`` to either side of every record, along its direction ``v (B, …)``.
 
     Without a ``network`` that can be watched, every record is run on its own.
     """
@@ -75,7 +75,7 @@ class FiniteStep:
     clip: Clip
 
     def change(self) -> FiniteChange:
-        """Return the change of every record's clipped gradient, in the network's own numbers."""
+        """Return the change of every record's clipped gradient, in the network's own dtype."""
         both = self.batch.on_both_sides(self.h * self.v)
         if self.network is None:
             squared, norms = _one_by_one(self.problem, both, self.clip)
@@ -84,22 +84,22 @@ class FiniteStep:
         return FiniteChange(squared / (2 * self.h) ** 2, *norms.chunk(2))
 
     def precise_change(self) -> FiniteChange:
-        """Return the change in float64 where the network is small and takes it.
+        """Return the change in float64 if the network is small and accepts it.
 
         The rounding of a gradient is multiplied by ``1/h``.
         """
         return self._in_longer_numbers(longer_types(self.problem, self.batch))
 
     def quick_change(self) -> FiniteChange:
-        """Return the change in the network's own numbers, but for those of 16 bits.
+        """Return the change in the network's own dtype, unless it has 16 bits.
 
-        Of these, differences over a hundredth would be made of rounding; float32 is taken instead.
+        Differences over a hundredth would then be mere rounding; float32 is used instead.
         """
         types = longer_types(self.problem, self.batch)
         return self._in_longer_numbers([t for t in types if t == torch.float32])
 
     def _in_longer_numbers(self, types: Sequence[torch.dtype]) -> FiniteChange:
-        """Return the change in the first of these types that the network takes, or in its own."""
+        """Return the change in the first of these types that the network accepts, or in its own."""
         for dtype in types:
             longer = replace(
                 self,
@@ -112,7 +112,7 @@ class FiniteStep:
                 found = longer.change()
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # it holds numbers of a type that was not to be seen from here
+            except RuntimeError:  # it holds numbers of a type that is not visible from here
                 continue
             parts = (found.squared, found.ahead, found.behind)
             return FiniteChange(*(part.to(at_least_single(self.batch.z)) for part in parts))
@@ -120,8 +120,8 @@ class FiniteStep:
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
-    """Return longer types than a network's own that it is small enough for, the longest first."""
-    if problem.sharded:  # whose parts are put together as they are
+    """Return types longer than the network's own that it is small enough for, longest first."""
+    if problem.sharded:  # whose shards are gathered in their own type
         return []
     held, own = _count(problem.net), batch.z.dtype
     has_double = batch.z.device.type != "mps"
@@ -134,11 +134,11 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
 
 
 def measured_type(net: nn.Module) -> torch.dtype | None:
-    """Return float32 for a network of 16-bit numbers that it is small enough for, or ``None``.
+    """Return float32 for a 16-bit network that is small enough, or ``None``.
 
-    The release is made of its gradients as it computes them; what they tell does not depend on
-    their rounding, but numbers made of second derivatives do, by several hundredths. Larger
-    networks on an accelerator run in their own numbers, for which that is made.
+    The release consists of the network's gradients as computed; their leakage does not depend on
+    rounding, but second derivatives do, by several hundredths. Larger networks on an accelerator
+    run in their own type, which it is built for.
     """
     if is_sharded(net):
         return None
@@ -154,21 +154,21 @@ def _count(net: nn.Module) -> int:
 
 
 def over_steps(about: str, h: float) -> str:
-    """Return what a result over finite steps is about, in words."""
+    """Return the subject of a result over finite steps, in words."""
     return f"{about}, over steps of {h:g}"
 
 
 def condition_of_steps(h: float, doubt: float) -> str:
-    """Return what a result over finite steps rests on, in a sentence.
+    """Return the assumption of a result over finite steps, in a sentence.
 
-    ``doubt`` is by how much the squared changes over half and twice the step were seen to differ,
-    zero where that was not tried.
+    ``doubt`` is how much the squared changes over half and twice the step differed; zero if not
+    tried.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
 
 def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
-    """Return the gradient of every record, ``(B, P)``, by a training pass for each of them."""
+    """Return the gradient of every record, ``(B, P)``, by one training pass each."""
     rows = []
     for k in range(len(batch)):
         one = batch.records(torch.tensor([k], device=batch.z.device))

@@ -4,15 +4,15 @@
 ``J_iᵀu`` of every record at once, with one direction for the whole batch and no rule per layer.
 Since ``E[uuᵀ] = I``, ``E‖Jᵀu‖² = ‖J‖_F²`` and ``E[(Jᵀu)_j²] = (JᵀJ)_jj``.
 
-There are two ways to it. :func:`dense_probe` is forward mode over the parameters of the gradient
-with respect to ``z``. (The other order, a backward pass through a forward-mode one, costs the same
-but is silently wrong for the weights of LayerNorm and InstanceNorm, torch 2.13.)
+There are two ways to compute it. :func:`dense_probe` applies forward mode over the parameters to
+the gradient with respect to ``z``. (The other order, a backward pass through a forward-mode one,
+costs the same but is silently wrong for the weights of LayerNorm and InstanceNorm, torch 2.13.)
 
 :func:`thin_probe`, for networks with wide layers, takes two backward passes: ``g_i·u`` follows from
 the terms of the layers, ``Σ_s (Aᵀδ_s)·(Bᵀt_s)`` for a thin direction ``ABᵀ``, at next to no cost,
-and a second backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products this costs four
-passes where a training step costs three. With the norms ``‖g_i‖²`` in the same graph, one backward
-pass gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
+and a double-backward pass then gives ``J_iᵀu = ∇_z (g_i·u)``. In matrix products this costs four
+passes to a training step's three. With the norms ``‖g_i‖²`` in the same graph, one backward pass
+gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from seepage.nn.problem.problem import Batch
 
 @dataclass(frozen=True)
 class ClippedProbes:
-    """What K probes of one batch gave."""
+    """The results of K probes of one batch."""
 
     pulls: Tensor  # ``J̃_iᵀu_k``, ``(K, B, …)``
     # ``‖g_i‖`` before clipping, ``(B,)``; nan without a clip, which does not need them
     norms: Tensor
     losses: Tensor  # ``(B,)``
-    gradient: dict[str, Tensor] | None  # ``Σ_i g̃_i`` by parameter name, where it was asked for
+    gradient: dict[str, Tensor] | None  # ``Σ_i g̃_i`` by parameter name, if asked for
 
 
 def dense_probe(
@@ -61,7 +61,7 @@ def dense_probe(
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
 
-    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Only a clip calls for rules of layers.
+    ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Only clipping needs the layers' rules.
     """
     pulls, along, losses = _unclipped(network, batch, draw())
     if isinstance(clip, NoClip):
@@ -112,11 +112,11 @@ def _unclipped(
 
 
 class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
-    """Does for forward mode over the parameters what torch's functions do not.
+    """Adds what torch's functions lack for forward mode over the parameters.
 
-    The padding of embeddings is held fixed: torch gives its row no gradient, so none is released,
-    and since forward mode knows nothing of that custom it is looked up in constants. Weight
-    normalisation, which has no forward mode, is written out.
+    The padding of embeddings is held fixed: torch gives its row no gradient, so none is released;
+    forward mode ignores that convention, so the row is looked up in constants. Weight
+    normalisation, which has no forward mode, is replaced by plain arithmetic.
     """
 
     def __init__(self, constants: Mapping[int, Tensor]) -> None:
@@ -177,7 +177,7 @@ def thin_probe(
 
 
 def _clipped(along: Tensor, squared: Tensor, norms: Tensor, clip: Clip) -> Tensor:
-    """Return something whose gradient is that of ``(g·u)/φ(n)``: its part in each of the two."""
+    """Return a scalar with the gradient of ``(g·u)/φ(n)``, linear in ``g·u`` and in ``n²``."""
     phi = clip.phi(norms)
     steep = clip.slope(norms) / (2 * phi**2 * torch.where(norms > 0, norms, 1.0))
     return along / phi - steep * along.detach() * squared
@@ -189,7 +189,7 @@ def _gradient_along(terms: Sequence[GradientTerm], u: Directions) -> Tensor:
     along, plain, against = [], [], []
     for term in terms:
         if term.expand == (summed,) and id(term.tensors[0]) not in biases:
-            continue  # went along with its weight
+            continue  # included with its weight
         part = term.value()
         name, row = term.key
         if isinstance(part, OuterProducts) and u[name].full is None:
@@ -200,12 +200,12 @@ def _gradient_along(terms: Sequence[GradientTerm], u: Directions) -> Tensor:
             along.append(_thin_along(part, u[name], row, shift))
         elif isinstance(part, OuterProducts):
             along.append(_full_along(part, u[name].full, row))
-        elif u[name].full is None:  # a wide matrix without a rule for its use
+        elif u[name].full is None:  # a wide matrix whose use has no rule
             along.append(((part @ u[name].right) * u[name].left).flatten(1).sum(1))
         else:
             plain.append(part.reshape(len(part), -1))
             against.append(_piece(u[name].full, row, plain[-1].shape[1]))
-    if plain:  # the many small parameters in one product
+    if plain:  # many small parameters in one product
         along.append(torch.cat(plain, 1) @ torch.cat(against))
     return sum_of(along)
 

@@ -1,8 +1,8 @@
-"""Pulls back to the record, ``Jᵀw``, for directions that differ from record to record.
+"""Pullbacks to the record, ``Jᵀw``, for directions that differ from record to record.
 
-The direction is given in the same factors as the gradients themselves, so that ``g(z)·w`` needs no
-gradient per record; one more backward pass differentiates it. With ``w = g`` this is
-``Jᵀg = ½∇_z‖g‖²``, which exact clipping needs.
+The direction is given by the same factors as the gradients, so that ``g(z)·w`` needs no gradient
+per record; a double-backward pass differentiates it. With ``w = g`` this is ``Jᵀg = ½∇_z‖g‖²``,
+which exact clipping needs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def radial_pull(network: WatchedNetwork, batch: Batch) -> RadialPull:
 
 
 def information_product(network: WatchedNetwork, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
-    """Return ``J̃ᵀJ̃v`` of every record: a tangent pass, then a pull.
+    """Return ``J̃ᵀJ̃v`` of every record: a tangent pass, then a pullback.
 
     With ``∂g = Jv``, ``J̃ᵀJ̃v = Jᵀw`` for ``w = (∂g − (1 − ρ²) ĝ ĝᵀ∂g)/φ²`` (see ``clipping``).
     """
@@ -80,7 +80,7 @@ def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
 
 
 def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
-    """Return outer products with every record multiplied by a number of its own."""
+    """Return outer products with every record scaled by its own number."""
     return [
         OuterProducts(outer.left, outer.right * by.to(outer.right.dtype)[:, None, None, None])
         for outer in outers
@@ -88,7 +88,7 @@ def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
 
 
 def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:
-    """Return ``by·a + times·b``, where there is anything to add."""
+    """Return ``by·a + times·b``, either of which may be missing."""
     pairs = ((a, by), (b, times))
     parts = [value * factor[:, None] for value, factor in pairs if value is not None]
     return sum_of(parts) if parts else None

@@ -1,14 +1,14 @@
 """Random directions, ``E[uuᵀ] = I``, that depend only on a key: of records, and of parameters.
 
-A generator that counts calls would give other probes whenever the work is cut differently. Here
-the sign at position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea
-and Flood, "Fast splittable pseudorandom number generators", 2014), so no order of work matters, and
+A generator that counts calls would give different probes for different chunks. Here the sign at
+position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea and Flood,
+"Fast splittable pseudorandom number generators", 2014), so the order of work does not matter, and
 all chunks, devices and ranks see the same.
 
 For a wide weight the direction ``U = A Bᵀ/√r``, with ``A`` and ``B`` of r columns of random signs,
-has independent entries in the sense that matters here (``E[U_ij U_kl]`` is one where both indices
-agree and zero elsewhere), but a product with it costs ``r(m + k)`` instead of ``mk`` operations and
-it takes no room. The price is a little variance, of the order of ``1/r`` for every wide weight.
+has uncorrelated entries (``E[U_ij U_kl]`` is one if both indices agree and zero otherwise), but a
+product with it costs ``r(m + k)`` operations instead of ``mk``, and it takes almost no memory. The
+price is a little variance, of the order of ``1/r`` for every wide weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from seepage.nn.problem.problem import NetworkProblem
 
-WIDE = 256  # rows and columns from which a weight's direction is made of thin factors
+WIDE = 256  # with this many rows and columns, a weight's direction has thin factors
 RANK = 31
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -39,14 +39,14 @@ def key_of(*parts: object) -> int:
 
 
 def signs(key: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return independent signs, −1 or +1, of that shape, where ``like`` lives and of its type."""
+    """Return independent signs, −1 or +1, of that shape, with the device and type of ``like``."""
     count = math.prod(shape)
     words = torch.arange((count + 63) // 64, device=like.device)
     return _unpack(_mixed(words, key))[:count].reshape(shape).to(like.dtype) * 2 - 1
 
 
 def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return signs of shape ``(len(rows), *shape)`` in which each row depends on its number only.
+    """Return signs of shape ``(len(rows), *shape)`` in which each row depends only on its number.
 
     ``rows`` are the numbers of the records: the same record gets the same signs in any batch.
     """
@@ -59,7 +59,7 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
 
 
 def _mixed(counter: Tensor, key: int) -> Tensor:
-    """Return a well mixed 64-bit word for each counter; products wrap around as the hash wants."""
+    """Return a well-mixed 64-bit word for each counter; products wrap around by design."""
     z = counter * _signed(_GOLDEN) + _signed(key)
     z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
     z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
@@ -67,7 +67,7 @@ def _mixed(counter: Tensor, key: int) -> Tensor:
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """Shift right as if without sign, which torch's integers have."""
+    """Shift right as if unsigned, though torch's integers are signed."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -77,7 +77,7 @@ def _signed(word: int) -> int:
 
 
 def _unpack(words: Tensor) -> Tensor:
-    """Return the 64 bits of each word in a row, through bytes so that little memory is used."""
+    """Return the 64 bits of each word in a row, byte by byte to save memory."""
     octets = words.contiguous().view(torch.uint8)
     places = torch.arange(8, dtype=torch.uint8, device=words.device)
     return ((octets[:, None] >> places) & 1).reshape(-1)
@@ -85,9 +85,9 @@ def _unpack(words: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of one parameter, seen as a matrix of its rows."""
+    """A direction of one parameter, viewed as a matrix."""
 
-    # The direction itself, in the parameter's shape, or ``None`` where it is ``left @ rightᵀ``
+    # The full direction in the parameter's shape, or ``None`` if it is ``left @ rightᵀ``
     full: Tensor | None
     # The thin factors, ``(m, r + 1)`` and ``(k, r + 1)``, their last columns zero
     left: Any = None
@@ -95,7 +95,7 @@ class Direction:
     last: Any = None  # the last unit vector of ``r + 1``
 
     def dense(self, shape: torch.Size) -> Tensor:
-        """Return the direction written out."""
+        """Return the full direction."""
         return self.full if self.full is not None else (self.left @ self.right.T).reshape(shape)
 
 
@@ -109,7 +109,7 @@ def is_wide(shape: torch.Size) -> bool:
 
 
 def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) -> Directions:
-    """Return one random direction of the released parameters, which the key tells from others.
+    """Return one random direction of the released parameters, determined by the key.
 
     With ``thin``, wide weights get products of thin factors.
     """
@@ -122,9 +122,9 @@ def random_direction(problem: NetworkProblem, *key: object, thin: bool = False) 
     every = signs(key_of(*key), (held + sum(p.numel() for p in rest.values()),), like)
     out: Directions = {}
     if wide:
-        # Made on the device: a copy from here would wait for all that it has still to do.
+        # Made on the device: a copy from the host would wait for all queued work.
         last = (torch.arange(RANK + 1, device=like.device) == RANK).to(like.dtype)
-        # Both factors take a part of 1/√r, and end in a column of zeros: room for a bias.
+        # Both factors take a part of 1/√r, and end in a column of zeros as room for a bias.
         factors = (every[:held].reshape(-1, RANK + 1) * ((1 - last) * RANK**-0.25)).split(rows)
         for name, left, right in zip(wide, factors[::2], factors[1::2], strict=True):
             out[name] = Direction(None, left, right, last)

@@ -1,10 +1,10 @@
-"""Passes recorded as one graph of kernels, where launching these takes longer than they do.
+"""Passes recorded as one graph of kernels, if launching them takes longer than running them.
 
-On a fast accelerator in short numbers, a pass over a network of some hundred million parameters is
-made of thousands of kernels of a few microseconds each, and Python cannot launch them so fast. A
-pass of the same shapes over the same parameters launches the same kernels every time: once that has
-been seen, it is recorded (a CUDA graph) and replayed, to the same numbers. What cannot be recorded
-goes on as before.
+On a fast accelerator at reduced precision, a pass over a network of a few hundred million
+parameters consists of thousands of kernels of a few microseconds each, faster than Python can
+launch them. A pass of the same shapes over the same parameters launches the same kernels every
+time, so it is recorded (a CUDA graph) and replayed, with identical results. Passes that cannot be
+recorded run as usual.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-Function = Callable[..., Any]  # of tensors; what it returns may have tensors in it
+Function = Callable[..., Any]  # of tensors; its result may contain tensors
 
-_RECORDINGS = 4  # at most, as each keeps its memory
-_BOUND = 0.7  # the part of a pass's time from which on launching it is what takes time
-_ROOM = 4  # a recording may keep one part in so many of the memory
+_RECORDINGS = 4  # at most, since each keeps its memory
+_BOUND = 0.7  # share of a pass's time above which it counts as launch-bound
+_ROOM = 4  # a recording may keep at most this fraction, 1/_ROOM, of the memory
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class _Recording:
 
 
 class Replays:
-    """Runs functions of tensors, and replays a recording of those that are bound by launches."""
+    """Runs functions of tensors, and replays recordings of those that are launch-bound."""
 
     def __init__(self) -> None:
         self._runs: dict[Hashable, int] = {}
-        self._plain: set[Hashable] = set()  # what is not to be recorded
+        self._plain: set[Hashable] = set()  # keys that are not to be recorded
         self._recordings: dict[Hashable, _Recording] = {}
-        self._pool: Any = None  # of memory, which all share: only one is replayed at a time
+        self._pool: Any = None  # memory that all share, since only one is replayed at a time
 
     def run(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> Any:
-        """Return what the function gives for these inputs.
+        """Return the function's result for these inputs.
 
-        The key must tell apart whatever else decides which kernels are launched, and on which
-        memory. The first run with a key warms up, the second is timed, the third recorded.
+        The key must distinguish everything else that decides which kernels are launched, and on
+        which memory. The first run with a key warms up, the second is timed, the third recorded.
         """
         if not all(tensor.is_cuda for tensor in inputs) or torch.cuda.is_current_stream_capturing():
             return function(*inputs)
@@ -71,7 +71,7 @@ class Replays:
             return found
         try:
             recording = self._record(function, inputs)
-        except RuntimeError:  # something in it cannot be recorded, or there is no room
+        except RuntimeError:  # part of it cannot be recorded, or memory is short
             recording = None
             torch.cuda.synchronize()
         if recording is None:
@@ -81,13 +81,13 @@ class Replays:
         return recording.replay(inputs)
 
     def _record(self, function: Function, inputs: Sequence[Tensor]) -> _Recording | None:
-        """Return a recording, or ``None`` where it would keep too much memory."""
+        """Return a recording, or ``None`` if it would keep too much memory."""
         held = [tensor.clone() for tensor in inputs]
         before = torch.cuda.memory_reserved()
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            function(*held)  # what is set up once in a stream is not to be recorded
+            function(*held)  # one-time set-up of the stream must not be recorded
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         mode = {"stream": aside, "capture_error_mode": "thread_local"}
@@ -102,7 +102,7 @@ class Replays:
 
 @contextmanager
 def _uncached() -> Iterator[None]:
-    """Have autocast round weights anew: a replay must not find those of another step."""
+    """Make autocast round weights again: a replay must not find those of another step."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -112,7 +112,7 @@ def _uncached() -> Iterator[None]:
 
 
 def _timed(function: Function, inputs: Sequence[Tensor]) -> tuple[Any, bool]:
-    """Return what a function gives, and whether launching it takes most of its time."""
+    """Return a function's result, and whether launching takes most of its time."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     found = function(*inputs)

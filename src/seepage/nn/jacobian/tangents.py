@@ -34,7 +34,7 @@ Pieces = list[tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class InnerProducts:
-    """What clipping K changes of the gradient needs, and what came along.
+    """The scalars for clipping K changes of the gradient, with losses and gradients.
 
     ``gg`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
     """
@@ -57,10 +57,10 @@ class InnerProducts:
 
 @dataclass(frozen=True)
 class Tangents:
-    """The terms to a batch's gradients, and how they change along K directions."""
+    """The terms of a batch's gradients, and how they change along K directions."""
 
     losses: Tensor  # ``(B,)``
-    terms: list[GradientTerm]  # the terms as they are
+    terms: list[GradientTerm]  # the terms themselves
     # For each term, the tangents of its tensors, stacked along a first axis of length K
     changes: list[tuple[Tensor, ...]]
     directions: int  # K
@@ -105,7 +105,7 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
         primal, (_, changes) = jvp(pieces, (batch.z,), (direction,))
         return primal, changes
 
-    # On a graphics card, torch's tangents of a LayerNorm of 16-bit numbers are of 32 bits.
+    # On a GPU, torch's tangents of a 16-bit LayerNorm have 32 bits.
     norms = PlainNorms() if batch.z.dtype.itemsize < 4 else nullcontext()
     with differentiable_backends(network.problem.net), norms:
         if len(directions) == 1:
@@ -123,7 +123,7 @@ def inner_products(
 ) -> InnerProducts:
     """Return ``g·g``, ``g·∂g`` and ``∂g·∂g`` for the changes of every record along directions.
 
-    With ``keep`` the gradients come along, for the sum that is released.
+    With ``keep`` the gradients are returned too, for the released sum.
     """
     seen = tangents(network, batch, directions)
     gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
@@ -140,7 +140,7 @@ def inner_products(
                 dd[k] += change.dot(change, grams)
             if keep:
                 gradients[key] = value
-            for k in members:  # a layer is freed once its scalars are taken
+            for k in members:  # a layer is freed once its scalars are computed
                 seen.changes[k] = ()
                 seen.terms[k] = replace(seen.terms[k], tensors=())
     return InnerProducts(gg, gd, dd, seen.losses, gradients)

@@ -1,4 +1,4 @@
-"""Finite tangents in the numbers people train in: a plain pass, and gradients seen through a slit.
+"""Finite tangents at training precision: one plain pass, with gradients randomly narrowed.
 
 One forward and one backward pass over every record twice, at ``z + hv`` and at ``z − hv``, gives
 the layers' inputs ``t`` and output gradients ``δ`` on both sides, and with them the change of every
@@ -6,12 +6,13 @@ record's gradient without cancellation,
 
     Δg = Σ_s δ₊t₊ᵀ − δ₋t₋ᵀ = Σ_s Δδ t̄ᵀ + δ̄ Δtᵀ.
 
-There is no second derivative, so that whatever trains will do: fused attention, gradient
-checkpointing, compiled or quantised parts, TF32 and 16-bit numbers. Of a wide weight the change is
-not written out but narrowed, ``ΔgQ`` with ``Q`` of :data:`THIN` columns of random signs:
-``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small part of a training step's products. Inputs are narrowed on the
-way forward, ``tQ``, and layers are freed one by one on the way back, so that little is kept. The
-price is a little variance, which goes into the standard errors like that of the directions ``v``.
+There is no second derivative, so anything that trains will do: fused attention, gradient
+checkpointing, compiled or quantised parts, TF32 and 16-bit numbers. The change of a wide weight is
+not formed but narrowed, ``ΔgQ`` with ``Q`` of :data:`THIN` columns of random signs:
+``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small part of a training step's products. Inputs are narrowed in the
+forward pass, ``tQ``, and layers are freed one by one in the backward pass, so that little is kept.
+The price is a little variance, which goes into the standard errors like that of the directions
+``v``.
 
 The size of the step balances two errors, that of the difference, which grows with ``h²``, and that
 of rounding, which grows with ``1/h²`` (:func:`balanced_step`).
@@ -40,7 +41,7 @@ from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 
 THIN = 32  # columns that gradients of wide weights are narrowed to
-_LADDER = 9  # sizes of steps that are tried, each half of the one before
+_LADDER = 9  # step sizes tried, each half the one before
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class ThinChange:
 
     squared: Tensor  # estimates ``‖Δg‖²/4h²``
     along: Tensor  # estimates ``g·Δg/2h``
-    again: Tensor  # and once more, with other random numbers
+    again: Tensor  # the same from other random numbers
     losses: Tensor  # the means of both sides
 
     def clipped(self, clip: Clip, norms: Tensor) -> Tensor:
@@ -63,8 +64,8 @@ def thin_change(
 ) -> ThinChange:
     """Return the change of every record's gradient along its direction ``v (B, …)``.
 
-    ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether the part of the
-    change along the gradient is wanted, which clipping needs.
+    ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether to compute the
+    component along the gradient, which clipping needs.
     """
     total = _Totals(network, batch, drawn, along)
     losses = layer_by_layer(network, batch.on_both_sides(h * v), total.take, total.thin)
@@ -83,7 +84,7 @@ class _Totals:
         self.sums = torch.zeros(3, len(batch), dtype=batch.at_least_single(), device=batch.z.device)
 
     def take(self, key: Key, terms: list[GradientTerm]) -> None:
-        """Add what one parameter's terms, of every record twice, have in them."""
+        """Add the contribution of one parameter's terms, which hold every record twice."""
         means: list[RecordGradients] = []
         parts: list[RecordGradients] = []
         for term in terms:
@@ -127,7 +128,7 @@ def narrowed(network: WatchedNetwork) -> list[str]:
 
 
 def _rows(network: WatchedNetwork) -> dict[str, int]:
-    """Return how many rows the matrix of each weight has that is narrowed."""
+    """Return the number of rows of each narrowed weight's matrix."""
     released, rows = network.problem.released(), {}
     for name, narrow in network.plan.narrow.items():
         size = released[name].flatten(1).shape[narrow.axis]
@@ -137,24 +138,24 @@ def _rows(network: WatchedNetwork) -> dict[str, int]:
 
 
 def rounding_of_products() -> str:
-    """Return how products of float32 numbers may be rounded, in torch's words."""
+    """Return how float32 products may be rounded, in torch's words."""
     try:
         return str(torch.get_float32_matmul_precision())
-    except RuntimeError:  # the caller has set each kind of product apart
+    except RuntimeError:  # the caller has set the precision of each kind of product
         return str(torch.backends.cuda.matmul.fp32_precision)
 
 
 def balanced_step(squared_over: Callable[[float], Tensor], scale: float) -> tuple[float, float]:
-    """Return the size of step at which its errors balance, and how much they leave in doubt.
+    """Return the step size at which the errors balance, and the uncertainty that remains.
 
-    Steps of half the ``scale`` of what is unknown, of a quarter and so on are tried. Where halving
-    and doubling a step change the squared changes least, neither the curvature of the network nor
-    the rounding of its numbers says much; that part is returned with the size.
+    Steps of half the unknowns' ``scale``, a quarter and so on are tried. Where halving and doubling
+    a step alter the squared changes least, neither the network's curvature nor rounding matters
+    much; that relative change is returned with the size.
     """
     sizes = [float(f"{scale * 2.0**-k:.0e}") for k in range(1, _LADDER + 1)]
     found = torch.stack([squared_over(h) for h in sizes]).double()
     lengths = found.square().sum(1).sqrt()
     moved = (found[1:] - found[:-1]).square().sum(1).sqrt() / lengths[1:].clamp(min=1e-300)
-    doubts = torch.maximum(moved[1:], moved[:-1])  # of all sizes but the first and the last
+    doubts = torch.maximum(moved[1:], moved[:-1])  # for all sizes but the first and the last
     best = int(doubts.argmin())
     return sizes[best + 1], float(doubts[best])

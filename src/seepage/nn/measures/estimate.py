@@ -1,4 +1,4 @@
-"""A result that was estimated: numbers with their standard errors."""
+"""An estimated result: numbers with their standard errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Estimate(Result):
     Parameters
     ----------
     standard_errors
-        The standard errors, of the shape of the values; nan where none can be told.
+        The standard errors, in the shape of the values; nan where unknown.
     conditions
-        What must hold for the numbers to mean what they say, in words.
+        The assumptions under which the numbers hold, in words.
     degrees
-        The degrees of freedom of the standard errors, of all or of each: one less than the probes
-        they are from, and infinite where that is not known.
+        The degrees of freedom of the standard errors, for all or for each: one less than the number
+        of probes, and infinite if unknown.
 
     Examples
     --------
@@ -47,11 +47,12 @@ class Estimate(Result):
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
 
-        ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one where they are
-        infinite. Few probes of a record that leaks in one or two directions are skewed: there, 4 or
-        8 of them were seen to cover 87 to 93 % where 95 are asked for, and 2 of them 84.
+        ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one if they are
+        infinite. Few probes of a record that leaks in one or two directions have a skewed
+        distribution: intervals from 4 or 8 of them were seen to cover 87 to 93 % instead of 95 %,
+        and from 2 of them 84 %.
         """
-        # Here, so that training needs torch and numpy only.
+        # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
 
         if not 0 < level < 1:
@@ -62,8 +63,8 @@ class Estimate(Result):
     def top(self, count: int = 10) -> Estimate:
         """Return the ``count`` entries with the most leakage, the worst first.
 
-        Of a bound on an error, these are the entries with the smallest bound; of a bound on
-        leakage, those with the largest. Cells count by their row's worst.
+        For a bound on an error these are the entries with the smallest bound; for a bound on
+        leakage, those with the largest. Rows of cells are ranked by their worst cell.
         """
         order = self.worst_first()[:count]
         return replace(

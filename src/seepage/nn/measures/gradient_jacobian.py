@@ -1,9 +1,9 @@
-"""The Jacobian of one noisy gradient about the records of its batch, as the core asks for it.
+"""The Jacobian of one noisy gradient with respect to its batch, as the core defines it.
 
-The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, of which record i moves its own
-term only. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine gives
-without writing any of it out. A record that changes by a finite amount moves the release by
-``g̃(z′) − g̃(z)``: nothing has to be fitted again.
+The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, in which record i moves only
+its own term. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine
+computes without forming any of it. A record that changes by a finite amount moves the release by
+``g̃(z′) − g̃(z)``: nothing has to be refitted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from seepage.nn.measures.traces import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
 
-_AT_A_TIME = 8  # lines of the Jacobian that share one pass
+_AT_A_TIME = 8  # rows of the Jacobian per pass
 
 
 class GradientJacobian(ReleaseJacobian):
-    """``∂(Σ g̃)/∂z`` of a batch, over the standard deviation of the noise.
+    """``∂(Σ g̃)/∂z`` of a batch, in units of the noise's standard deviation.
 
-    The columns of a record are the entries of the view's variable that it leaves unknown, one after
-    the other. Where the view is about the input, the label may be asked about beside it: the target
-    as it is where it is a number, and the probability of each class where it is one.
+    The columns of a record are the unknown entries of the view's variable, in order. If the view is
+    about the input, the label may be asked about as well: a numeric target itself, or the
+    probability of each class.
 
     Parameters
     ----------
@@ -73,17 +73,18 @@ class GradientJacobian(ReleaseJacobian):
 
     @property
     def label_size(self) -> int:  # type: ignore[override]
-        """The unknowns in one label, where it may be asked about beside the input."""
+        """The unknowns in one label, if it may be asked about as well as the input."""
         return math.prod(self._with_label[1])
 
     @cached_property
     def _with_label(self) -> tuple[Engine, tuple[int, ...]]:
-        """Return the engine about input and label together, and the shape of one label."""
+        """Return the engine for input and label together, and the shape of one label."""
         engine = self.engine
         if not isinstance(engine.view, Input):
             raise InputError(
-                f"The question is about {engine.view.describe()} alone; ask about the label beside "
-                "the input with view=sp.nn.Input(), and about it alone with view=sp.nn.Label()."
+                f"This leakage is about {engine.view.describe()} alone; ask about the label as "
+                "well as the input with view=sp.nn.Input(), and about the label alone with "
+                "view=sp.nn.Label()."
             )
         shape = tuple(Label().variable(engine.net, *self._batch(slice(0, 1))).shape[1:])
         both = Engine(
@@ -97,7 +98,7 @@ class GradientJacobian(ReleaseJacobian):
         return both, shape
 
     def unknown_count(self, unknowns: Unknowns) -> int:
-        """Count the unknown numbers of one row."""
+        """Count the unknowns of one row."""
         label = self.label_size if unknowns.label else 0
         return unknowns.features(self.features) + label
 
@@ -120,7 +121,7 @@ class GradientJacobian(ReleaseJacobian):
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
         """Return the function that gives each row's information matrix, ``(m, q, q)``.
 
-        One product for each unknown, whatever the number of parameters.
+        It takes one product for each unknown, whatever the number of parameters.
         """
         operator = self.row_operator(unknowns)
         count = self.unknown_count(unknowns)
@@ -164,7 +165,7 @@ class GradientJacobian(ReleaseJacobian):
             one[0, k] = 1.0
             return self._placed(one, unknowns)[0]
 
-        # Together with products, which are derivatives, unless there are to be none.
+        # Derivatives, like the products it is used with, unless finite steps were asked for.
         exactly = engine.method != "finite"
         found = squared_changes_along(
             engine, self.inputs, self.target, unit, count, derivative=exactly
@@ -179,13 +180,13 @@ class GradientJacobian(ReleaseJacobian):
         """Return how the release moves when a record changes by a finite amount."""
         if not isinstance(self.engine.view, Input | Label):
             raise InputError(
-                "How far the gradient moves when an embedding changes by a finite amount is not "
-                "told; ask about the input or the label."
+                "Finite changes of an embedding are not supported; ask about the input or the "
+                "label."
             )
         return GradientMoves(self)
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
-        """Return the batch of records with ``features (K, d)`` that stand in a row's place."""
+        """Return a batch in which records with ``features (K, d)`` replace a row."""
         own_x, own_y = self._batch(slice(row, row + 1))
         z = self.engine.view.variable(self.engine.net, own_x, own_y)
         z = z.reshape(1, -1).repeat(len(features), 1)
@@ -217,7 +218,7 @@ class GradientJacobian(ReleaseJacobian):
         return rows_of(self.inputs, rows), self.target[rows]
 
     def _placed(self, z: Tensor, unknowns: Unknowns) -> Tensor:
-        """Spread changes ``(m, q)`` of the unknowns out over the variable, ``(m, …)``."""
+        """Expand changes ``(m, q)`` of the unknowns to the variable, ``(m, …)``."""
         features = unknowns.features(self.features)
         out = self.zeros(len(z), math.prod(self._shape))
         if features:
@@ -236,7 +237,7 @@ class GradientJacobian(ReleaseJacobian):
 
 
 class _InputAndLabel(View):
-    """The input and the label of a record, flattened, one after the other."""
+    """The input and the label of a record, flattened and concatenated."""
 
     mask = None
 
@@ -257,7 +258,7 @@ class _InputAndLabel(View):
         yield z[:, :size].reshape(-1, *x.shape[1:]), z[:, size:].reshape(-1, *self.label_shape)
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return the view's subject, in words."""
         return "the input and the label"
 
 
@@ -271,17 +272,17 @@ class GradientRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the largest norm of a clipped gradient: one record's goes, another's comes."""
+        """Twice the largest norm of a clipped gradient: one record's leaves, another's enters."""
         reach = 2 * self.template.engine.clip.sensitivity
         return reach if math.isfinite(reach) else None
 
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
-        """Return the Jacobian about the records of the only chunk."""
+        """Return the Jacobian with respect to the records of the only chunk."""
         return self.template
 
 
 class GradientMoves:
-    """The gradient of a batch with one record replaced, all others kept: what finite changes do."""
+    """The gradient of a batch with one record replaced: the effect of finite changes."""
 
     def __init__(self, jacobian: GradientJacobian) -> None:
         self._at = jacobian
@@ -297,7 +298,9 @@ class GradientMoves:
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
         if labels is not None:
-            raise InputError("A record's label cannot be replaced here; ask with a view of it.")
+            raise InputError(
+                "A record's label cannot be replaced here; ask with view=sp.nn.Label()."
+            )
         x, y = self._at.replaced(row, features)
         own = self._at.replaced(row, self.X[row][None, :])
         each = [self._flat(rows_of(x, slice(k, k + 1)), y[k : k + 1]) for k in range(len(y))]
@@ -306,7 +309,7 @@ class GradientMoves:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row."""
+        """Return the Jacobian with respect to the replaced row."""
         x, y = self._at.replaced(row, np.asarray(features)[None, :])
         return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
 

@@ -48,8 +48,8 @@ CONDITIONS = (
     "One gradient is released, summed over the batch, with the stated noise, and nothing else.",
 )
 _FROM_ABOVE = (
-    "Changes along a record's own gradient count in full, as if the clip did not hold them back: "
-    "the numbers estimate a bound from above on the leakage."
+    "Changes along a record's own gradient count in full, as if the clip did not reduce them: "
+    "the numbers estimate an upper bound on the leakage."
 )
 
 
@@ -76,39 +76,40 @@ def leakage(
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
-        function of output and target that returns one loss per record. Of a model that takes its
-        loss itself, as those of Hugging Face do, give the batch in the place of the loss, as the
-        data collator makes it: ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
+        function of output and target that returns one loss per record. For a model that computes
+        its own loss, as those of Hugging Face do, give the batch from the data collator in place of
+        the loss: ``sp.nn.leakage(model, batch, noise_multiplier=…)``.
     x, y
         The batch, records along the first axis.
     noise_multiplier
         ``σ``: the noise on the sum has the standard deviation ``σC``, or ``σ`` without clipping.
     max_grad_norm
-        The clipping threshold ``C``; ``None`` leaves the gradients as they are.
+        The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn`, which has its
-        own threshold, without ``max_grad_norm``.
+        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn` with its own
+        threshold, and no ``max_grad_norm``.
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
-        one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. A
-        model of Hugging Face tells where its input is: the pixels, or the embeddings of its tokens.
+        one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. For
+        a model of Hugging Face the default is its own input: the pixels, or the embeddings of its
+        tokens.
     attributes
-        Columns that belong together, such as the one-hot columns of a category, under a name;
-        columns go by their position in a record, or as ``"x0"``, ``"x1"`` and so on.
+        Columns that belong together, such as the one-hot columns of a category, by name; columns
+        are given by position in a record, or as ``"x0"``, ``"x1"`` and so on.
     clip_derivative
-        ``"exact"`` or the safe and quicker ``"conservative"``. With that, what is estimated from
-        random signs (records, cells and parts) bounds the leakage from above, and says ``bound``
-        for its kind; everything else clips exactly all the same.
+        ``"exact"`` or the safe and faster ``"conservative"``. With the latter, estimates from
+        random signs (records, cells and parts) bound the leakage from above, and their kind is
+        ``bound``; everything else is still clipped exactly.
     method
         ``"derivative"``; or ``"finite"``, which measures how far the clipped gradient moves over
-        a step of a stated size, by plain training passes, and so takes any network that can be
-        trained. ``"auto"`` measures dFIL so where the network has kinks (ReLU, max pooling), whose
-        derivative understates what a finite change shows, and takes derivatives otherwise. The
-        result says at which scale.
+        a step of a stated size, by plain training passes, and so works for any network that can be
+        trained. ``"auto"`` measures dFIL this way if the network has kinks (ReLU, max pooling),
+        where a derivative understates finite changes, and takes derivatives otherwise. The result
+        states the scale.
     scale
         The size ``h`` of a finite step: every unknown moves by ``±h`` (all at once along random
-        signs, one at a time for ``"exact"`` answers). Where it is not given, a hundredth of the
-        root mean square of what is unknown in the batch, to one digit.
+        signs, one at a time for ``"exact"`` answers). By default a hundredth of the root mean
+        square of the unknowns in the batch, to one digit.
     chunk_size
         Records worked on at a time; ``"auto"`` finds what fits.
     seed
@@ -153,7 +154,7 @@ def leakage(
 
 
 def check_view(view: Any) -> None:
-    """Raise unless this says what is unknown of a record."""
+    """Raise unless this is a view."""
     if view is not None and not isinstance(view, View):
         raise InputError(
             f"view must be sp.nn.Input(), sp.nn.Label() or sp.nn.Embedding('module'), not {view!r}."
@@ -163,7 +164,10 @@ def check_view(view: Any) -> None:
 def check_batch(x: Inputs, y: Tensor) -> None:
     """Raise unless there is a label for each of at least one record."""
     if batch_size(x) != len(y):
-        raise InputError(f"There are {batch_size(x)} records but {len(y)} labels.")
+        raise InputError(
+            f"There are {batch_size(x)} records but {len(y)} labels; give one label for each "
+            "record."
+        )
     if not len(y):
         raise InputError("The batch holds no records; give at least one.")
 
@@ -171,23 +175,23 @@ def check_batch(x: Inputs, y: Tensor) -> None:
 class GradientLeakage(Leakage):
     """The leakage of one noisy gradient about the records of its batch.
 
-    It answers all that the leakage of a table answers (``columns``, ``groups``, ``subset``,
+    It answers everything that the leakage of a table answers (``columns``, ``groups``, ``subset``,
     ``dataset``, ``information``), so that bounds, calibration and guarantees work on it as on any
-    other: a record's columns are the entries of the view's variable that it leaves unknown, one
-    after the other, and its label counts where it is asked for (``label=True``). These answers are
-    exact and take a pass or more for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts`
-    can be estimated from a few probes instead.
+    other: a record's columns are the unknown entries of the view's variable, in order, and its
+    label is included if asked for (``label=True``). These answers are exact and take a pass or more
+    for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few
+    probes instead.
 
     Parameters
     ----------
     engine
-        What measures the Jacobian.
+        The engine that measures the Jacobian.
     x, y
         The batch.
     noise
         The standard deviation of the noise on the sum of the clipped gradients.
     attributes
-        Columns that belong together, such as the one-hot columns of a category, under a name.
+        Columns that belong together, such as the one-hot columns of a category, by name.
     """
 
     jacobian: GradientJacobian
@@ -212,7 +216,7 @@ class GradientLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return what ``columns`` names of the view, as directions of a record and in words."""
+        """Return the named part of the view, as directions of a record and in words."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
@@ -233,27 +237,28 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, or ``"fil"``, which iterates. Cut off before it settles, its kind is
-            ``estimate``, the value is from below, and the error reaches to the bound above. There
-            is no default.
+            ``"dfil"``, or ``"fil"``, which iterates. If stopped before it converges, its kind is
+            ``estimate``, the value is a lower bound, and its error reaches to the upper bound.
+            There is no default.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"``.
         probes
-            How many probes to spend, at least 2.
+            The number of probes, at least 2.
         columns, label, simplex
-            Named, they are answered exactly, as for the leakage of a table.
+            If given, the answer is exact, as for the leakage of a table.
         """
         if measure is None:
             raise InputError(
                 "Name the measure: 'dfil', the average over a record's unknowns, which takes as "
-                "many passes as probes, or 'fil', the most of any direction, which iterates up to "
-                "100 times over the batch."
+                "many passes as probes, or 'fil', the largest over all directions, which "
+                "iterates up to 100 times over the batch."
             )
         if columns is not None or label is not None or simplex:
             if method not in (None, "exact"):
                 raise InputError(
-                    f"Where columns or the label are named, the answer is exact, not by {method!r}."
+                    "With columns or the label named, the answer is exact; leave out "
+                    f"method={method!r}."
                 )
             return _exact(super().records(columns, label, measure, simplex))
         if measure == "fil":
@@ -280,12 +285,12 @@ class GradientLeakage(Leakage):
     def cells(  # type: ignore[override]
         self, probes: int = 64, method: str = "rademacher", *, columns: Columns = None
     ) -> Estimate:
-        """Return the leakage about each number of each record alone, the rest of it known.
+        """Return the leakage about each number of each record alone, with the rest known.
 
-        One line per record, in the order of its flattened variable (pixels, features); zero where
-        the view holds an entry as known. Every probe estimates all of them at once; of named
-        columns the answer is exact. Over finite steps (``method="finite"`` of the leakage), every
-        unknown is moved in turn.
+        One row per record, in the order of its flattened variable (pixels, features); zero at
+        entries that the view takes to be known. Every probe estimates all of them at once; for
+        named columns the answer is exact. Over finite steps (``method="finite"`` of the leakage),
+        every unknown is moved in turn.
         """
         if columns is not None:
             return _exact(super().cells(columns))
@@ -305,9 +310,9 @@ class GradientLeakage(Leakage):
         ----------
         masks
             For each part, a boolean array of the shape of one record's variable. Entries that the
-            view holds as known do not count, and a part without any other is refused.
+            view takes to be known do not count, and a part without unknowns is refused.
         probes
-            How many probes to spend, at least 2.
+            The number of probes, at least 2.
         """
         pulls = self._pulls(probes)
         out = {}
@@ -344,8 +349,8 @@ class GradientLeakage(Leakage):
     def sketch(self, rank: int = 8) -> InformationSketch:
         """Return a low-rank sketch of every record's information matrix.
 
-        Up to rounding it is never above the matrix, and it is the matrix itself where ``rank`` is
-        the number of unknowns, or more.
+        Up to rounding it never exceeds the matrix, and equals it if ``rank`` is at least the number
+        of unknowns.
         """
         found = nystrom(self.engine, self.x, self.y, rank)
         return InformationSketch(found.factor / self.jacobian.noise, found.shape)
@@ -373,7 +378,7 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' takes out a subspace, which finite steps do not have; choose "
+                    "'hutch++' projects out a subspace, which finite steps cannot do; choose "
                     "'rademacher' or 'exact', or give method='derivative' to sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)
@@ -393,7 +398,7 @@ class GradientLeakage(Leakage):
         return self.engine.takes_finite_steps(self.x, self.y)
 
     def _probed_kind(self) -> str:
-        """Return the kind of what is estimated from random signs."""
+        """Return the kind of estimates from random signs."""
         safe = self.engine.clip_derivative == "conservative" and not isinstance(
             self.engine.clip, NoClip
         )
@@ -402,7 +407,7 @@ class GradientLeakage(Leakage):
     def _averaged(
         self, squares: Tensor, measure: str, view: str, about: str | None = None
     ) -> Estimate:
-        """Return the roots of means over the probes of information, ``(B, probes, …)``."""
+        """Return the square roots of the information's means over probes, ``(B, probes, …)``."""
         probes = squares.shape[1]
         spread = squares.std(1, correction=1) / probes**0.5
         kind = self._probed_kind()
@@ -411,7 +416,7 @@ class GradientLeakage(Leakage):
     def _whitened(self, squares: Tensor) -> Tensor:
         """Return information: squares of Jacobians over the variance of the noise.
 
-        Results are no shorter than float32, whatever the network's numbers.
+        Results have at least float32 precision, whatever the network's.
         """
         return squares.to(at_least_single(squares)) / self.jacobian.noise**2
 
@@ -426,7 +431,7 @@ class GradientLeakage(Leakage):
         degrees: float = math.inf,
         finite: bool = False,
     ) -> Estimate:
-        """Return the roots of information, with standard errors to first order."""
+        """Return the square roots of information, with first-order standard errors."""
         values = information.clamp(min=0).sqrt()
         spread = torch.where(values > 0, errors / (2 * torch.where(values > 0, values, 1.0)), 0.0)
         names = None

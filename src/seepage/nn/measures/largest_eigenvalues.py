@@ -1,10 +1,10 @@
-"""The largest eigenvalue of every record's information, with a certificate of how far it can be.
+"""The largest eigenvalue of every record's information, with a certified upper bound.
 
 Lanczos' method on ``A = J̃ᵀJ̃`` from a random start. Its value ``θ`` never exceeds the eigenvalue
-``λ``. Above, two bounds: ``λ ≤ θ/(1 − ε)`` with ``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps,
-wrong with a probability of at most ``δ`` over the start (Kuczyński and Woźniakowski 1992, theorem
-4.2); and, from the trace, ``λ ≤ max(θ + r, tr A − Σθ_j + r)``, ``r`` the residual, where the trace
-is known.
+``λ``, which has two upper bounds: ``λ ≤ θ/(1 − ε)`` with ``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k
+steps, wrong with a probability of at most ``δ`` over the start (Kuczyński and Woźniakowski 1992,
+theorem 4.2); and, if the trace is known, ``λ ≤ max(θ + r, tr A − Σθ_j + r)`` with ``r`` the
+residual.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class LargestEigenvalues:
     Parameters
     ----------
     lower
-        The value found, ``(B,)``, which is never above the eigenvalue.
+        The value found, ``(B,)``, never above the eigenvalue.
     upper
         A bound that fails with a probability of at most ``failure`` each.
     steps
-        How many products it took.
+        The number of products taken.
     settled
-        Whether the residual of each came within the tolerance, ``(B,)``; where it did not, the
-        iteration was cut off, and ``lower`` may be too small by anything up to ``upper``.
+        Whether each residual came within the tolerance, ``(B,)``; otherwise the iteration was
+        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
     lower: Tensor
@@ -43,12 +43,12 @@ class LargestEigenvalues:
     failure: float = FAILURE
 
     def remark(self) -> str:
-        """Return what to know of the values that did not settle, in words."""
+        """Return a caveat about the values that did not converge, in words."""
         return (
-            f"The iteration was cut off after {self.steps} products before "
-            f"{int((~self.settled).sum())} of the {len(self.settled)} records had settled: their "
-            "values are from below, and their errors reach to a bound above that fails with a "
-            f"probability of at most {self.failure:g} each."
+            f"The iteration was stopped after {self.steps} products, before "
+            f"{int((~self.settled).sum())} of the {len(self.settled)} records had converged: "
+            "their values are lower bounds, and their errors reach to upper bounds that each "
+            f"fail with a probability of at most {self.failure:g}."
         )
 
 
@@ -60,10 +60,10 @@ def lanczos(
 ) -> LargestEigenvalues:
     """Return the largest eigenvalue of every matrix, given products with one vector each.
 
-    ``start`` are random vectors ``(B, d)``; entries that are zero in all of them stay out. It stops
-    when every residual is below the ``tolerance``, a part of its value (the value itself is then
-    wrong by the square of it, times the value, over the gap to the next eigenvalue), and after
-    ``max_steps`` in any case; the bounds say what is known.
+    ``start`` holds random vectors ``(B, d)``; entries that are zero in all of them are excluded. It
+    stops when every residual is below ``tolerance`` times the value (the value's own error is then
+    of second order: the squared residual over the gap to the next eigenvalue), or after
+    ``max_steps``; the bounds hold either way.
     """
     size = int((start != 0).any(0).sum())
     vector = start / start.norm(dim=1, keepdim=True)
@@ -75,7 +75,7 @@ def lanczos(
         image = apply(vector)
         diagonal.append((image * vector).sum(1))
         known = torch.stack(basis, 1)
-        for _ in range(2):  # twice keeps the basis orthogonal to machine precision
+        for _ in range(2):  # twice, to keep the basis orthogonal to machine precision
             overlaps = known @ image[:, :, None]
             image = image - (known.transpose(1, 2) @ overlaps)[:, :, 0]
         length = image.norm(dim=1)
@@ -97,12 +97,12 @@ def lanczos(
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
-    """Return the bound above; exact once all of the space, or an invariant part, is spanned."""
+    """Return the upper bound; exact once the whole space, or an invariant part, is spanned."""
     if steps >= size:
         return leading
     slack = (math.log(1.648 * math.sqrt(size) / FAILURE) / (2 * steps - 1)) ** 2
     bound = leading / (1 - slack) if slack < 1 else torch.full_like(leading, math.inf)
-    # A random start reaches every eigenvector, so where nothing is left, nothing was missed.
+    # A random start reaches every eigenvector, so if nothing is left, nothing was missed.
     return torch.where(
         (length == 0) | (leading == 0), leading, torch.maximum(bound, leading + residual)
     )

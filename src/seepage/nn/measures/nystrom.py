@@ -19,13 +19,13 @@ from seepage.nn.problem.views import Inputs, batch_size
 class InformationSketch:
     """``I ≈ FᵀF`` with a few rows ``F`` per record.
 
-    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``), and equals it where its rank
+    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``), and equals it if its rank
     suffices.
 
     Parameters
     ----------
     factor
-        ``F``, ``(B, rank, d)``, the unknowns of a record in one row, the strongest direction first.
+        ``F``, ``(B, rank, d)``, with a record's unknowns flattened, the strongest direction first.
     shape
         The shape of one record's variable.
     """
@@ -34,7 +34,7 @@ class InformationSketch:
     shape: tuple[int, ...]
 
     def matrix(self, record: int) -> Tensor:
-        """Return the sketch of one record's information written out, ``(d, d)``."""
+        """Return the sketch of one record's information as a matrix, ``(d, d)``."""
         return self.factor[record].T @ self.factor[record]
 
     def diagonal(self) -> Tensor:
@@ -56,8 +56,8 @@ def nystrom(
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
     ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record;
-    ``key`` makes it different from those of other sketches. There are no more than d directions,
-    and with all of them ``Q`` is the identity and the sketch the matrix itself.
+    ``key`` makes it different from those of other sketches. With all d directions, ``Q`` is the
+    identity and the sketch is the matrix itself.
     """
     if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
         raise InputError(f"rank must be a whole number of at least 1, not {rank!r}.")
@@ -84,8 +84,8 @@ def nystrom(
 def _directions(size: int, rank: int, key: int) -> Tensor:
     """Return an orthonormal basis ``(size, rank)`` of a uniformly random subspace, in float64.
 
-    It is drawn on the processor and orthonormal before anything is multiplied with it: the same on
-    every device, whatever the chunks, and no inverse of the draw is needed.
+    It is drawn on the CPU and orthonormalised before any product: the same on every device,
+    whatever the chunks, and no inverse of the draw is needed.
     """
     if rank == size:
         return torch.eye(size, dtype=torch.float64)
@@ -98,7 +98,7 @@ def _factor(basis: Tensor, image: Tensor, eps: float) -> Tensor:
     """Return ``F (B, rank, n)`` with ``FᵀF = Y (QᵀY)⁺ Yᵀ`` for the images ``Y = AQ (B, n, rank)``.
 
     Directions of ``QᵀAQ`` with less than ``τ`` of its largest eigenvalue are left out, which only
-    lessens the sketch. ``Y`` is right to ``eps·‖A‖``, and dividing by ``√τ`` makes that
+    makes the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and dividing by ``√τ`` makes that
     ``eps/√τ·‖A‖``: both losses are of the same size at ``τ = eps^(2/3)``.
     """
     middle = basis.T @ image

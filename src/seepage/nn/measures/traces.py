@@ -1,9 +1,9 @@
 """Estimates of the trace of every record's information: by random signs, Hutch++, or exactly.
 
 For ``A = J̃ᵀJ̃`` of d unknowns: a probe of random signs has the variance
-``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of paper 004 ``dΣA_ii² − tr²``, which is far larger.
-Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first takes out a subspace that holds most of ``A``,
-exactly, and estimates only the rest; d unit vectors give the trace itself.
+``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of paper 004 have ``dΣA_ii² − tr²``, which is far
+larger. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first treats a subspace that holds most of
+``A`` exactly, and estimates only the rest; d unit vectors give the trace itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.views import Inputs, batch_size
 from seepage.support.chunks import progress
 
-_AT_A_TIME = 4  # directions that share one pass
+_AT_A_TIME = 4  # directions per pass
 
 
 @dataclass(frozen=True)
 class TraceEstimate:
     """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
 
-    ``degrees`` is how many degrees of freedom the standard error has.
+    ``degrees`` are the standard error's degrees of freedom.
     """
 
     values: Tensor
@@ -38,11 +38,11 @@ class TraceEstimate:
 
 
 def check_probes(probes: int) -> None:
-    """Raise unless there are enough probes to tell a standard error from."""
+    """Raise unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
         raise InputError(
-            "probes must be a whole number of at least 2, so that a standard error can be told, "
-            f"not {probes!r}."
+            "probes must be a whole number of at least 2, so that there is a standard error, not "
+            f"{probes!r}."
         )
 
 
@@ -88,9 +88,9 @@ def squared_changes_along(
     count: int,
     derivative: bool = False,
 ) -> Tensor:
-    """Return ``‖J̃v‖²`` of every record for ``count`` directions that all share, ``(B, count)``.
+    """Return ``‖J̃v‖²`` of every record for ``count`` shared directions, ``(B, count)``.
 
-    With ``derivative`` never over finite steps.
+    With ``derivative``, finite steps are never used.
     """
     found = []
     for start in progress(range(0, count, _AT_A_TIME), "unknowns"):

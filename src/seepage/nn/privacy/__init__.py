@@ -1,5 +1,5 @@
-"""Differential privacy of a training run, for the run as a whole and for each record by itself.
+"""Differential privacy of a training run, as a whole and for each record.
 
-What may be in it: the ledger of a run's steps, and what guarantees follow from it or from the
-lengths of a record's own gradients. Statements about any release are in ``seepage.privacy``.
+Here are the ledger of a run's steps, and the guarantees that follow from it or from the norms of a
+record's own gradients. Statements about any release are in ``seepage.privacy``.
 """

@@ -1,4 +1,4 @@
-"""The privacy loss of every record by itself under Gaussian noise, as ε, μ and Rényi divergence.
+"""The privacy loss of each record under Gaussian noise, as ε, μ and Rényi divergence.
 
 A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of each release by that
 much. With noise of standard deviation ``s`` this is ``μ``-Gaussian differential privacy of that one
@@ -19,7 +19,7 @@ from seepage.tables.source import build_frame
 Numbers = NDArray[np.float64]
 
 CONDITIONS = (
-    "It is about adding or removing this one record, all others as they are.",
+    "It is about adding or removing this one record, with all others unchanged.",
     "No amplification by subsampling is claimed: which steps a record takes part in is known.",
     "It is measured along the run that took place; a promise made beforehand needs a filter that "
     "stops a record when its budget is spent (Feldman and Zrnic 2021).",
@@ -28,14 +28,14 @@ CONDITIONS = (
 
 @dataclass(frozen=True, eq=False)
 class IndividualLoss:
-    """The privacy loss ``PL`` of each record, and what follows from it.
+    """The privacy loss ``PL`` of each record, and the guarantees that follow from it.
 
     Parameters
     ----------
     privacy_loss
         ``Σ_t ‖g̃_t‖²/s_t²`` of every record.
     conditions
-        What must hold for the numbers to mean what they say.
+        The assumptions under which the numbers hold.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class IndividualLoss:
     def rdp(self, order: float = 2) -> Numbers:
         """Return the Rényi divergence ``αμ²/2`` at the order ``α``."""
         if not 1 <= order < np.inf:
-            raise InputError(f"A Rényi order is a finite number of at least 1, not {order!r}.")
+            raise InputError(f"A Rényi order must be a finite number of at least 1, not {order!r}.")
         return order * self.privacy_loss / 2
 
     def epsilon(self, delta: float) -> Numbers:
@@ -92,14 +92,14 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """Return the least ε at which Gaussian mechanisms of these ``μ`` are (ε, δ)-private.
 
     The root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), and zero
-    where already ε = 0 gives no more than δ; nan for a ``μ`` that is not known.
+    if ε = 0 already gives no more than δ; nan for an unknown ``μ``.
     """
     from scipy.special import log_ndtr, ndtri
 
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
     mu = np.asarray(mu, dtype=np.float64)
-    out = np.where(np.isfinite(mu), 0.0, mu)  # what is not known is not private
+    out = np.where(np.isfinite(mu), 0.0, mu)  # an unknown μ stays nan or infinite
     # At ε = 0 the least δ is 2Φ(μ/2) − 1.
     needed = np.isfinite(mu) & (mu > -2 * ndtri((1 - delta) / 2))
     size = mu[needed]

@@ -1,4 +1,4 @@
-"""Rényi differential privacy of each record by itself, from the norm of its own gradients.
+"""Rényi differential privacy of each record, from the norms of its own gradients.
 
 A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``, not by the whole
 sensitivity, so the step costs it the Rényi divergence of a sampled Gaussian of noise multiplier
@@ -24,11 +24,11 @@ from seepage.nn.privacy.run_privacy import Ledger
 
 Numbers = NDArray[np.float64]
 
-# The last four are those of dp-accounting: a run with much noise has its ε from them.
+# The last four are those of dp-accounting: they give the ε of a run with much noise.
 ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024)
-_LARGE = 30.0  # an exponent from which on the one in log(1 + …) no longer matters
-_EXACT = 256  # beyond it the whole sum is not worth its time: see sampled_gaussian_renyi
-_FAINT = 90.0  # a weight e⁻⁹⁰ of the first one's adds nothing while no exponent is above 30
+_LARGE = 30.0  # an exponent above which the one in log(1 + …) no longer matters
+_EXACT = 256  # the largest order with the full sum: see sampled_gaussian_renyi
+_FAINT = 90.0  # a weight below e⁻⁹⁰ of the first adds nothing as long as no exponent exceeds 30
 
 
 def sampled_gaussian_renyi(
@@ -38,8 +38,8 @@ def sampled_gaussian_renyi(
 
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
     Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
-    At orders above 256, which only help where μ is small, ``αμ²/2`` also stands for the sum where
-    it has an exponent above 30: without sampling a step costs no less.
+    At orders above 256, which help only if μ is small, ``αμ²/2`` also replaces a sum with an
+    exponent above 30, as an upper bound: without sampling a step costs no less.
 
     Examples
     --------
@@ -54,7 +54,8 @@ def sampled_gaussian_renyi(
         if sample_rate == 1.0:
             columns.append(order * squares[:, 0] / 2)
             continue
-        # The terms k = 0 and 1 have no exponential: the rest of the weights sum to one with them.
+        # The terms k = 0 and 1 have no exponential; together with the other weights they sum to
+        # one.
         k = torch.arange(2, order + 1, dtype=torch.float64, device=shifts.device)
         weights = (
             math.lgamma(order + 1)
@@ -79,7 +80,7 @@ def sampled_gaussian_renyi(
 
 
 class IndividualCosts:
-    """Sums over steps of what every record by itself is charged, at every Rényi order."""
+    """Sums over steps of each record's charge, at every Rényi order."""
 
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)
@@ -116,7 +117,7 @@ class IndividualCosts:
         return {"costs": self.costs, "squares": self.squares, "weights": self.weights}
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put other sums, named as by :meth:`tensors`, in place of these."""
+        """Replace the sums by others, named as by :meth:`tensors`."""
         self.costs, self.squares = tensors["costs"], tensors["squares"]
         self.weights = tensors["weights"]
 
@@ -141,7 +142,7 @@ class IndividualPrivacy:
     ledger
         The steps of the run, and with them the trade-off curves of single records.
     seen
-        Which records were in any batch.
+        Which records were in at least one batch.
     """
 
     orders: tuple[int, ...]
@@ -179,15 +180,19 @@ class IndividualPrivacy:
         return np.asarray(np.minimum(np.maximum(every.min(axis=1), 0.0), whole))
 
     def membership(self, record: int) -> RunMembership:
-        """Return how well anybody can tell that one record was in the data: a trade-off curve.
+        """Return how well anybody can tell whether one record was in the data: a trade-off curve.
 
-        From the norms of its own gradients, so an estimate; of a record that was in no batch, what
-        the clip guarantees for all (``accountant.membership()``).
+        It comes from the norms of its own gradients, so it is an estimate; for a record that was in
+        no batch, it is the guarantee of the clip for all records (``accountant.membership()``).
         """
         if self.ledger is None:
-            raise InputError("Trade-off curves need the steps of the run: ask an accountant.")
+            raise InputError(
+                "Trade-off curves need the steps of the run; ask the accountant that kept them."
+            )
         if not 0 <= record < len(self.costs):
-            raise InputError(f"There is no record {record}: the run has {len(self.costs)}.")
+            raise InputError(
+                f"There is no record {record}; the run has {len(self.costs)}, counted from 0."
+            )
         seen = bool(self.seen[record]) if self.seen is not None else True
         return own_membership(self.ledger, float(self.rdp(2)[record]), seen)
 

@@ -1,10 +1,10 @@
-"""How well anybody can tell that a record was in the data of a run: its trade-off curve.
+"""How well anybody can tell whether a record was in the data of a run: its trade-off curve.
 
-A run of subsampled Gaussian steps has a curve, not one μ. With ``P`` what leaves with the record
-and ``Q`` what leaves without it, ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says everything:
-no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong,
-Roth and Su 2022, proposition 2.12). Both directions come from the privacy loss distributions of
-dp-accounting, which round towards more loss, so every number is an upper end.
+A run of subsampled Gaussian steps has a curve, not one μ. With ``P`` and ``Q`` the distributions of
+the release with and without the record, ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says
+everything: no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the best one
+reaches it (Dong, Roth and Su 2022, proposition 2.12). Both directions come from the privacy loss
+distributions of dp-accounting, which round towards more loss, so every number is an upper bound.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from seepage.nn.sampling.samplers import FIXED, POISSON
 if TYPE_CHECKING:
     from seepage.nn.privacy.run_privacy import Ledger
 
-_GRID = 2000  # values of ε whose lines the curve is made of
-_LEAST = 1e-12  # the δ beyond whose ε lines no longer matter
-_COARSE = 1e-4  # steps of privacy losses
+_GRID = 2000  # values of ε whose lines make up the curve
+_LEAST = 1e-12  # lines with a smaller δ no longer matter
+_COARSE = 1e-4  # the grid step of privacy losses
 _HALVINGS = 60
 
 GUARANTEED = (
-    "Nothing leaves but the noisy gradients of the steps, or what is computed from them.",
-    "It holds for every record, as the clip bounds what any of them adds to a step.",
+    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
+    "It holds for every record, because the clip bounds the contribution of each to a step.",
 )
 MEASURED = (
     GUARANTEED[0],
     "It is an estimate along the run that took place: the record's own gradients are charged at "
-    "the one length that costs as much, at the Rényi order 2, as the lengths they had.",
+    "the one norm that costs as much, at Rényi order 2, as the norms they had.",
 )
-UNSEEN = "The record was in no batch, so it is charged all that the clip allows."
+UNSEEN = "The record was in no batch, so it is charged the most that the clip allows."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunMembership:
-    """The trade-off curve of telling that a record was in the data of a run.
+    """The trade-off curve of telling whether a record was in the data of a run.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class RunMembership:
         The privacy losses of dp-accounting: of the run with the record against the one without it,
         and the other way round.
     kind
-        ``guarantee`` where the clip bounds it for every record, ``estimate`` where it is from the
+        ``guarantee`` if the clip bounds it for every record, ``estimate`` if it comes from the
         norms of one record's own gradients.
     conditions
-        What must hold for the numbers to mean what they say.
+        The assumptions under which the numbers hold.
     """
 
     removed: Any
@@ -66,7 +66,7 @@ class RunMembership:
         sorted_, found = wanted[order], np.empty_like(wanted)
         below = sorted_ < 0
         above = np.asarray(self.removed.get_delta_for_epsilon(sorted_[~below]))
-        # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on what S leaves.
+        # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on the complement of S.
         turned = np.asarray(self.added.get_delta_for_epsilon(-sorted_[below][::-1]))[::-1]
         found[order[~below]] = above
         found[order[below]] = 1 - np.exp(sorted_[below]) * (1 - turned)
@@ -82,15 +82,15 @@ class RunMembership:
         ``1 − p + p δ(log((1 − p)/p))``.
         """
         if not 0 < prior < 1:
-            raise InputError("A prior is a probability, between 0 and 1.")
+            raise InputError("The prior must be a probability between 0 and 1.")
         odds = math.log1p(-prior) - math.log(prior)
         return 1 - prior + prior * float(self.excess(odds))
 
     def tpr(self, fpr: Any = 0.01) -> np.ndarray:
-        """Return the most true positives at each rate of false ones."""
+        """Return the largest true positive rate at each false positive rate."""
         rate = np.asarray(fpr, dtype=float)
         if not np.all((rate >= 0) & (rate <= 1)):
-            raise InputError("A false positive rate is a share, between 0 and 1.")
+            raise InputError("A false positive rate must lie between 0 and 1.")
         far = max(self.removed.get_epsilon_for_delta(_LEAST), 1.0)
         epsilon = np.linspace(-far, far, 2 * _GRID + 1)
         lines = self.excess(epsilon) + np.exp(epsilon) * rate[..., None]
@@ -113,8 +113,8 @@ def run_membership(ledger: Ledger) -> RunMembership:
 def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
     """Return the curve of one record, given its Rényi cost at order 2 over the whole run.
 
-    Where the steps are many, ``Σ log(1 + q²(e^{μ²} − 1))``, the cost at order 2, decides the whole
-    curve (Bu, Dong, Long and Su 2020, theorem 5); so all steps get the one length with that cost.
+    For many steps, ``Σ log(1 + q²(e^{μ²} − 1))``, the cost at order 2, determines the whole curve
+    (Bu, Dong, Long and Su 2020, theorem 5); so all steps get the one norm with that cost.
     """
     if not seen:
         found = run_membership(ledger)
@@ -127,7 +127,7 @@ def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
 
 
 def _order_two(ledger: Ledger, share: float) -> float:
-    """Return the Rényi cost of a run at order 2, for gradients of a share of the largest length."""
+    """Return the Rényi cost of a run at order 2, for gradients with a share of the largest norm."""
     total = 0.0
     for entry in ledger:
         shift = share * entry.sensitivity / entry.noise
@@ -142,18 +142,20 @@ def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     if not len(ledger):
-        raise InputError("No step was taken yet, so nothing has left; observe some first.")
+        raise InputError(
+            "No step has been taken yet, so nothing was released; observe some steps first."
+        )
     total: Any = None
     for entry in ledger:
         if math.isinf(entry.sensitivity):
             raise InputError(
-                "Gradients that are not clipped can be of any length, so nothing bounds how well "
-                "membership is told; clip them (clip='hard' or 'smooth')."
+                "Unclipped gradients can have any norm, so nothing bounds how well membership "
+                "can be told; clip them (clip='hard' or 'smooth')."
             )
         if entry.sampler == FIXED:
             raise InputError(
-                "Of batches of a fixed size a record cannot leave without another coming, so there "
-                "is no curve for its membership; draw Poisson batches (sampler='poisson')."
+                "In batches of a fixed size a record cannot leave without another entering, so "
+                "its membership has no curve; draw Poisson batches (sampler='poisson')."
             )
         step = losses.from_gaussian_mechanism(
             entry.noise / max(share * entry.sensitivity, 1e-12),
@@ -162,5 +164,5 @@ def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
         )
         steps = step.self_compose(entry.steps)
         total = steps if total is None else total.compose(steps)
-    # Its public methods take the larger of both directions at each ε, which is not one curve.
+    # Its public methods take the larger of both directions at each ε, which mixes two curves.
     return total._pmf_remove, total._pmf_add

@@ -1,8 +1,8 @@
-"""The steps of a run and the differential privacy they have together, from dp-accounting.
+"""The steps of a run and their joint differential privacy, from dp-accounting.
 
-A :class:`Ledger` keeps what was released so far: how many steps, with which noise, clip and
-batches. Rényi DP and (ε, δ) follow from it. The smooth clip lets gradients be 1.1152 C long, so the
-noise that counts is ``σC/sensitivity``.
+A :class:`Ledger` keeps the releases so far: the number of steps, with their noise, clip and
+batches. Rényi DP and (ε, δ) follow from it. The smooth clip allows gradients of norm 1.1152 C, so
+the effective noise multiplier is ``σC/sensitivity``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
 
 @dataclass(frozen=True)
 class Entry:
-    """Steps in a row that were alike.
+    """Consecutive steps with the same settings.
 
     Parameters
     ----------
     steps
-        How many.
+        Their number.
     sampler
         How the batches were drawn: ``poisson``, ``fixed`` or ``other``.
     sample_rate
@@ -41,7 +41,7 @@ class Entry:
     sensitivity
         The largest norm of a clipped gradient; infinite without clipping.
     records
-        How many records the batches were drawn from.
+        The number of records that batches are drawn from.
     """
 
     steps: int
@@ -82,7 +82,7 @@ class Ledger:
         self._entries = list(entries)
 
     def add(self, entry: Entry) -> None:
-        """Add steps; they join the last entry if they are like it."""
+        """Add steps; they join the last entry if their settings are the same."""
         if self._entries and replace(self._entries[-1], steps=entry.steps) == entry:
             entry = replace(entry, steps=entry.steps + self._entries.pop().steps)
         self._entries.append(entry)
@@ -129,7 +129,7 @@ class PrivacyGuarantee:
     method
         ``rdp`` (Rényi), ``pld`` (privacy loss distributions), or Opacus's own.
     order
-        The Rényi order that gave ε, where there is one.
+        The Rényi order that gave ε, if there is one.
     """
 
     epsilon: float
@@ -148,14 +148,14 @@ class PrivacyGuarantee:
 def relation_of(ledger: Ledger) -> str:
     """Return which data sets count as neighbours in the guarantees of a run.
 
-    A batch of fixed size cannot lose a record without gaining another; all other steps are counted
-    under adding and removing.
+    A batch of fixed size cannot lose a record without gaining another; all other steps count as
+    adding and removing.
     """
     fixed = {entry.sampler == FIXED for entry in ledger}
     if len(fixed) > 1:
         raise InputError(
-            "The run mixes batches of fixed size with others, whose guarantees are about different "
-            "neighbouring data sets and do not add up."
+            "The run mixes batches of fixed size with others, whose guarantees are about "
+            "different neighbouring data sets and do not add up; use one sampler throughout."
         )
     return REPLACE if fixed == {True} else ADD_OR_REMOVE
 
@@ -164,8 +164,8 @@ def renyi(ledger: Ledger, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi differential privacy of the run at each order.
 
     Poisson batches: Mironov, Talwar and Zhang 2019. Batches of fixed size: Wang, Balle and
-    Kasiviswanathan 2019, with twice the sensitivity, as one record replaces another. Other batches:
-    the plain Gaussian mechanism in every step.
+    Kasiviswanathan 2019, with twice the sensitivity, since one record replaces another. Other
+    batches: the plain Gaussian mechanism in every step.
     """
     from dp_accounting.rdp import RdpAccountant
 
@@ -195,7 +195,7 @@ def guarantee(
 
         if relation == REPLACE:
             raise InputError(
-                "Privacy loss distributions are not to be had for batches of fixed size; use "
+                "Privacy loss distributions are not available for batches of fixed size; use "
                 "method='rdp'."
             )
         pld = PLDAccountant(_neighbours(ledger))
@@ -213,10 +213,11 @@ def _neighbours(ledger: Ledger) -> Any:
 
 
 def _compose(accountant: Any, ledger: Ledger) -> None:
-    """Tell an accountant of dp-accounting what the run did."""
+    """Compose the run's steps in a dp-accounting accountant."""
     from dp_accounting import SelfComposedDpEvent
 
-    # It logs every order it cannot do; those count as infinite, which is all there is to know.
+    # It logs every order that it does not support; these count as infinite, so the log is not
+    # needed.
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

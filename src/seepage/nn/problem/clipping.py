@@ -4,7 +4,7 @@ A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. The clip acts on a
 
     ∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ,     ρ(n) = 1 − nφ′/φ,     ĝ = g/n
 
-so that it scales the part of the change across ``g`` by ``1/φ`` and the part along it by ``ρ/φ``.
+so it scales the component across ``g`` by ``1/φ`` and the component along ``g`` by ``ρ/φ``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Clip(ABC):
         return 1 / self.phi(norms)
 
     def radial(self, norms: Tensor) -> Tensor:
-        """Return ``ρ = 1 − nφ′/φ``: how the clip passes a change along the gradient on."""
+        """Return ``ρ = 1 − nφ′/φ``: how the clip transmits a change along the gradient."""
         return 1 - norms * self.slope(norms) / self.phi(norms)
 
     def conservative(self, norms: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ class Clip(ABC):
     ) -> Tensor:
         """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
 
-        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which is the formula of paper 004's clip written out:
-        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. Where ``g·∂g`` is an estimate, ``again`` is
-        one independent of it, so that the square has no bias.
+        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which for paper 004's clip expands to
+        ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an estimate, ``again`` is an
+        independent one, so that the square is unbiased.
         """
         square = gd * (gd if again is None else again)
         along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
@@ -67,7 +67,7 @@ class Clip(ABC):
 
 @dataclass(frozen=True)
 class NoClip(Clip):
-    """Gradients as they are: ``φ = 1``. The release then has no bounded sensitivity.
+    """No clipping: ``φ = 1``. The release then has no bounded sensitivity.
 
     Examples
     --------
@@ -142,8 +142,8 @@ class HardClip(_ThresholdClip):
 class SmoothClip(_ThresholdClip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of paper 004, section 6.2.
 
-    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the price that
-    :meth:`Clip.conservative` pays is that changes along the gradient count in full, plus 1.5 %.
+    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the cost of
+    :meth:`Clip.conservative` is that changes along the gradient count in full, plus 1.5 %.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        The same as ``1 − nφ′/φ``, without the difference of two numbers near one that would leave
-        nothing but rounding of a gradient far beyond the threshold.
+        The same as ``1 − nφ′/φ``, but without the difference of two numbers near one, which would
+        be mere rounding for a gradient far beyond the threshold.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2
@@ -192,7 +192,7 @@ _NAMED: dict[str, type[HardClip | SmoothClip]] = {"hard": HardClip, "smooth": Sm
 
 
 def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
-    """Return the clip of that name and threshold; a ready one is returned as it is."""
+    """Return the clip of that name and threshold; a clip object is returned unchanged."""
     if isinstance(clip, Clip):
         return clip
     if clip == "none":
@@ -206,7 +206,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the clip of that name and threshold; a ready one as it is, none without threshold."""
+    """Return the clip of that name and threshold, or a given one; none without a threshold."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

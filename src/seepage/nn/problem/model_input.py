@@ -1,6 +1,6 @@
-"""The view of a model that says itself where its input is: pixels, or the embeddings of tokens.
+"""The view of a model that declares its own input: pixels, or the embeddings of tokens.
 
-Models of Hugging Face take their inputs by name and tell which module embeds their tokens.
+Models of Hugging Face take their inputs by name and say which module embeds their tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SIZES = "attention_mask"  # one for every token of a record, zero for its paddi
 class TokenEmbeddings(Embedding):
     """The embeddings of a record's tokens, as the model looks them up.
 
-    Padding, where the attention mask is zero, is no unknown of its record.
+    Padding, where the attention mask is zero, does not count as unknown.
     """
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return how many numbers of each record are unknown, its padding left out."""
+        """Return the number of unknowns of each record, without padding."""
         every = super().unknowns_each(net, x, y)
         sizes = x.get(_SIZES) if isinstance(x, Mapping) else None
         if not isinstance(sizes, Tensor) or sizes.dim() != 2:
@@ -46,11 +46,11 @@ class TokenEmbeddings(Embedding):
 
 
 class ModelInput(View):
-    """The input of a model, found where the model says it is.
+    """The input of a model, as the model declares it.
 
-    That is a batch's first input that is made of real numbers (``pixel_values``,
-    ``inputs_embeds``), or else the embeddings of its tokens, those of the encoder where there are
-    two. It is found at the first batch and stays what it is.
+    This is a batch's first input of real numbers (``pixel_values``, ``inputs_embeds``), or else the
+    embeddings of its tokens: those of the encoder, if there is a decoder too. It is found at the
+    first batch and then fixed.
     """
 
     mask = None
@@ -67,11 +67,11 @@ class ModelInput(View):
         return self._view(net, x).placed(net, x, y, z)
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
-        """Return the size of what is unknown."""
+        """Return the size of the unknowns."""
         return self._view(net, x).scale(net, x, y)
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return how many numbers of each record are unknown."""
+        """Return the number of unknowns of each record."""
         return self._view(net, x).unknowns_each(net, x, y)
 
     def describe(self) -> str:
@@ -85,7 +85,7 @@ class ModelInput(View):
 
 
 def view_of_input(net: nn.Module, x: Inputs) -> View:
-    """Return the view of what a model takes in."""
+    """Return the view of a model's input."""
     if not isinstance(x, Mapping):
         return Input()
     main = getattr(net, "main_input_name", None)
@@ -97,9 +97,9 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
     module = _embedding(net)
     if module is None:
         raise InputError(
-            f"It is not clear which of the inputs {', '.join(map(str, x))} is to be asked about; "
-            "say it: view=sp.nn.Input(key='name of an input') or "
-            "view=sp.nn.Embedding('name of the embedding module')."
+            f"It is not clear which of the inputs {', '.join(map(str, x))} the question is about; "
+            "name it with view=sp.nn.Input(key='name of an input') or view=sp.nn.Embedding('name "
+            "of the embedding module')."
         )
     return TokenEmbeddings(module)
 
@@ -124,7 +124,7 @@ def _embedding(net: nn.Module) -> str | None:
 
 
 def _encoder(net: nn.Module) -> Any:
-    """Return the encoder of a model that has one beside its decoder."""
+    """Return the encoder of a model that also has a decoder."""
     if not getattr(getattr(net, "config", None), "is_encoder_decoder", False):
         return None
     find = getattr(net, "get_encoder", None)

@@ -1,9 +1,9 @@
-"""The loss that a model takes itself of the labels it is given, one number for each record.
+"""A model's own loss from the labels it is given, one number per record.
 
-Models of Hugging Face return a ``loss`` next to their outputs: an average over the batch, in which
-they have shifted labels, left out padding and so on. What belongs to a record is what the model
-would return for that record alone. So the model is run on the whole batch, and the loss functions
-of torch that it calls are made to average over each record instead of over all of them.
+Models of Hugging Face return a ``loss`` next to their outputs: an average over the batch, with
+labels shifted, padding left out and so on. A record's own loss is what the model would return for
+that record alone. So the model is run on the whole batch, and the torch loss functions that it
+calls are made to average over each record instead of all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError
 
-IGNORED = -100  # the class number of what does not count, in torch and in Hugging Face
+IGNORED = -100  # the class number of ignored targets, in torch and Hugging Face
 LABELS = ("labels", "label", "label_ids", "start_positions")
 _OF_CLASSES = (functional.cross_entropy, functional.nll_loss)
 _AVERAGED = {
@@ -39,35 +39,35 @@ _AVERAGED = {
 
 
 class OwnLoss:
-    """The model's own loss, as it is for every record alone.
+    """The model's own loss for each record alone.
 
     Its inputs are the mapping that a data collator makes, labels included.
     """
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
-        """Return the loss of each record from what the model returned inside :meth:`by_record`."""
+        """Return the loss of each record from the model's output inside :meth:`by_record`."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None and isinstance(output, tuple) and output:
             loss = output[0]
         if not isinstance(loss, Tensor):
             raise InputError(
-                "The model returns no loss of its own for this batch; give it the labels it takes, "
-                "or name a loss: sp.nn.leakage(model, loss, x, y, …)."
+                "The model returns no loss for this batch; give it the labels it expects, or "
+                "name a loss: sp.nn.leakage(model, loss, x, y, …)."
             )
         if loss.shape != (len(target),):
             raise InputError(
-                f"The model's own loss has the shape {tuple(loss.shape)} and cannot be taken apart "
-                f"into those of {len(target)} records; give a function of output and target that "
+                f"The model's own loss has the shape {tuple(loss.shape)} and cannot be split into "
+                f"those of {len(target)} records; give a function of output and target that "
                 "returns one loss per record: sp.nn.leakage(model, loss, x, y, …)."
             )
         return loss
 
     @contextmanager
     def by_record(self, x: Any, labels: Tensor, target: Tensor) -> Iterator[Any]:
-        """Give the inputs for a run in which every loss is one per record.
+        """Yield the inputs for a run in which every loss is per record.
 
-        ``target`` stands in the place of the ``labels`` where it is not the same: as soft targets,
-        one probability for every class, where the labels are class numbers.
+        A different ``target`` replaces the ``labels``: soft targets, one probability for every
+        class, if the labels are class numbers.
         """
         soft = None
         if target is not labels and labels.is_floating_point():
@@ -85,19 +85,19 @@ def labels_of(batch: Mapping[str, Any]) -> Tensor:
 
 
 def _key_of(batch: Mapping[str, Any]) -> str:
-    """Return under which name the labels are."""
+    """Return the name of the labels."""
     for name in LABELS:
         if isinstance(batch.get(name), Tensor):
             return name
     raise InputError(
-        f"The batch has no labels, from which the model takes its loss: it has "
-        f"{', '.join(map(str, batch)) or 'nothing'}. Add 'labels' as the model takes them (those "
-        "of a language model are its input_ids, with -100 where a token does not count)."
+        "The batch has no labels for the model to compute its loss from, only "
+        f"{', '.join(map(str, batch)) or 'nothing'}; add 'labels' as the model expects them "
+        "(those of a language model are its input_ids, with -100 where a token does not count)."
     )
 
 
 class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
-    """Has torch's loss functions average over each record's entries."""
+    """Makes torch's loss functions average over each record's entries."""
 
     def __init__(self, labels: Tensor, soft: Tensor | None) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         return total / (entries.numel() // self.records)
 
     def _entries(self, function: Any, options: dict[str, Any], given: Any) -> Tensor:
-        """Return the losses of all entries, with soft targets in the place of class numbers."""
+        """Return the losses of all entries, with soft targets in place of class numbers."""
         target: Any = options.get("target")
         if self.soft is None or function not in _OF_CLASSES or target.is_floating_point():
             found: Tensor = function(*given.args, **given.kwargs)
@@ -134,8 +134,8 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         logits = options["input"]
         if logits.dim() != 2 or options["weight"] is not None or options.get("label_smoothing"):
             raise InputError(
-                "The label of this model cannot be asked about: its loss is not the plain "
-                "cross-entropy of one row of logits for each label."
+                "The label of this model cannot be asked about, because its loss is not the "
+                "plain cross-entropy of one row of logits per label; ask about the input."
             )
         logs = torch.log_softmax(logits, -1) if function is functional.cross_entropy else logits
         rows = self._aligned(target.reshape(self.records, -1)).reshape(logits.shape)
@@ -144,7 +144,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
     def _aligned(self, target: Tensor) -> Tensor:
         """Return the soft targets of the rows of a loss, ``(B, rows, classes)``.
 
-        A causal model compares what it says at a token with the token after it.
+        A causal model compares its output at a token with the next token.
         """
         soft = self.soft
         assert soft is not None  # noqa: S101 - that is where it is called
@@ -156,8 +156,8 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         if shift in (0, 1) and torch.equal(target[:, : labels.shape[1] - 1], labels[:, 1:]):
             return functional.pad(soft[:, 1:], (0, 0, 0, 1 - shift))
         raise InputError(
-            "The label of this model cannot be asked about: it is not told which of its labels "
-            "the rows of its loss belong to."
+            "The label of this model cannot be asked about, because it is not known which label "
+            "each row of its loss belongs to; ask about the input."
         )
 
     def _counted(self, options: dict[str, Any], entries: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """A network, its loss per record and a view, bound together; and batches of records for it.
 
-The losses ``ℓ_i(w, z_i)`` of a batch are a function of the parameters ``w`` and of what the view
-leaves unknown of each record, ``z_i``. Their gradients over ``w`` are what is released.
+The losses ``ℓ_i(w, z_i)`` of a batch are a function of the parameters ``w`` and of each record's
+unknowns ``z_i``. Their gradients with respect to ``w`` are released.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from seepage.nn.problem.views import (
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
 
-# What a pass may hold; beyond that, larger chunks win nothing.
+# Bytes that a pass may hold; larger chunks gain nothing.
 _PROCESSOR_BYTES = 1 << 30
 _ACCELERATOR_BYTES = 20 << 30
 
@@ -52,7 +52,7 @@ class Batch:
         return int(self.z.shape[0])
 
     def of_type(self, dtype: torch.dtype) -> Batch:
-        """Return the batch in numbers of another type; whole numbers stay what they are."""
+        """Return the batch in another floating-point type; integers are unchanged."""
 
         def wide(value: Tensor) -> Tensor:
             return value.to(dtype) if value.is_floating_point() else value
@@ -60,11 +60,11 @@ class Batch:
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
     def at_least_single(self) -> torch.dtype:
-        """Return the type for sums over parameters: the variable's, but none of 16 bits."""
+        """Return the type for sums over parameters: the variable's, but at least 32 bits."""
         return torch.promote_types(self.z.dtype, torch.float32)
 
     def on_both_sides(self, move: Tensor) -> Batch:
-        """Return every record twice: all of them moved ahead, then all of them moved back."""
+        """Return every record twice: all moved forwards, then all moved backwards."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
         return Batch(x, y, torch.cat((self.z + move, self.z - move)))
 
@@ -75,26 +75,25 @@ class Batch:
 
 @dataclass
 class NetworkProblem:
-    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients over ``w`` are released."""
+    """The losses of a batch, ``ℓ_i(w, z_i)``, whose gradients in ``w`` are released."""
 
-    # The network, its loss per record, and what is asked about
+    # The network, its loss per record, and the view
     net: nn.Module
     loss: Loss
     view: View
-    # Whether images and kernels are laid out with the channels last, for speed alone: torch's
-    # pooling and convolutions are then up to twice as fast
+    # Whether images and kernels are laid out channels-last, for speed alone: torch's pooling and
+    # convolutions are then up to twice as fast
     channels_last: bool = False
-    # The buffers that a run of the network changes. Every run is given copies of them as they are,
-    # so that runs can be repeated and the network is left alone
+    # The buffers that a run of the network changes. Every run gets copies of them, so that runs are
+    # repeatable and the network is not changed
     changing: tuple[str, ...] = ()
-    # Whether derivatives go through regions under ``torch.no_grad()``: right where no released
-    # parameter is used in them or before them (a frozen backbone), since a gradient over the
-    # parameters then never comes there, while the record does
+    # Whether derivatives pass through regions under ``torch.no_grad()``: correct if no released
+    # parameter is used in them or before them (a frozen backbone), since the parameters' gradient
+    # then never reaches them, while the record's does
     reopened: bool = False
-    # The type of numbers that the network runs in where that is not its own: a longer one, for
-    # differences
+    # The type that the network runs in, if not its own: a longer one, for differences
     wider: torch.dtype | None = None
-    # Whether its parameters are spread over processes (FSDP)
+    # Whether its parameters are sharded over processes (FSDP)
     sharded: bool = False
 
     def released(self) -> dict[str, nn.Parameter]:
@@ -103,7 +102,7 @@ class NetworkProblem:
         return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
     def device(self) -> torch.device:
-        """Return where the released parameters are."""
+        """Return the device of the released parameters."""
         return next(p.device for p in self.net.parameters() if p.requires_grad)
 
     def detached(self) -> dict[str, Tensor]:
@@ -114,7 +113,7 @@ class NetworkProblem:
         """Return the batch with the variable of the view."""
         x = self._laid_out(x) if isinstance(x, Tensor) else x
         if not y.is_floating_point() and class_axis(self.loss):
-            y = y.long()  # torch's losses take no other class numbers
+            y = y.long()  # the only type of class numbers that torch's losses accept
         made = Batch(x, y, self.view.variable(self.net, x, y))
         return made if self.wider is None else made.of_type(self.wider)
 
@@ -131,10 +130,10 @@ class NetworkProblem:
         z: Tensor,
         gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
-        """Put parameters and variable into the network while inside; give what runs it.
+        """While inside, put parameters and variable into the network; yield what runs it.
 
         They stay for the backward pass: with gradient checkpointing, the network runs again there.
-        ``gradients`` takes those of parameters that are spread over processes.
+        ``gradients`` collects those of parameters that are sharded over processes.
         """
         placed = self.view.placed(self.net, batch.x, batch.y, z)
         held = _reparametrize_module(self.net, self._held(parameters), tie_weights=False)
@@ -151,8 +150,8 @@ class NetworkProblem:
                 found = self.loss(call(self.net, given), y)
             if found.shape != (len(batch),):
                 raise InputError(
-                    f"The loss must give one number per record, shape ({len(batch)},), but it gave "
-                    f"shape {tuple(found.shape)}; use reduction='none'."
+                    f"The loss must return one number per record, shape ({len(batch)},), but it "
+                    f"returned shape {tuple(found.shape)}; use reduction='none'."
                 )
             return found
 
@@ -161,10 +160,10 @@ class NetworkProblem:
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what the network is to hold at each of its places while it runs.
+        """Return the tensors that the network holds, by name, while it runs.
 
-        A parameter may be held by several modules, and a module stand at several places: each
-        module is named once (torch's own ties would leave such a module changed).
+        A parameter may belong to several modules, and a module may appear several times: each
+        module is named once (torch's own handling of ties would leave such a module changed).
         """
         names = {id(p): name for name, p in self.net.named_parameters()}
         out: dict[str, Tensor] = {}
@@ -191,13 +190,14 @@ class NetworkProblem:
     def _laid_out(self, tensor: Tensor) -> Tensor:
         if not self.channels_last or tensor.dim() != 4:
             return tensor
-        # A copy even where one channel makes both layouts the same: torch looks at the strides.
+        # A copy even if a single channel makes both layouts the same, since torch looks at the
+        # strides.
         out = torch.empty_like(tensor, memory_format=torch.channels_last)
         return out.copy_(tensor)
 
 
 class _Reopened(TorchFunctionMode):  # type: ignore[misc]
-    """Leaves gradients on where a network switches them off."""
+    """Keeps gradients on where a network switches them off."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -210,8 +210,8 @@ class _Reopened(TorchFunctionMode):  # type: ignore[misc]
 def cross_entropy(output: Any, target: Tensor) -> Tensor:
     """Return the cross-entropy of each record, classes along the last axis of ``output``.
 
-    ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). Of a
-    sequence, it is the mean over the positions.
+    ``target`` holds class numbers, or probabilities of the shape of ``output`` (soft targets). For
+    a sequence, it is the mean over the positions.
     """
     output = _one_tensor(output)
     if target.is_floating_point():
@@ -250,8 +250,8 @@ def _one_tensor(output: Any) -> Tensor:
     found = numbers_of(output)
     if not isinstance(found, Tensor):
         raise InputError(
-            f"The network returns a {type(output).__name__}, not a tensor (nor something with "
-            "logits); give a function of it and the target as the loss."
+            f"The network returns a {type(output).__name__}, which is neither a tensor nor has "
+            "logits; give a function of it and the target as the loss."
         )
     return found
 
@@ -261,7 +261,7 @@ _NAMED: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "own": Ow
 
 
 def per_record(loss: str | nn.Module | Loss) -> Loss:
-    """Return a function ``(output, target) → (batch,)`` for any way to name a loss.
+    """Return a function ``(output, target) → (batch,)`` for any way of giving a loss.
 
     A loss module of torch keeps its options; only the average over the batch is undone.
     """
@@ -283,11 +283,11 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
 
 
 class UnreducedLoss:
-    """A loss module of torch with its options, but one number per record.
+    """A loss module of torch with its options, but per record.
 
-    Of several entries per record, it is their sum under ``reduction="sum"`` and ``"batchmean"``;
-    otherwise the mean that the module takes of that record alone, in which positions with
-    ``ignore_index`` do not count, and others by the weights of their classes.
+    Several entries of a record are summed under ``reduction="sum"`` and ``"batchmean"``; otherwise
+    averaged as the module would for that record alone: positions with ``ignore_index`` do not
+    count, and others are weighted by class.
     """
 
     def __init__(self, module: _Loss) -> None:
@@ -314,12 +314,12 @@ class UnreducedLoss:
         shares = kept.to(entries.dtype)
         if self.module.weight is not None:
             shares = shares * self.module.weight[torch.where(kept, target, 0)]
-        tiny = torch.finfo(entries.dtype).tiny  # a record of nothing but ignored positions is 0
+        tiny = torch.finfo(entries.dtype).tiny  # a record with only ignored positions has loss 0
         return shares.flatten(1).sum(1).clamp(min=tiny)
 
 
 def class_axis(loss: Loss) -> int | None:
-    """Return along which axis of the output the loss has its classes, or ``None`` without any."""
+    """Return the axis of the output that holds the classes, or ``None`` without any."""
     inner = _innermost(loss)
     if inner is cross_entropy:
         return -1
@@ -328,7 +328,7 @@ def class_axis(loss: Loss) -> int | None:
 
 
 def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
-    """Return which class numbers have no output, but for those that the loss is told to ignore."""
+    """Return which class numbers have no output, except those that the loss ignores."""
     inner = _innermost(loss)
     outside = (target < 0) | (target >= classes)
     if isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES):
@@ -337,22 +337,22 @@ def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
 
 
 def _innermost(loss: Loss) -> Loss:
-    """Return the loss inside one that only watches it and has it as its ``loss``."""
+    """Return the loss inside a wrapper that only observes it and holds it as ``loss``."""
     inner: Loss = getattr(loss, "loss", loss)
     return inner
 
 
 class Chunks:
-    """Cuts batches into chunks, and into smaller ones when memory runs out."""
+    """Splits batches into chunks, and into smaller ones when memory runs out."""
 
     def __init__(self, size: int | str = "auto") -> None:
         if size != "auto" and (not isinstance(size, int) or size < 1):
             raise InputError(f"chunk_size must be 'auto' or a number above zero, not {size!r}.")
         self.size = size if isinstance(size, int) else None
-        self.found: int | None = None  # what fits, where more was found not to
+        self.found: int | None = None  # the size that fits, once a larger one has failed
 
     def step(self, count: int, held: int, device: torch.device) -> int:
-        """Return how many of ``count`` records to take at a time, if each holds so many bytes."""
+        """Return how many of ``count`` records to take at a time, given the bytes of each."""
         if self.size is not None:
             return self.size
         fits = max(1, _room(device) // max(1, held))
@@ -362,7 +362,7 @@ class Chunks:
     def run(
         self, work: Callable[[slice], Value], count: int, held: int, device: torch.device
     ) -> list[Value]:
-        """Apply ``work`` to all chunks; where memory runs out, begin again with smaller ones."""
+        """Apply ``work`` to all chunks; if memory runs out, start again with smaller ones."""
         while True:
             step = self.step(count, held, device)
             try:
@@ -377,7 +377,7 @@ class Chunks:
 
 
 def _room(device: torch.device) -> int:
-    """Return what a pass may hold; not what is free just now, so that runs can be repeated."""
+    """Return the bytes a pass may hold; not those free now, so that runs are repeatable."""
     if device.type != "cuda":
         return _PROCESSOR_BYTES
     half = int(torch.cuda.get_device_properties(device).total_memory) // 2

@@ -1,10 +1,9 @@
-"""Networks whose parameters are spread over processes, as FSDP2 (``fully_shard``) holds them.
+"""Networks whose parameters are sharded over processes, as FSDP2 (``fully_shard``) does.
 
-Every process has a part of each parameter (a ``DTensor``) and records of its own. A parameter is
-put together for the one call that uses it, and once more on the way back, so that no process ever
-holds the whole network. FSDP's own hooks rest meanwhile: they would put other tensors in the place
-of those that are watched. All processes must make the same passes, since each of them waits for the
-others' parts.
+Every process has a shard of each parameter (a ``DTensor``) and its own records. A parameter is
+gathered for the one call that uses it, and again in the backward pass, so that no process ever
+holds the whole network. FSDP's own hooks are disabled meanwhile: they would replace the tensors
+that are watched. All processes must make the same passes, since each waits for the others' shards.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from seepage.nn.problem.views import is_part, is_sharded
 
-# Asked of a parameter without its numbers; what describes it (``shape``, ``dtype``) has ``__get__``
+# Functions that do not need a parameter's values; its descriptors (``shape``, ``dtype``) have
+# ``__get__``
 _NUMBERLESS = {
     *("__get__", "__len__", "detach", "dim", "element_size", "is_complex", "is_floating_point"),
     *("ndimension", "nelement", "numel", "requires_grad_", "size", "stride"),
@@ -30,9 +30,9 @@ _NUMBERLESS = {
 
 
 def spread(net: nn.Module) -> nn.Module:
-    """Return a network whose modules hold parts again, where FSDP has left whole parameters there.
+    """Return a network whose modules hold shards again, if FSDP has left whole parameters there.
 
-    Its outermost module keeps them after a run forward, since a way back may follow.
+    Its outermost module keeps them after a forward pass, since a backward pass may follow.
     """
     for module in net.modules():
         if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
@@ -41,12 +41,12 @@ def spread(net: nn.Module) -> nn.Module:
 
 
 def put_together(tensor: Tensor) -> Tensor:
-    """Return a tensor as a whole, where processes have parts of it; all of them must ask for it."""
+    """Return a whole tensor, gathered if it is sharded; all processes must call this."""
     return _put_together(tensor) if is_part(tensor) else tensor
 
 
 def spread_like(held: Any, whole: Tensor) -> Tensor:
-    """Return a whole tensor as another one is held: this process's part of it, or itself."""
+    """Return a whole tensor sharded like another one: this process's shard, or itself."""
     if not is_part(held):
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -57,10 +57,9 @@ def spread_like(held: Any, whole: Tensor) -> Tensor:
 
 @contextmanager
 def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iterator[None]:
-    """Put parameters together where they are used, while inside; twice is as good as once.
+    """While inside, gather parameters where they are used; nesting has no further effect.
 
-    What watches the use of parameters must be entered inside of it, to see them as the network
-    holds them.
+    A watcher of parameters must be entered inside it, to see them as the network holds them.
     """
     modes = _get_current_function_mode_stack()
     if not is_sharded(net) or any(isinstance(mode, _Gathering) for mode in modes):
@@ -71,19 +70,19 @@ def gathered(net: nn.Module, gradients: GatheredGradients | None = None) -> Iter
 
 
 class GatheredGradients:
-    """The gradients of whole parameters, which no process holds, by a backward pass to here."""
+    """The gradients of whole parameters, which no process holds, collected in a backward pass."""
 
     def __init__(self) -> None:
         self.anchor = torch.zeros((), requires_grad=True)
         self._found: dict[int, Tensor] = {}
 
     def add(self, part: Tensor, gradient: Tensor) -> None:
-        """Add what one use of a parameter gives."""
+        """Add the gradient from one use of a parameter."""
         before = self._found.get(id(part))
         self._found[id(part)] = gradient if before is None else before + gradient
 
     def of(self, total: Tensor, parts: list[Tensor]) -> list[Tensor]:
-        """Return the gradients of a total over these parameters."""
+        """Return the gradients of a total with respect to these parameters."""
         torch.autograd.grad(total, self.anchor, materialize_grads=True)
         return [
             self._found.get(id(part), torch.zeros(part.shape, dtype=part.dtype, device=part.device))
@@ -92,7 +91,7 @@ class GatheredGradients:
 
 
 class _Gathering(TorchFunctionMode):  # type: ignore[misc]
-    """Calls every function with whole parameters in the place of parts."""
+    """Calls every function with whole parameters in place of shards."""
 
     def __init__(self, gradients: GatheredGradients | None) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class _Gathering(TorchFunctionMode):  # type: ignore[misc]
         numberless = getattr(function, "__name__", "") in _NUMBERLESS
         if numberless or not any(is_part(leaf) for leaf in tree_leaves((args, kwargs))):
             return function(*args, **kwargs)
-        parts: dict[int, Tensor] = {}  # by where the whole one lies
+        parts: dict[int, Tensor] = {}  # by the memory address of the whole one
 
         def whole(value: Any) -> Any:
             if not is_part(value):
@@ -142,7 +141,7 @@ def _put_together(part: Any) -> Tensor:
 
 
 class _Whole(Function):  # type: ignore[misc]
-    """A whole parameter, whose gradient is handed over instead of going on to its part."""
+    """A whole parameter, whose gradient is collected instead of passed on to its shard."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, numbers: Any, part: Any, gradients: Any) -> Tensor:

@@ -1,16 +1,15 @@
-"""What a question about a record is about: its input, a part of it, its label, an embedding.
+"""The subject of a question about a record: its input, a part of it, its label, an embedding.
 
 A view names a variable ``z`` with one row per record. The leakage about it follows from
-``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held as it is.
+``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held fixed.
 
-The network is run on it without what training adds for speed or memory alone. None of that changes
-what a network computes, and all of it stands in the way of watching a network or of differentiating
-its gradients: compiled modules hide their functions; the hooks of FSDP put other parameters in the
-place of those that are watched; a cache of keys and values is of use for generating text only; a
-hook that has the output of an embedding require a gradient (Hugging Face's
-``enable_input_require_grads``) is there for a kind of checkpointing that nobody needs any more; and
-checkpointing itself, which runs parts of a network once more in the backward pass, cannot be
-differentiated a second time.
+The network is run without what training adds for speed or memory alone. None of that changes what a
+network computes, and all of it obstructs watching a network or differentiating its gradients:
+compiled modules hide their functions; the hooks of FSDP replace the parameters that are watched; a
+cache of keys and values is useful only for generating text; a hook that makes the output of an
+embedding require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind
+of checkpointing; and checkpointing itself, which reruns parts of a network in the backward pass,
+has no double-backward pass.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
 
-Placed = AbstractContextManager[tuple[Any, Tensor]]  # gives inputs and target
+Placed = AbstractContextManager[tuple[Any, Tensor]]  # yields inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
 
 _HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")  # Hugging Face's and PEFT's
@@ -42,7 +41,7 @@ _CASTS = {
 
 
 class View(ABC):
-    """What is unknown of every record.
+    """The unknowns of every record.
 
     ``mask`` says which entries of the variable are unknown, as a boolean array of the shape of one
     record's variable; ``None`` for all of them.
@@ -56,7 +55,7 @@ class View(ABC):
 
     @abstractmethod
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Return a context in which the network sees ``z``, giving the inputs to call it with."""
+        """Return a context in which the network sees ``z``; it yields the network's inputs."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -68,7 +67,9 @@ class View(ABC):
             return None
         mask = torch.as_tensor(self.mask, device=z.device)
         if mask.dtype != torch.bool:
-            raise InputError("A mask must hold true and false, not numbers.")
+            raise InputError(
+                "A mask must hold true and false, not numbers; compare them with something first."
+            )
         try:
             mask = mask.expand(z.shape[1:])
         except RuntimeError:
@@ -81,30 +82,30 @@ class View(ABC):
         return mask
 
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
-        """Return the size of what is unknown: the root mean square of its numbers, or one."""
+        """Return the size of the unknowns: their root mean square, or one."""
         return _root_mean_square(self.variable(net, x, y), self)
 
     def unknowns(self, z: Tensor) -> int:
-        """Return how many numbers of one record are unknown."""
+        """Return the number of unknowns of one record."""
         mask = self.mask_for(z)
         return int(z[0].numel() if mask is None else mask.sum())
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return how many numbers of each record are unknown, ``(B,)``."""
+        """Return the number of unknowns of each record, ``(B,)``."""
         count = self.unknowns(self.variable(net, rows_of(x, slice(0, 1)), y[:1]))
         return torch.full((len(y),), count, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Input(View):
-    """The network's input, or the part of it that ``mask`` picks.
+    """The network's input, or the part of it that ``mask`` selects.
 
     Parameters
     ----------
     mask
-        Which entries are unknown, true or false for each of one record's; ``None`` for all.
+        Which entries of a record are unknown, as true and false; ``None`` for all.
     key
-        Which one is meant, for a network that takes several inputs by name: ``"pixel_values"``.
+        The name of the input, for a network that takes several: ``"pixel_values"``.
 
     Examples
     --------
@@ -122,13 +123,15 @@ class Input(View):
         mask = torch.zeros(width, dtype=torch.bool)
         outside = [c for c in columns if not -width <= c < width]
         if outside:
-            raise InputError(f"There is no column {outside[0]}: records have {width} columns.")
+            raise InputError(
+                f"There is no column {outside[0]}; records have {width} columns, counted from 0."
+            )
         mask[list(columns)] = True
         return Input(mask)
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return the view of a patch of images ``height`` by ``width``, in all channels."""
+        """Return the view of a ``height`` by ``width`` patch of images, in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
@@ -148,9 +151,9 @@ class Input(View):
             )
         if not x.is_floating_point():
             raise InputError(
-                f"The input holds {str(x.dtype).removeprefix('torch.')} numbers, which cannot "
-                "change a little; ask about an embedding of them: "
-                "view=sp.nn.Embedding('name of the embedding module')."
+                f"The input holds {str(x.dtype).removeprefix('torch.')} numbers, which cannot be "
+                "varied continuously; ask about an embedding of them: view=sp.nn.Embedding('name "
+                "of the embedding module')."
             )
         return x.detach()
 
@@ -186,7 +189,7 @@ class Label(View):
     mask: Any = None
 
     def variable(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        """Return the target in real numbers, one-hot where it is a class number."""
+        """Return the target as real numbers; class numbers become one-hot."""
         if y.is_floating_point():
             return y.detach()
         with torch.no_grad():
@@ -197,12 +200,12 @@ class Label(View):
                 "targets (one-hot)."
             )
         classes = output.shape[-1]
-        counted = y != IGNORED  # what the loss ignores has no probabilities
+        counted = y != IGNORED  # ignored targets have no probabilities
         y = torch.where(counted, y, 0)
         if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise InputError(
-                f"The network has {classes} outputs, so classes must lie from 0 to {classes - 1}, "
-                f"but y goes from {int(y.min())} to {int(y.max())}."
+                f"The network has {classes} outputs, so classes must lie between 0 and "
+                f"{classes - 1}, but those in y range from {int(y.min())} to {int(y.max())}."
             )
         one_hot = functional.one_hot(y.long(), classes).to(output.dtype)
         return one_hot * counted[..., None]
@@ -218,10 +221,10 @@ class Label(View):
 
 @dataclass(frozen=True, eq=False)
 class Embedding(View):
-    """What a module of the network returns: the token embeddings of a text, for example.
+    """The output of a module of the network: the token embeddings of a text, for example.
 
     The unknown is a change added to that output. Parameters before the module are released like
-    all others; how they depend on the tokens themselves is not part of this view.
+    all others; the dependence of their gradients on the tokens themselves is not part of this view.
 
     Parameters
     ----------
@@ -251,7 +254,7 @@ class Embedding(View):
         return _root_mean_square(self._output(net, x), self)
 
     def _output(self, net: nn.Module, x: Inputs) -> Tensor:
-        """Return what the module returns; the network is left there."""
+        """Return the module's output; the run ends there."""
 
         def stop(module: nn.Module, args: Any, output: Any) -> None:
             raise _ReachedError(output)
@@ -260,7 +263,9 @@ class Embedding(View):
         try:
             with torch.no_grad():
                 call(net, x)
-            raise InputError(f"The network runs without using its module {self.module!r}.")
+            raise InputError(
+                f"The network runs without using its module {self.module!r}; name one that it uses."
+            )
         except _ReachedError as reached:
             out = reached.output
         finally:
@@ -275,14 +280,14 @@ class Embedding(View):
     def placed(
         self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor
     ) -> Iterator[tuple[Inputs, Tensor]]:
-        """Add ``z`` to what the module returns."""
+        """Add ``z`` to the module's output."""
         runs = []
 
         def shifted(module: nn.Module, args: Any, output: Tensor) -> Tensor:
             runs.append(module)
             if len(runs) > 1:
                 raise InputError(
-                    f"The module {self.module!r} runs more than once; an embedding must run once."
+                    f"The module {self.module!r} runs more than once; name a module that runs once."
                 )
             return output + z
 
@@ -313,7 +318,7 @@ def _root_mean_square(values: Tensor, view: View) -> float:
 
 
 class _ReachedError(Exception):
-    """Ends a run of the network once the module was reached whose output is wanted."""
+    """Ends a run of the network once the module in question has been reached."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -323,7 +328,7 @@ class _ReachedError(Exception):
 def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
     """Run a network on a tensor, on a tuple of arguments, or on named arguments.
 
-    It has what is ``held`` in the place of its own parameters and buffers.
+    Tensors in ``held`` replace its own parameters and buffers.
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
@@ -334,12 +339,12 @@ def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) ->
 
 
 def numbers_of(output: Any) -> Any:
-    """Return the numbers in what a network returned: the logits of a Hugging Face output."""
+    """Return the tensor in a network's output: the logits of a Hugging Face output."""
     return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """Return all tensors of the inputs, and refuse inputs that have anything else."""
+    """Return all tensors of the inputs, and refuse anything else in them."""
     if isinstance(x, Tensor):
         found = [x]
     elif isinstance(x, Mapping):
@@ -349,16 +354,16 @@ def leaves(x: Inputs) -> list[Tensor]:
     for value in found:
         if not isinstance(value, Tensor):
             raise InputError(
-                "x must be a torch tensor, or a tuple or mapping of tensors, but it has a "
-                f"{type(value).__name__}; use torch.as_tensor, and leave out what is not there."
+                "x must be a torch tensor, or a tuple or mapping of tensors, but it contains a "
+                f"{type(value).__name__}; use torch.as_tensor, and leave out missing entries."
             )
     if not found or any(value.dim() == 0 for value in found):
-        raise InputError("x has no records: give tensors with the records along the first axis.")
+        raise InputError("x has no records; give tensors with the records along the first axis.")
     return found
 
 
 def batch_size(x: Inputs) -> int:
-    """Return how many records there are."""
+    """Return the number of records."""
     return int(leaves(x)[0].shape[0])
 
 
@@ -375,12 +380,12 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 
 def is_sharded(net: nn.Module) -> bool:
-    """Return whether parameters of a network are spread over processes."""
+    """Return whether a network's parameters are sharded over processes."""
     return any(is_part(p) for p in net.parameters())
 
 
 def is_part(value: Any) -> bool:
-    """Return whether a value is a tensor that is spread over processes."""
+    """Return whether a value is a tensor that is sharded over processes."""
     return isinstance(value, Tensor) and hasattr(value, "full_tensor")
 
 
@@ -394,7 +399,7 @@ def _whole_parameters(net: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """Switch off, while inside, what a network has for speed or memory alone."""
+    """While inside, switch off what a network has for speed or memory alone."""
     with ExitStack() as stack:
         for module in net.modules():
             _switch(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
@@ -406,10 +411,10 @@ def plain_run(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def twice_differentiable_run(net: nn.Module) -> Iterator[None]:
-    """Switch off, while inside, what cannot be differentiated a second time.
+    """While inside, switch off what has no double-backward pass.
 
-    That is the checkpointing of Hugging Face's layers, and the autocast which accelerate puts
-    around a model's forward pass, but not around the way back.
+    That is the checkpointing of Hugging Face's layers, and the autocast that accelerate puts around
+    a model's forward pass but not around its backward pass.
     """
     with ExitStack() as stack:
         for module in net.modules():
@@ -420,7 +425,7 @@ def twice_differentiable_run(net: nn.Module) -> Iterator[None]:
 
 
 def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
-    """Set what is on to off, until the stack is left."""
+    """Set an attribute that is on to off, until the stack is left."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
         object.__setattr__(owner, name, off)
@@ -428,7 +433,7 @@ def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
 
 
 def _unhook(stack: ExitStack, hooks: Any) -> None:
-    """Take hooks away that ask for gradients, and FSDP's, until the stack is left."""
+    """Remove hooks that ask for gradients, and FSDP's, until the stack is left."""
     every = list(hooks.items())
     away = [key for key, hook in every if _asks_for_gradients(hook) or _is_of_fsdp(hook)]
     if not away:
@@ -454,16 +459,16 @@ def _is_of_fsdp(hook: Any) -> bool:
 
 
 def runs_in_double(net: nn.Module) -> bool:
-    """Return whether all real numbers that a network holds are float64."""
+    """Return whether all floating-point tensors of a network are float64."""
     return all(p.dtype == torch.float64 for p in net.parameters() if p.is_floating_point())
 
 
 class StaysInDouble(TorchFunctionMode):  # type: ignore[misc]
-    """Has a network that runs in float64 stay there where it asks for float32.
+    """Keeps a network that runs in float64 there when it asks for float32.
 
-    Networks cast to float32 so that numbers of 16 bits get longer for a while (Hugging Face's do
-    for logits and norms); those of float64 would get shorter, and differences of gradients drown
-    in that rounding.
+    Networks cast to float32 to lengthen 16-bit numbers for a while (Hugging Face's do for logits
+    and norms); float64 would be shortened, and differences of gradients would drown in the
+    rounding.
     """
 
     def __torch_function__(

@@ -1,5 +1,5 @@
-"""How batches are drawn, whether they came as was said, and what drawing at random gains.
+"""How batches are drawn, whether they arrive as stated, and what random draws gain.
 
-What may be in it: samplers, checks of the batches that come in, and factors κ for what hidden
-batches hide. Nothing here knows the network or its gradients, only their lengths.
+Here are samplers, checks of incoming batches, and the factors κ of amplification by hidden batches.
+Nothing here knows the network or its gradients, only their norms.
 """

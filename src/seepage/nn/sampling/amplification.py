@@ -4,11 +4,11 @@ One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has inform
 nobody learns who took part, the information of the step is at most ``κ q I``: ``I`` counted in the
 steps in which the record does take part, times κ. Three factors, from the loosest to the tightest:
 
-* ``κ = 1`` (paper 004, theorem 4, equation 2): for any batches chosen without looking at the data.
+* ``κ = 1`` (paper 004, theorem 4, equation 2): for any batches chosen independently of the data.
 * ``κ = q/(q + (1 − q)e^{−ε})`` (equation 3), where the densities with and without the record differ
-  by at most ``e^ε``: see :func:`theorem4_factor`. With Gaussian noise that holds but for a
+  by at most ``e^ε``: see :func:`theorem4_factor`. With Gaussian noise that holds except with
   probability δ in each step.
-* :class:`MixtureFactor`, which needs no δ and knows the length of the record's own gradient.
+* :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
 METHODS = ("mixture", "theorem4", "none")
 
 _STEP = 1 / 128  # of the table of κ, in units of the shift
-_LARGEST_SHIFT = 12.0  # beyond it κ is taken to be one, which it nearly is
+_LARGEST_SHIFT = 12.0  # beyond it κ is taken to be one, which is nearly exact
 _QUADRATURE = 0.02
 
 
 class MixtureFactor:
-    """κ from the mixture that a subsampled step really is, with no failure probability.
+    """κ from the exact mixture of a subsampled step, with no failure probability.
 
     With the record in the batch the release is ``p₁ = N(m₁, s²)``, without it (or with another in
-    its place) ``p₀ = N(m₀, s²)``, and what is seen is ``q p₁ + (1 − q) p₀``, whose second part does
-    not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
+    its place) ``p₀ = N(m₀, s²)``, and the observer sees ``q p₁ + (1 − q) p₀``, whose second part
+    does not depend on the record. With ``x ~ N(0, 1)``, ``μ = ‖m₁ − m₀‖/s`` and
 
         w(x) = q/(q + (1 − q) e^{μx − μ²/2})
 
     the information is exactly ``q I`` times ``E[w]`` across the direction ``m₁ − m₀`` and
-    ``E[x² w]`` along it; κ is the larger of the two. What is known of the other records' batch only
-    averages this (the map ``(a, b) → a²/b`` is convex). The factor runs from ``q`` at ``μ = 0`` to
+    ``E[x² w]`` along it; κ is the larger of the two. Averaging over the other records of the batch
+    only lowers it (the map ``(a, b) → a²/b`` is convex). The factor runs from ``q`` at ``μ = 0`` to
     one, and is read at the next larger point of a table, so that it stays a bound.
 
     Examples
@@ -58,7 +58,7 @@ class MixtureFactor:
         self.sample_rate = float(sample_rate)
 
     def __call__(self, shifts: Tensor) -> Tensor:
-        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one where that is unknown (nan)."""
+        """Return κ for each shift ``μ = ‖m₁ − m₀‖/s``; one if it is unknown (nan)."""
         table = _mixture_table(self.sample_rate, shifts.device)
         known = torch.nan_to_num(shifts.double(), nan=math.inf, posinf=math.inf)
         place = torch.ceil(known / _STEP).clamp(max=table.shape[0] - 1)
@@ -67,7 +67,7 @@ class MixtureFactor:
 
 @lru_cache(maxsize=8)
 def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
-    """Return κ at the shifts 0, 1/128, … 12, made to never decrease; then one."""
+    """Return κ at the shifts 0, 1/128, … 12, forced to be non-decreasing, and then one."""
     if sample_rate == 1.0:
         return torch.ones(2, dtype=torch.float64, device=device)
     x = torch.arange(-9.0, 9.0, _QUADRATURE, dtype=torch.float64)
@@ -98,9 +98,9 @@ def theorem4_factor(sample_rate: float, epsilon: float) -> float:
 def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε of paper 004's algorithm 1.
 
-    It is the classical formula of the Gaussian mechanism, which is proved for ε ≤ 1 only and says
-    nothing about the ratio of densities that the theorem needs: kept for the reproduction. For a
-    number to rely on, take :func:`privacy_loss_quantile`.
+    It is the classic formula of the Gaussian mechanism, which is proved only for ε ≤ 1 and says
+    nothing about the ratio of densities that the theorem needs; it is kept for the reproduction.
+    For a number to rely on, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 
@@ -117,8 +117,8 @@ def privacy_loss_quantile(shift: float, delta: float) -> float:
 class FailureBudget:
     """How the failure probability of theorem 4 is spread over the steps of a run.
 
-    Of a run with a known number of steps each gets the same part; once all parts are spent, none is
-    left. Without a known end, step ``t`` gets ``6/(π²t²)`` of the whole, which sums to it.
+    In a run with a known number of steps each gets the same part; further steps get none. Without a
+    known end, step ``t`` gets ``6/(π²t²)`` of the whole, which sums to it.
     """
 
     def __init__(self, total: float, steps: int | None) -> None:
@@ -130,13 +130,13 @@ class FailureBudget:
         self.steps = None if steps is None else int(steps)
 
     def at(self, step: int) -> float:
-        """Return the failure probability of a step, counted from one; zero when none is left."""
+        """Return the failure probability of a step, counted from one; zero if none is left."""
         if self.steps is None:
             return self.total * 6 / (math.pi * step) ** 2
         return self.total / self.steps if step <= self.steps else 0.0
 
     def spent(self, steps: int) -> float:
-        """Return what the first ``steps`` steps spend together."""
+        """Return the total spent by the first ``steps`` steps."""
         if self.steps is not None:
             return self.total * min(steps, self.steps) / self.steps
         return math.fsum(self.at(step) for step in range(1, steps + 1))
@@ -145,10 +145,10 @@ class FailureBudget:
 class Amplification:
     """κ for the records of a step, each of which takes part with probability ``sample_rate``.
 
-    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of paper 004; it alone has
-    failure probabilities, those of the budget) or ``"none"``: one (equation 2). Batches are drawn
-    as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ = 1 is
-    known to hold.
+    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of paper 004; only this
+    one has failure probabilities, from the budget) or ``"none"``: one (equation 2). Batches are
+    drawn as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ = 1
+    is known to hold.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class Amplification:
         self.budget = budget if self.method == "theorem4" else None
         if self.method == "theorem4" and budget is None:
             raise InputError(
-                "amplification='theorem4' needs delta, the probability with which its factor may "
-                "fail: the default of 1/n leaves nothing with a single record."
+                "amplification='theorem4' needs delta, the probability that its factor fails; "
+                "the default of 1/n is useless for a single record."
             )
         self._mixture = MixtureFactor(sample_rate)
         self._told = False
@@ -182,7 +182,7 @@ class Amplification:
             return torch.full_like(lengths, kappa).double()
         if self.method == "mixture":
             # With Poisson sampling the alternative is a batch without the record; with sets of a
-            # fixed size another record, of any gradient, takes its place.
+            # fixed size another record, with any gradient, takes its place.
             apart = lengths if self.sampler == POISSON else lengths + sensitivity
             return self._mixture(apart.double() / noise)
         return torch.ones_like(lengths, dtype=torch.float64)
@@ -194,9 +194,9 @@ class Amplification:
         if delta == 0.0:
             if not self._told:
                 warnings.warn(
-                    f"The run is longer than the {budget.steps} steps that were announced, "
-                    "over which theorem 4 spreads its failure probability: further steps count in "
-                    "full (κ = 1).",
+                    f"The run is longer than the announced {budget.steps} steps, over which "
+                    "theorem 4 spreads its failure probability: further steps count in full (κ = "
+                    "1).",
                     stacklevel=2,
                 )
                 self._told = True

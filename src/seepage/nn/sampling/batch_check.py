@@ -1,4 +1,4 @@
-"""The batches that come in: which records they have, and whether they are drawn as was said."""
+"""Checks incoming batches: which records they hold, and whether they are drawn as stated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
 
-_SAME_SIZE = 12  # Poisson batches of one size in a row: far less likely than one in a million
-_REPEATS = 40.0  # expected repetitions before their absence is believed
+_SAME_SIZE = 12  # Poisson batches of equal size in a row: far less likely than one in a million
+_REPEATS = 40.0  # expected repetitions before their absence counts as evidence
 _SURE = 8.0  # standard deviations
 _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``, or raise if they cannot be that."""
+    """Return the numbers of a batch's records, ``(B,)``, or refuse them."""
     try:
         given = torch.as_tensor(index).flatten().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -42,7 +42,9 @@ def checked_index(index: Any, size: int, records: int) -> Tensor:
         raise InputError(f"index names {len(chosen)} records, but the batch has {size}.")
     if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= records):
         odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
-        raise InputError(f"There is no record {odd}: n is {records}.")
+        raise InputError(
+            f"There is no record {odd}; n is {records}, and records are counted from 0."
+        )
     values, counts = torch.unique(chosen, return_counts=True)
     if len(values) < len(chosen):
         twice = int(values[counts > 1][0])
@@ -59,23 +61,23 @@ def check_apart(chosen: Tensor, before: Tensor) -> None:
     if len(again):
         raise InputError(
             f"Record {int(again[0])} was already observed in this step; a batch in several parts "
-            "has every record in one of them. End the step (more=False, or the optimiser's step) "
-            "before the next one begins."
+            "must have each record in only one of them. End the step (more=False, or the "
+            "optimiser's step) before the next one begins."
         )
 
 
 class SamplerWarning(UserWarning):
-    """The batches are not drawn in the way the accountant was told."""
+    """The batches are not drawn as the accountant was told."""
 
 
 class SamplerCheck:
-    """Follows the sizes of batches and how often records come back (of ``other``, nothing).
+    """Tracks the sizes of batches and how often records return (nothing for ``other``).
 
-    Batches that go through the data in shuffled epochs repeat no record until the epoch ends, where
-    independent draws soon repeat some; a fixed size is no Poisson sample, and a varying one is no
-    sample of fixed size. ``batch_size`` is the size, or mean size, of the batches that this process
-    sees; where others see the rest of each batch (``shared``), a part of it varies in size even if
-    the whole does not.
+    Batches from shuffled epochs repeat no record until the epoch ends, whereas independent draws
+    soon repeat some; a fixed size is not a Poisson sample, and a varying one is not a sample of
+    fixed size. ``batch_size`` is the size, or mean size, of the batches that this process sees; if
+    others see the rest of each batch (``shared``), its part varies in size even if the whole does
+    not.
     """
 
     def __init__(
@@ -93,15 +95,15 @@ class SamplerCheck:
 
     @property
     def watching(self) -> bool:
-        """Whether repetitions are still of interest."""
+        """Whether repetitions are still being counted."""
         return not self.warned and self.entries < self.records
 
     def trust(self) -> None:
-        """Stop looking: the batches come from a sampler of this package."""
+        """Stop checking: the batches come from a sampler of this package."""
         self.warned = True
 
     def step(self, size: int, repeats: int) -> None:
-        """Take note of a batch; so far ``repeats`` draws were of records seen before."""
+        """Note a batch; so far ``repeats`` draws were of records seen before."""
         self.steps += 1
         self.entries += size
         self.same_size = self.same_size + 1 if size == self.last_size else 1
@@ -110,8 +112,8 @@ class SamplerCheck:
             if found:
                 self.warned = True
                 warnings.warn(
-                    f"{found} The bound on subsampling (κ) and the (ε, δ) assume otherwise: draw "
-                    "the batches as stated, or say sampler='other', which claims nothing from "
+                    f"{found} The bound on subsampling (κ) and the (ε, δ) assume otherwise; draw "
+                    "the batches as stated, or give sampler='other', which claims nothing from "
                     "sampling.",
                     SamplerWarning,
                     stacklevel=4,
@@ -132,21 +134,21 @@ class SamplerCheck:
         varies = self.batch_size * (1 - rate) >= 4
         if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
             return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
-        # Of independent draws, entries²/(2 records) repeat an earlier one (while that is small).
+        # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
         log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
         expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= _REPEATS and repeats < expected / 4:
             return (
                 f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
-                "were to be expected: the batches seem to come from shuffled epochs."
+                "were expected: the batches seem to come from shuffled epochs."
             )
         return ""
 
     def facts(self) -> dict[str, int]:
-        """Return what has been seen so far."""
+        """Return the counts so far."""
         return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
-        """Go on from what :meth:`facts` gave."""
+        """Resume from what :meth:`facts` returned."""
         for name in _FACTS:
             setattr(self, name, facts[name])

@@ -1,6 +1,6 @@
-"""How batches are drawn: every record by a coin of its own, or a set of fixed size.
+"""How batches are drawn: every record by its own coin toss, or a set of fixed size.
 
-Both are functions of a seed and a step, so a run that stops can go on with the same batches.
+Both are functions of a seed and a step, so a stopped run can resume with the same batches.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SAMPLERS = (POISSON, FIXED, OTHER)
 
 
 class Sampler(ABC):
-    """Batches of a data set, of a size, or a mean size.
+    """Draws batches of a size, or mean size, from a data set.
 
-    A seed fixes all batches, for experiments; by default they are drawn anew in every run, with a
+    A seed fixes all batches, for experiments; by default they are different in every run, with a
     key from the operating system. Keep it secret: whoever knows the batches learns more than the
     accountant says.
     """
@@ -58,7 +58,7 @@ class Sampler(ABC):
 
 
 class PoissonSampler(Sampler):
-    """Every record is in a batch with probability ``batch_size/records``, by a coin of its own.
+    """Every record is in a batch with probability ``batch_size/records``, independently.
 
     Batches vary in size and may be empty.
 
@@ -77,12 +77,12 @@ class PoissonSampler(Sampler):
 
 
 class FixedSizeSampler(Sampler):
-    """A set of exactly ``batch_size`` records, all sets alike, drawn anew for every step."""
+    """A set of exactly ``batch_size`` records, drawn uniformly for every step."""
 
     name = FIXED
 
     def _draw(self, stream: KeyedStream) -> np.ndarray:
-        # The records with the smallest of as many random words; two alike are as good as never.
+        # The records with the smallest random words; ties are practically impossible.
         order = np.argpartition(stream.words(self.records), self.batch_size - 1)
         return np.sort(order[: self.batch_size])
 

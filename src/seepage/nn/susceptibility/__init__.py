@@ -1,5 +1,5 @@
 """Which attribute of a record its privacy loss comes from: PLIS (paper 002).
 
-What may be in it: the susceptibility of one gradient and of a run, its norms over attributes,
-patches and records, and its comparison with JacSens and FIL.
+Here are the susceptibility of one gradient and of a run, its norms over attributes, patches and
+records, and its comparison with JacSens and FIL.
 """

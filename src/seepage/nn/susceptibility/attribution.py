@@ -25,7 +25,7 @@ Part = Any  # a column (number or name), several of them, a slice, or a mask
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """An array like the records themselves, ``(B, …)``.
+    """An array of the records' shape, ``(B, …)``.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class Attribution:
     kind
         ``exact``.
     index
-        What each record is called; positions for ``None``.
+        The records' labels; ``None`` for positions.
     names
-        The names of the columns, of records that are rows of a table.
+        The names of the columns, if records are rows of a table.
     library
         The library of the caller's table.
     """
@@ -70,9 +70,8 @@ class Attribution:
         ----------
         parts
             For each name a column (its number or name), several of them, a slice, a tuple of
-            slices, or true and false for every entry of a record; of images also for every pixel.
-            An entry that is named twice counts once. Every column of a table by itself for
-            ``None``.
+            slices, or true and false for every entry of a record; for images also for every pixel.
+            An entry named twice counts once. ``None`` for every column of a table by itself.
 
         Examples
         --------
@@ -106,7 +105,7 @@ class Attribution:
     def patches(self, size: int | tuple[int, int]) -> Tensor:
         """Return the norm over each patch of ``size`` by ``size`` pixels, ``(B, rows, columns)``.
 
-        All channels count together; patches that reach over an edge hold what there is of them.
+        All channels count together; patches at an edge may be smaller.
 
         Parameters
         ----------
@@ -119,8 +118,8 @@ class Attribution:
             for side in sides
         ):
             raise InputError(
-                "A patch has a whole number of pixels, at least one, or two such numbers (height, "
-                f"width), not {size!r}."
+                "A patch size must be a whole number of pixels, at least one, or two such "
+                f"numbers (height, width), not {size!r}."
             )
         tall, wide = int(sides[0]), int(sides[1])
         squares = self._pixels()
@@ -135,7 +134,7 @@ class Attribution:
         Parameters
         ----------
         labels
-            The segment that each pixel belongs to: ``(H, W)`` for all records alike, or
+            The segment that each pixel belongs to: ``(H, W)`` for all records, or
             ``(B, H, W)``. A segment that a record does not have is nan.
         """
         squares = self._pixels()
@@ -188,8 +187,8 @@ def entries_of(
     """Return which entries of a record of that shape a part holds, as true and false.
 
     A part is a column (its number or name), several of them, a slice, a tuple of slices, or true
-    and false for every entry; of images also for every pixel, all channels alike. ``name`` is what
-    the caller calls it.
+    and false for every entry; for images also for every pixel, the same for all channels. ``name``
+    is the caller's name for it.
     """
     cuts = (part,) if isinstance(part, slice) else part
     if isinstance(cuts, tuple) and cuts and all(isinstance(cut, slice) for cut in cuts):
@@ -202,23 +201,28 @@ def entries_of(
             mask = torch.zeros(shape, dtype=torch.bool)
             mask[_numbers(listed, shape, columns, name)] = True
     if not bool(mask.any()):
-        raise InputError(f"The part {name!r} holds nothing of a record of shape {shape}.")
+        raise InputError(
+            f"The part {name!r} contains no entry of a record of shape {shape}; give at least one."
+        )
     return mask
 
 
 def _cut(cuts: tuple[slice, ...], shape: tuple[int, ...], name: str) -> Tensor:
     if len(cuts) > len(shape):
-        raise InputError(f"{name!r} cuts {len(cuts)} axes, but records have fewer.")
+        raise InputError(
+            f"{name!r} slices {len(cuts)} axes, but records have fewer; give at most one slice "
+            "per axis."
+        )
     mask = torch.zeros(shape, dtype=torch.bool)
     try:
         mask[cuts] = True
     except (TypeError, ValueError) as error:
-        raise InputError(f"The slices of {name!r} cannot be taken: {error}.") from None
+        raise InputError(f"The slices of {name!r} cannot be used: {error}.") from None
     return mask
 
 
 def _listed(part: Part, name: str) -> list[Any]:
-    """Return the columns one by one; of arrays as plain numbers."""
+    """Return the columns one by one; those in arrays as plain numbers."""
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):
@@ -270,7 +274,8 @@ def _numbers(
             found.append(int(column))
             if not -len(columns) <= found[-1] < len(columns):
                 raise InputError(
-                    f"There is no column {column}: records have {len(columns)} columns."
+                    f"There is no column {column}; records have {len(columns)} columns, counted "
+                    "from 0."
                 )
         else:
             raise InputError(

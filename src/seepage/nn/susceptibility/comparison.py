@@ -3,12 +3,14 @@
 With ``J̃ = ∂g̃/∂z`` the Jacobian of a record's released gradient and ``s`` the noise (paper 002,
 equations 7 and 8):
 
-    PLIS      (2/s²) J̃ᵀg̃       how the privacy loss reacts to each attribute
-    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient reacts: 002 takes the largest singular value, Mo et
-                                al. (2020) the Frobenius norm; of one attribute its column's norm
+    PLIS      (2/s²) J̃ᵀg̃       how the privacy loss responds to each attribute
+    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds: 002 takes the largest singular value,
+                                Mo et al. (2020) the Frobenius norm; for one attribute, its column's
+                                norm
     FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes
 
-With the largest singular value JacSens is the FIL times ``s``, so both rank records alike.
+With the largest singular value JacSens is the FIL times ``s``, so both rank records in the same
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from seepage.nn.problem.views import Inputs
 
-EXACT_UP_TO = 128  # unknowns per record for which "auto" takes every column of the Jacobian
+EXACT_UP_TO = 128  # most unknowns per record for "auto" to take every column of the Jacobian
 MOST_STEPS = 200  # of Lanczos' method for the largest singular values
 METHODS = ("auto", "exact", "estimate")
 
@@ -41,14 +43,14 @@ class Comparison:
     plis
         The norm of every record's PLIS, ``(B,)``.
     jacsens
-        The largest singular value of every record's ``J̃``; where its iteration was cut off (kind
-        ``estimate``), a value that is not above it.
+        The largest singular value of every record's ``J̃``; a lower bound if the iteration was
+        stopped early (kind ``estimate``).
     jacsens_frobenius
-        The Frobenius norm; an estimate with its standard error where the columns were probed.
+        The Frobenius norm; an estimate with its standard error if the columns were probed.
     fil
         The Fisher information loss of every record; ``None`` without noise, where it is infinite.
     plis_cells, jacsens_cells
-        The same of every attribute by itself, ``(B, d)``: ``|PLIS_j|`` and ``‖∂g̃/∂z_j‖``. The FIL
+        The same for each attribute, ``(B, d)``: ``|PLIS_j|`` and ``‖∂g̃/∂z_j‖``. The FIL
         of one attribute is ``jacsens_cells/s``.
     """
 
@@ -63,7 +65,7 @@ class Comparison:
         """Return rank correlations between the measures, over the records.
 
         The last, ``"plis, jacsens by attribute"``, is over the attributes of each record, averaged
-        over the records; nan where nothing varies.
+        over the records; nan if nothing varies.
         """
         found = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
@@ -115,7 +117,7 @@ def compare(
     )
     if not exact:
         unknowns = engine.unknowns(x, y)
-        mean = leak.records("dfil", probes=probes)  # the root of the mean over the unknowns
+        mean = leak.records("dfil", probes=probes)  # the root mean square over the unknowns
         frobenius = replace(
             mean,
             values=mean.values * unknowns**0.5,
@@ -140,7 +142,7 @@ def compare(
 
 
 def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
-    """Return the largest singular values: exact, or from below where the iteration was cut off."""
+    """Return the largest singular values: exact, or lower bounds if the iteration was stopped."""
     found = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, MOST_STEPS)
     settled = found.steps < MOST_STEPS or unknowns <= MOST_STEPS
     return found.lower.sqrt(), "exact" if settled else "estimate"

@@ -1,8 +1,8 @@
-"""PLIS over a training run: a callback that adds up what every step costs every record.
+"""PLIS over a training run: a callback that adds up every step's cost to every record.
 
 The privacy losses of steps with independent noise add (``individual_loss``), and so do their
-gradients with respect to a record's attributes. Paper 002 asks for full-batch gradients: what
-hidden batches hide cannot be assigned to one record, so no amplification is claimed here.
+gradients with respect to a record's attributes. Paper 002 requires full-batch gradients: the gain
+from hidden batches cannot be assigned to one record, so no amplification is claimed here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """A step was taken with some of the records only; PLIS claims nothing from their sampling."""
+    """A step was taken with only some of the records; PLIS claims nothing from sampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -43,9 +43,9 @@ class RunSusceptibility(Attribution):
     privacy_loss
         ``Σ_t PL_t`` of every record.
     steps
-        How many steps there were.
+        The number of steps.
     uses
-        In how many of them each record took part.
+        The number of steps in which each record took part.
     conditions
         What the numbers assume, in words.
     """
@@ -83,16 +83,16 @@ class RunSusceptibility(Attribution):
 class PlisOverTraining:
     """Adds up privacy loss and PLIS of every record over the steps of a run.
 
-    Call :meth:`observe` with the records of every step before its update. The gradients are
-    to be of all records in every step: PLIS cannot be combined with amplification by subsampling
-    (paper 002), and batches that leave records out are warned about and counted without it.
+    Call :meth:`observe` with the records of every step before its update. Every step should use the
+    gradients of all records: PLIS cannot be combined with amplification by subsampling (paper 002),
+    and batches that leave records out are warned about and counted without it.
 
     Parameters
     ----------
     net, loss
         The network under training and its loss, as for :func:`plis`.
     n
-        How many records there are.
+        The number of records.
     noise_multiplier
         ``σ``; may be changed between steps.
     max_grad_norm
@@ -156,7 +156,7 @@ class PlisOverTraining:
         Parameters
         ----------
         index
-            Which records these are, ``(B,)``: numbers from 0 to ``n − 1``.
+            The records' numbers, ``(B,)``, from 0 to ``n − 1``.
         x, y
             Their inputs and targets, as for :func:`plis`: tensors, NumPy arrays or data frames,
             whose columns then have names.
@@ -195,7 +195,7 @@ class PlisOverTraining:
         if sampled:
             conditions += (
                 f"{sampled} of {self.records} records were left out of some steps; they are "
-                "charged for the steps they took part in, as if it were known which.",
+                "charged for the steps they took part in, as if it were known which those are.",
             )
         return RunSusceptibility(
             self.values.clone(),
@@ -210,7 +210,7 @@ class PlisOverTraining:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that was added up, to go on from later."""
+        """Return all sums, to resume from later."""
         kept = {} if self.values is None else {"values": self.values.clone()}
         return kept | {
             "steps": self.steps,
@@ -222,10 +222,11 @@ class PlisOverTraining:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Resume from what :meth:`state_dict` returned."""
         if len(state["uses"]) != self.records:
             raise InputError(
-                f"The state is about {len(state['uses'])} records, but n is {self.records}."
+                f"The state is about {len(state['uses'])} records, but n is {self.records}; give "
+                "the same n."
             )
         self.steps = int(state["steps"])
         self.privacy_loss, self.uses = state["privacy_loss"].clone(), state["uses"].clone()
@@ -241,22 +242,22 @@ class PlisOverTraining:
             self._warned = True
             warnings.warn(
                 f"A step left out {missing} of {self.records} records. PLIS assigns its values to "
-                "persons and cannot be combined with amplification by subsampling: the numbers "
-                "hold as if everybody knew who took part in which step.",
+                "individuals and cannot be combined with amplification by subsampling: the "
+                "numbers hold as if everybody knew who took part in which step.",
                 SampledBatchWarning,
                 stacklevel=3,
             )
 
     def _refuse_other_attributes(self, found: Susceptibility) -> None:
-        """Raise where attributes are not those of the steps before: they could not be added."""
+        """Raise if the attributes differ from earlier steps', since they could not be added."""
         if self.values is not None and self.values.shape[1:] != found.values.shape[1:]:
             raise InputError(
-                f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in the "
-                f"steps before it was {tuple(self.values.shape[1:])}."
+                f"The records have attributes of shape {tuple(found.values.shape[1:])}, but in "
+                f"earlier steps their shape was {tuple(self.values.shape[1:])}."
             )
         if None not in (self.names, found.names) and self.names != found.names:
             raise InputError(
-                "The columns of x are not those of the steps before; give the same ones, in the "
+                "The columns of x are not those of earlier steps; give the same ones, in the "
                 "same order."
             )
 

@@ -1,8 +1,8 @@
-"""Privacy loss and PLIS of the records of a batch: which attribute costs the privacy.
+"""Privacy loss and PLIS of the records of a batch: which attribute costs privacy.
 
-A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. What it costs record i is
-``PL = ‖g̃_i‖²/s²`` (paper 002, equation 4), and its gradient with respect to the record's
-attributes is the privacy loss-input susceptibility (equations 6 and 7):
+A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. Its cost to record i is ``PL = ‖g̃_i‖²/s²``
+(paper 002, equation 4), and its gradient with respect to the record's attributes is the privacy
+loss-input susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
@@ -35,7 +35,7 @@ from seepage.tables.source import Table, as_numpy, build_frame, check_length, re
 class Susceptibility(Attribution):
     """The privacy loss-input susceptibility of the records of one batch.
 
-    ``values`` is the PLIS, an array like the records; :meth:`records`, :meth:`attributes`,
+    ``values`` is the PLIS, an array of the records' shape; :meth:`records`, :meth:`attributes`,
     :meth:`patches` and :meth:`superpixels` give its norms.
 
     Parameters
@@ -47,7 +47,7 @@ class Susceptibility(Attribution):
     pulls
         ``Jᵀg`` of every record, before clipping, from which everything follows.
     clip
-        What divides the gradients.
+        The clip of the gradients.
     comparison
         JacSens and FIL of the same gradients, if they were asked for.
     """
@@ -88,13 +88,13 @@ class Susceptibility(Attribution):
         """Return PLIS, JacSens and FIL side by side."""
         if self.comparison is None:
             raise InputError(
-                "JacSens and FIL were not asked for; call sp.nn.plis(..., compare='auto'), while "
-                "the network is as it is now."
+                "JacSens and FIL were not asked for; call sp.nn.plis(..., compare='auto') before "
+                "the network changes."
             )
         return self.comparison
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a row for every record; the other measures beside, if known."""
+        """Return a data frame with a row for every record, with the other measures if known."""
         loss = "gradient_signal" if self.noise is None else "privacy_loss"
         labels = np.arange(len(self)) if self.index is None else self.index
         columns: dict[str, Any] = {
@@ -147,14 +147,14 @@ def plis(
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> Susceptibility:
-    """Apportion the privacy loss of each record to its attributes, pixel by pixel.
+    """Attribute the privacy loss of each record to its attributes, pixel by pixel.
 
     Parameters
     ----------
     net, loss
         The network and its loss: ``"cross_entropy"``, ``"mse"``, a loss module of torch, or a
         function of output and target that returns one loss per record. Or a fitted model of
-        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None``: its own is taken.
+        :mod:`seepage.glm`, scikit-learn or statsmodels, with ``loss=None`` for its own loss.
     x, y
         The batch, records along the first axis; for tables also data frames, whose columns then
         have names.
@@ -162,19 +162,19 @@ def plis(
         ``σ``: the noise on the sum has the standard deviation ``s = σC``, or ``σ`` without
         clipping. ``None``, without noise, gives the *gradient signal* ``‖g‖²`` (``s = 1``).
     max_grad_norm
-        The clipping threshold ``C``; ``None`` leaves the gradients as they are.
+        The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, under which the privacy loss of a clipped record does not react to anything and
-        its PLIS is zero, or ``"smooth"`` (paper 004's GELU, as in paper 002). Or a clip of
-        :mod:`seepage.nn`, which has its own threshold, without ``max_grad_norm``.
+        ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
+        or ``"smooth"`` (paper 004's GELU, as in paper 002). Or a clip of :mod:`seepage.nn` with its
+        own threshold, and no ``max_grad_norm``.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
     compare
-        Whether to measure JacSens and FIL of the same gradients too: ``"exact"`` takes every column
-        of the Jacobian, ``"estimate"`` probes it, ``"auto"`` is exact up to 128 attributes.
+        Whether to measure JacSens and FIL of the same gradients as well: ``"exact"`` takes every
+        column of the Jacobian, ``"estimate"`` probes it, ``"auto"`` is exact up to 128 attributes.
     probes
-        How many probes an estimate takes.
+        The number of probes of an estimate.
     chunk_size
         Records worked on at a time; ``"auto"`` finds what fits.
     seed
@@ -225,8 +225,8 @@ def _release(
     if noise_multiplier is None:
         if not isinstance(chosen, NoClip):
             raise InputError(
-                "A clip without noise_multiplier: clipping alone is not private. Give both, or "
-                "neither (no max_grad_norm) for the gradient signal."
+                "There is a clip but no noise_multiplier, and clipping alone is not private; "
+                "give both, or neither (no max_grad_norm) for the gradient signal."
             )
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")
@@ -234,7 +234,7 @@ def _release(
 
 
 def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibility:
-    """Return PLIS with the names of a table's rows, and of its columns where it is about them."""
+    """Return PLIS with the names of a table's rows, and of its columns if it is about them."""
     if table is None:
         return found
     about = isinstance(view, Input) and found.values.shape[1:] == (len(table.names),)
@@ -243,10 +243,10 @@ def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibil
 
 
 def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
-    """Return tensors where the network is; a data frame also as a table with names."""
+    """Return tensors on the network's device; a data frame also as a table with names."""
     like = next(net.parameters(), None)
     if like is None:
-        raise InputError("The network has no parameters, so nothing of it is released.")
+        raise InputError("The network has no parameters, so nothing is released.")
     table = None
     if hasattr(x, "columns") or hasattr(x, "column_names"):
         table = read_table(x)
@@ -265,7 +265,7 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
 
 
 def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
-    # Copies: frames may not be written to, and torch takes no array that runs backwards.
+    # Copies, since frames may be read-only and torch refuses reversed arrays.
     return torch.tensor(np.ascontiguousarray(values), dtype=dtype)
 
 
@@ -273,7 +273,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
     """Return network, loss, table, inputs and targets of a fitted linear model, in float64.
 
     The released gradient of a record is that of its own loss, ``∂ℓ(wᵀx + w₀, y)/∂(w, w₀)``; the
-    penalty of the model is no record's and stays out.
+    model's penalty belongs to no record and is left out.
     """
     from seepage.glm.adapters.registry import describe
     from seepage.glm.losses import Categorical
@@ -293,7 +293,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
         if found.intercept is not None:
             net.bias.copy_(torch.as_tensor(np.atleast_1d(as_numpy(found.intercept))))
     loss = cross_entropy if isinstance(found.family, Categorical) else _of_margin(found.family)
-    # Copies, since arrays of data frames may not be written to.
+    # Copies, since the arrays of data frames may be read-only.
     x = torch.tensor(as_numpy(table.values), dtype=torch.float64)
     target = torch.tensor(as_numpy(found.target), dtype=torch.float64)
     return net, loss, table, x, target
@@ -303,7 +303,7 @@ def _of_margin(family: Any) -> Loss:
     """Return the loss of a family of one margin."""
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
-        if family.name == "bernoulli":  # smooth at zero too, where the family's formula has a kink
+        if family.name == "bernoulli":  # smooth at zero, where the family's formula has a kink
             return functional.binary_cross_entropy_with_logits(
                 output[:, 0], target, reduction="none"
             )

@@ -1,5 +1,5 @@
-"""Loops that train privately with the accountant beside them: our own, and Opacus's.
+"""Private training loops with the accountant beside them: our own, and Opacus's.
 
-What may be in it: trainers, what attaches the accountant to other people's trainers, and the
-checkpoints a run goes on from.
+Here are the trainer, the attachment of the accountant to other trainers, and the checkpoints from
+which a run resumes.
 """

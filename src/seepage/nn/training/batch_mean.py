@@ -1,10 +1,10 @@
-"""A record's share of the mean that a loss takes of a whole batch, as Opacus counts it.
+"""A record's share of a loss's mean over a whole batch, as Opacus counts it.
 
-Opacus multiplies the gradient of a mean by the number of records N, which gives each record's own
-gradient back where the mean divides by N. With class weights or ignored targets torch's mean is
-``Σ_j w_j ℓ_j / Σ_j w_j`` (of all positions of all records), so that what Opacus clips and releases
-for record i is the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor belongs to the batch: leaving a
-record out changes it for all others, which no clip bounds.
+Opacus multiplies the gradient of a mean by the number of records N, which recovers each record's
+own gradient if the mean divides by N. With class weights or ignored targets torch's mean is
+``Σ_j w_j ℓ_j / Σ_j w_j`` (over all positions of all records), so that for record i Opacus clips and
+releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor belongs to the batch: leaving a record
+out changes it for all others, which no clip bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seepage.nn.problem.problem import UnreducedLoss
 
 
 class BatchMeanLoss:
-    """The loss of each record times ``N/Σ_j w_j`` of the batch that :meth:`take` was told of.
+    """The loss of each record times ``N/Σ_j w_j`` of the batch given to :meth:`take`.
 
     The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``; ``loss`` gives
     the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
@@ -36,8 +36,8 @@ class BatchMeanLoss:
         return self.factor * self.loss(output, target)
 
     def take(self, target: Tensor) -> bool:
-        """Take note of a batch's targets; return whether its mean divides by more than a count."""
-        if target.is_floating_point():  # of probabilities torch takes the plain mean
+        """Note a batch's targets; return whether its mean is weighted."""
+        if target.is_floating_point():  # for probabilities torch takes the plain mean
             self.factor = target.shape[1] * len(target) / max(1, target.numel())
             return False
         kept = target != self.module.ignore_index
@@ -53,6 +53,6 @@ class BatchMeanLoss:
 
 
 def divides_by_the_batch(loss: object) -> bool:
-    """Return whether a loss is a module whose mean is of the batch's weights, where it has any."""
+    """Return whether a loss is a module whose mean is weighted over the batch."""
     classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
     return classes and getattr(loss, "reduction", "") == "mean"

@@ -40,7 +40,7 @@ def _pair(out, place, low1, high1, low2, high2, inside):
     tl.store(out + place + 1, radius * tl.sin(angle), mask=inside)
 
 
-# Compiled once for all keys: by default Triton compiles anew for numbers that look different.
+# Compiled once for all keys: by default Triton recompiles for certain values of integers.
 @triton.jit(do_not_specialize=["blocks", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"])
 def chacha_normals(out, blocks, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr):
     """Fill ``out`` with normals; each program works on ``BLOCKS`` blocks of the cipher."""

@@ -17,14 +17,15 @@ from seepage.support.keyed_stream import KeyedStream
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts (anything JSON can hold) into one safetensors file.
+    """Write tensors and facts (anything JSON can hold) to one safetensors file.
 
-    The file is made beside its place and then renamed, so that whoever is killed while writing
-    leaves the last checkpoint as it was. It can be read by its owner only, and carries a checksum.
+    The file is written beside its final place and then renamed, so that a process killed while
+    writing leaves the last checkpoint intact. Only its owner can read it, and it carries a
+    checksum.
     """
     from safetensors.torch import save
 
-    # Tensors that share memory (tied weights) are written one by one.
+    # Tensors that share memory (tied weights) are written separately.
     apart = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
     told = json.dumps(facts)
     content = save(apart, metadata={"facts": told, "sha256": _checksum(apart, told)})
@@ -40,7 +41,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if about["sha256"] != _checksum(tensors, about["facts"]):
-                raise ValueError("the checksum is that of another content")
+                raise ValueError("its checksum does not match its content")
             return tensors, json.loads(about["facts"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
@@ -49,7 +50,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
-    """Return the SHA-256 of all that a checkpoint says."""
+    """Return the SHA-256 of a checkpoint's content."""
     found = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -61,8 +62,7 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 def write_key(path: Path, stream: KeyedStream) -> None:
     """Write the key of a run beside its checkpoint, readable by its owner only.
 
-    The checkpoint itself never holds it: whoever is given one to look at must not be able to take
-    the noise away.
+    The checkpoint itself never holds it: whoever is shown one must not be able to remove the noise.
     """
     write_private(_key_file(path), lambda file: file.write(stream.key.hex().encode()))
 
@@ -73,11 +73,14 @@ def read_key(path: Path) -> KeyedStream:
         return KeyedStream(bytes.fromhex(_key_file(path).read_text(encoding="ascii")))
     except FileNotFoundError:
         raise InputError(
-            f"{_key_file(path)}, the key of the run in {path}, is missing: without it the run "
-            "cannot go on. Put it back, or delete the checkpoint to begin anew."
+            f"{_key_file(path)}, the key of the run in {path}, is missing, and without it the run "
+            "cannot resume; restore it, or delete the checkpoint to start afresh."
         ) from None
     except ValueError as error:
-        raise InputError(f"{_key_file(path)} is not the key of a run, or it is damaged.") from error
+        raise InputError(
+            f"{_key_file(path)} is not the key of a run, or is damaged; restore it, or delete the "
+            "checkpoint to start afresh."
+        ) from error
 
 
 def _key_file(path: Path) -> Path:
@@ -87,22 +90,22 @@ def _key_file(path: Path) -> Path:
 def check_same_run(
     path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
 ) -> None:
-    """Raise unless a checkpoint is of the run that is to go on from it, for ``steps`` steps."""
+    """Raise unless the run can resume from a checkpoint, for ``steps`` steps."""
     if "loss" not in stored:
         raise InputError(
-            f"{path} was written by an earlier version of seepage, which did not store all that "
-            "identifies a run; name another checkpoint, or delete it to begin anew."
+            f"{path} was written by an earlier version of seepage, which did not store everything "
+            "that identifies a run; name another checkpoint, or delete it to start afresh."
         )
     for name, value in mine.items():
         if stored.get(name) != value:
             raise InputError(
                 f"{path} is of another run: its {name} is {stored.get(name)!r}, not {value!r}. "
-                "Name another checkpoint, or delete it to begin anew."
+                "Name another checkpoint, or delete it to start afresh."
             )
     announced = stored["theorem4_steps"]
     if announced is not None and announced != steps:
         raise InputError(
             f"{path} is of a run that spreads the failure probability of theorem 4 over "
-            f"{announced} steps; to go on for {steps} would not keep to its delta. Give "
-            f"steps={announced}, or begin anew with another checkpoint."
+            f"{announced} steps; resuming it for {steps} would exceed its delta. Give "
+            f"steps={announced}, or start afresh with another checkpoint."
         )

@@ -1,4 +1,4 @@
-"""Attaches the accountant to a training loop with Opacus, beside Opacus's own accountant."""
+"""Attaches the accountant to an Opacus training loop, beside Opacus's own accountant."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _HOOKS = (
 
 
 class ReleaseWarning(UserWarning):
-    """What Opacus releases is not what its guarantee assumes."""
+    """Opacus's release is not what its guarantee assumes."""
 
 
 class OpacusAccountant(FisherAccountant):
     """A :class:`~seepage.nn.FisherAccountant` that follows an optimiser of Opacus.
 
-    Call :meth:`observe` with every batch that the loader gives, also an empty one, before
+    Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
     so schedules are followed; a batch in several parts (Opacus's ``BatchMemoryManager``) is one
-    step. The clipped sum that Opacus forms is compared with the one accounted for, in the first
-    steps, after changes of the settings and now and then. Made by :func:`attach`.
+    step. Opacus's clipped sum is compared with the one accounted for, in the first steps, after
+    changes of the settings and now and then. Made by :func:`attach`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class OpacusAccountant(FisherAccountant):
             noise_multiplier=source.settings().noise_multiplier,
             **options,
         )
-        # The threshold follows Opacus; the ledger has that of every step.
+        # The threshold follows Opacus; the ledger records it for every step.
         self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
         self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
         self._observed = False
@@ -84,7 +84,7 @@ class OpacusAccountant(FisherAccountant):
         *,
         update: bool = False,
     ) -> Step:
-        """Account for a batch or a part of it; the step is counted when Opacus takes it."""
+        """Account for a batch or a part of it; the step counts when Opacus takes it."""
         self._follow()
         if self._mean is not None and self._mean.take(y):
             self._warn_of_mean()
@@ -95,21 +95,21 @@ class OpacusAccountant(FisherAccountant):
         return step
 
     def survey(self, everyone: Iterable[tuple[Any, Any, Tensor]]) -> bool:
-        """Measure all records if the coming step was chosen for it; otherwise do nothing."""
+        """Measure all records if the coming step was chosen for a survey; otherwise do nothing."""
         self._follow()
         return super().survey(everyone)
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
         if self._mean is not None and self._mean.take(y):
             raise InputError(
-                "The loss is a mean over the weights of the batch, so that what a record gives "
-                "away depends on who else is drawn: a survey cannot tell its mean. Take "
-                "reduction='none' and the mean over records, in the loop and in attach()."
+                "The loss is a weighted mean over the batch, so a record's leakage depends on "
+                "who else is drawn, and a survey cannot estimate its mean. Use reduction='none' "
+                "and the mean over records, in the loop and in attach()."
             )
         return super()._mean_over_batches(x, y, index)
 
     def detach(self) -> None:
-        """Let go of the optimiser: its hook is again what it was."""
+        """Release the optimiser, and restore its hook."""
         self._unhook()
 
     def privacy(
@@ -122,7 +122,7 @@ class OpacusAccountant(FisherAccountant):
         """Return the (ε, δ) of the run.
 
         By default Opacus's own method is applied to this accountant's ledger, which gives Opacus's
-        own ε; ``"rdp"`` and ``"pld"`` are those of dp-accounting.
+        own ε; ``"rdp"`` and ``"pld"`` use dp-accounting.
         """
         theirs = self._source.accountant()
         if method is not None or theirs is None or self.sampler != POISSON:
@@ -132,7 +132,7 @@ class OpacusAccountant(FisherAccountant):
         return PrivacyGuarantee(epsilon, delta, ADD_OR_REMOVE, f"opacus {theirs.mechanism()}")
 
     def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of every record by itself, none above Opacus's."""
+        """Return the Rényi differential privacy of each record, none above Opacus's."""
         theirs = self._source.accountant()
         if theirs is None or self.sampler != POISSON:
             return super().individual_privacy()
@@ -142,15 +142,15 @@ class OpacusAccountant(FisherAccountant):
         return innermost(self._original).modules()
 
     def _follow(self) -> None:
-        """Take the clip and the noise over from Opacus, once in a step."""
+        """Read the clip and the noise from Opacus, once per step."""
         now = self._source.settings()
         if self._settings is not None:
             if now != self._settings:
                 raise InputError(
                     "Opacus's noise or clipping changed within a step, after its batch was "
-                    "observed (as adaptive clipping does inside backward()), so that what was "
-                    "measured is not what is released. Change them between optimizer.step() and "
-                    "the next observe()."
+                    "observed (as adaptive clipping does inside backward()), so the measurement "
+                    "is not of the release; change them between optimizer.step() and the next "
+                    "observe()."
                 )
             return
         self._settings = now
@@ -163,9 +163,9 @@ class OpacusAccountant(FisherAccountant):
             warnings.warn(
                 f"Opacus's module clips at {now.max_grad_norm:.6g}, but its optimiser adds noise "
                 f"for a threshold of {now.noise_for:.6g}: in ghost mode optimizer.max_grad_norm "
-                "changes the noise alone. Both are followed here, and the noise multiplier counts "
-                f"as {now.noise_multiplier:.6g}; Opacus's own ε takes {now.stated:.6g} and is "
-                "wrong. Set max_grad_norm of the module that make_private() returned, too.",
+                "changes only the noise. Both are followed here, with a noise multiplier of "
+                f"{now.noise_multiplier:.6g}; Opacus's own ε uses {now.stated:.6g} and is wrong. "
+                "Also set max_grad_norm of the module that make_private() returned.",
                 ReleaseWarning,
                 stacklevel=3,
             )
@@ -177,10 +177,10 @@ class OpacusAccountant(FisherAccountant):
             return
         self._warned_of_mean = True
         warnings.warn(
-            "The loss is a mean over the weights of the batch (class weights, or targets that are "
-            "ignored): one record more or less rescales the gradients of all others, which no clip "
-            "bounds. The leakage is of what Opacus releases, but the sensitivity is larger than "
-            "stated, and so is every ε, Opacus's and this accountant's. Reduce per record: take "
+            "The loss is a weighted mean over the batch (class weights, or ignored targets): one "
+            "record more or less rescales the gradients of all others, which no clip bounds. The "
+            "leakage is that of Opacus's release, but the sensitivity is larger than stated, and "
+            "so is every ε, Opacus's and this accountant's. Reduce per record: use "
             "reduction='none' and the mean over records, in the loop and in attach().",
             ReleaseWarning,
             stacklevel=4,
@@ -202,7 +202,7 @@ class OpacusAccountant(FisherAccountant):
 
 
 def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
-    """Return the ε that an accountant of Opacus gives to the steps of a ledger."""
+    """Return the ε that one of Opacus's accountants gives to the steps of a ledger."""
     again = kind()
     again.history = [(e.noise_multiplier, e.sample_rate, e.steps) for e in ledger]
     return float(again.get_epsilon(delta)) if ledger.steps else 0.0
@@ -210,26 +210,26 @@ def _opacus_epsilon(kind: Any, ledger: Ledger, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _OpacusSettings:
-    """How Opacus clips and what noise it adds, just now."""
+    """Opacus's current clipping and noise."""
 
-    max_grad_norm: float  # where gradients are clipped
-    stated: float  # the noise multiplier that Opacus states, and its ε is computed from
-    noise_for: float  # the threshold that the noise is scaled to
+    max_grad_norm: float  # the threshold at which gradients are clipped
+    stated: float  # the noise multiplier that Opacus states and computes its ε from
+    noise_for: float  # the threshold that the noise is scaled by
     deviation: float  # the standard deviation of the noise on the sum
 
     @property
     def noise_multiplier(self) -> float:
-        """The deviation of the noise over the threshold at which gradients are really clipped."""
+        """The noise's standard deviation over the actual clipping threshold."""
         if self.deviation == self.stated * self.max_grad_norm:
             return self.stated
         return self.deviation / self.max_grad_norm
 
 
 class _Source:
-    """An optimiser of Opacus: where noise, clipping and sums are read, and whose hook is chained.
+    """An optimiser of Opacus, from which noise, clipping and sums are read; its hook is chained.
 
-    With hooks the optimiser clips. In ghost mode the module does, at a threshold of its own, and
-    the optimiser adds the noise.
+    With hooks the optimiser clips. In ghost mode the module clips, at its own threshold, and the
+    optimiser adds the noise.
     """
 
     def __init__(self, optimizer: Any, net: nn.Module) -> None:
@@ -237,7 +237,7 @@ class _Source:
 
         if isinstance(optimizer, AdaClipDPOptimizer | DPPerLayerOptimizer):
             raise InputError(
-                f"{type(optimizer).__name__} clips in a way that is not followed; use {_FLAT}."
+                f"{type(optimizer).__name__} clips in a way that is not supported; use {_FLAT}."
             )
         self.optimizer = optimizer
         self._before = optimizer.step_hook
@@ -245,19 +245,20 @@ class _Source:
         known = {id(p) for p in innermost(net).parameters()}
         if any(id(p) not in known for p in optimizer.params):
             raise InputError(
-                "The optimiser also trains parameters that are not of this network: what they give "
-                "away would not be counted. Attach with the whole network."
+                "The optimiser also trains parameters outside this network, whose leakage would "
+                "not be counted; attach with the whole network."
             )
 
     @property
     def ghost(self) -> bool:
-        """Whether the module clips, not the optimiser."""
+        """Whether the module clips instead of the optimiser."""
         return self._clipping_module is not None
 
     def settings(self) -> _OpacusSettings:
-        """Return how gradients are clipped and what noise is added now."""
+        """Return the current clipping and noise."""
         stated, noise_for = float(self.optimizer.noise_multiplier), self._noise_for()
-        # Adaptive clipping has Opacus add more noise than it states, for the quantile it tells.
+        # With adaptive clipping Opacus adds more noise than it states, to account for the quantile
+        # it releases.
         added = float(getattr(self.optimizer, "_adjusted_noise_multiplier", stated))
         owner = self.optimizer if self._clipping_module is None else self._clipping_module
         return _OpacusSettings(float(owner.max_grad_norm), stated, noise_for, added * noise_for)
@@ -266,9 +267,9 @@ class _Source:
         return float(self.optimizer.max_grad_norm)
 
     def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
-        """Return the clipped sums that Opacus has formed, before noise, by parameter.
+        """Return Opacus's clipped sums, before noise, by parameter.
 
-        ``None`` where they are no longer to be had: of several processes all but the first divide
+        ``None`` if they are no longer available: with several processes, all but the first divide
         them in place before the hook runs. The first one's comparison stands for all.
         """
         found: dict[str, Tensor | None] = {}
@@ -280,7 +281,7 @@ class _Source:
         return found
 
     def accountant(self) -> Any:
-        """Return the accountant of Opacus whose hook the optimiser had, if that can be seen."""
+        """Return the Opacus accountant whose hook the optimiser had, if it can be found."""
         return _hooked_accountant(self._before)
 
     def chain(self, after: Any) -> Any:
@@ -296,7 +297,7 @@ class _Source:
 
 
 class _EngineSource(_Source):
-    """A privacy engine, for which noise and threshold were named once: they must stay so."""
+    """A privacy engine, whose noise and threshold were given once and must not change."""
 
     def __init__(
         self, engine: Any, net: nn.Module, noise_multiplier: float, max_grad_norm: float
@@ -309,15 +310,15 @@ class _EngineSource(_Source):
         if (now.stated, now.max_grad_norm) != self._named or now.noise_for != now.max_grad_norm:
             raise InputError(
                 f"Opacus has the noise multiplier {now.stated:.6g} and clips at "
-                f"{now.max_grad_norm:.6g}, with noise for {now.noise_for:.6g}, where "
-                f"{self._named[0]:.6g} and {self._named[1]:.6g} were named; attach to the "
+                f"{now.max_grad_norm:.6g}, with noise for {now.noise_for:.6g}, but "
+                f"{self._named[0]:.6g} and {self._named[1]:.6g} were given; attach to the "
                 "optimiser, whose schedule is followed."
             )
         return now
 
 
 def _optimizer_of(engine: Any) -> Any:
-    """Return the optimiser that reports to a privacy engine, which does not know it itself."""
+    """Return the optimiser that reports to a privacy engine, which keeps no reference to it."""
     from opacus.optimizers import DPOptimizer
 
     for found in gc.get_objects():
@@ -331,13 +332,13 @@ def _optimizer_of(engine: Any) -> Any:
 
 
 def _hooked_accountant(hook: Any) -> Any:
-    """Return the accountant of Opacus that a hook of its reports to, if that can be seen."""
+    """Return the Opacus accountant that a hook reports to, if it can be found."""
     owners = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
     return next((owner for owner in owners if hasattr(owner, "mechanism")), None)
 
 
 def _clipping_module(net: nn.Module) -> Any:
-    """Return the object of Opacus that clips in ghost mode, found by its hooks; ``None`` else."""
+    """Return the Opacus object that clips in ghost mode, found by its hooks, or ``None``."""
     for module in innermost(net).modules():
         for hook in module._forward_hooks.values():
             owner = getattr(hook, "__self__", None)
@@ -356,10 +357,10 @@ def attach(
     max_grad_norm: float | None = None,
     **accounting: Any,
 ) -> OpacusAccountant:
-    """Attach a leakage accountant to a run with Opacus.
+    """Attach a leakage accountant to an Opacus run.
 
-    Opacus's own hook keeps running, so its accountant goes on as before. Plain (``"hooks"``) and
-    ghost clipping both work. The data set must give the number of each record beside it, for
+    Opacus's own hook keeps running, so its accountant works as before. Plain (``"hooks"``) and
+    ghost clipping both work. The data set must return the number of each record with it, for
     instance ``TensorDataset(torch.arange(n), X, y)``.
 
     Parameters
@@ -367,14 +368,14 @@ def attach(
     target
         The optimiser that ``make_private`` returned, or the ``PrivacyEngine`` itself.
     net
-        The network, as ``make_private`` returned it or as it was before.
+        The network, from before or after ``make_private``.
     loss
-        The loss of one record: ``"cross_entropy"``, or the criterion, as it was before
-        ``make_private`` or as that returned it for ghost clipping.
+        The loss of one record: ``"cross_entropy"``, or the criterion, from before ``make_private``
+        or, for ghost clipping, as it returned it.
     data_loader
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
-        For a ``PrivacyEngine``, which does not keep them: what ``make_private`` was given. An
+        The arguments of ``make_private``, for a ``PrivacyEngine``, which does not keep them. An
         optimiser has its own, and others are refused.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
@@ -402,9 +403,10 @@ def attach(
         )
     if not getattr(target, "secure_mode", False):
         warnings.warn(
-            "Opacus is not in its secure mode: its noise comes from torch's generator, of whose "
-            "seed the CPU keeps 32 bits, so that who sees the models of a run can find the noise "
-            "by trying. For a release take PrivacyEngine(secure_mode=True), or sp.nn.PrivateSGD.",
+            "Opacus is not in its secure mode: its noise comes from torch's generator, which "
+            "keeps 32 bits of a seed on the CPU, so whoever sees the models of a run can find "
+            "the noise by trial. For a release use PrivacyEngine(secure_mode=True), or "
+            "sp.nn.PrivateSGD.",
             ReleaseWarning,
             stacklevel=2,
         )
@@ -412,7 +414,8 @@ def attach(
     if rate is None:
         warnings.warn(
             "The loader does not draw Poisson batches: nothing is claimed from sampling, neither "
-            "for the leakage (κ = 1) nor for (ε, δ), while Opacus's own ε assumes that they are.",
+            "for the leakage (κ = 1) nor for (ε, δ), whereas Opacus's own ε assumes Poisson "
+            "batches.",
             SamplerWarning,
             stacklevel=2,
         )
@@ -435,17 +438,17 @@ def attach(
 def _check_own(name: str, given: float | None, own: float) -> None:
     if given is not None and given != own:
         raise InputError(
-            f"The optimiser has {name} = {own!r}, not {given!r}; leave it out: it is read from the "
-            "optimiser at every batch."
+            f"The optimiser has {name} = {own!r}, not {given!r}; leave it out, since it is read "
+            "from the optimiser at every batch."
         )
 
 
 def _check_view(view: View | None, criterion: Any) -> None:
-    """Raise where a record's label changes what the batch's mean divides by."""
+    """Raise if a record's label changes the divisor of the batch's mean."""
     if isinstance(view, Label) and criterion.weight is not None:
         raise InputError(
             "With class weights the mean of a batch divides by the weights of its labels, so a "
-            "label shows in the gradients of all other records, which is not measured. Take "
+            "label shows in the gradients of all other records, which is not measured. Use "
             "reduction='none' and the mean over records, in the loop and in attach()."
         )
 
@@ -469,10 +472,10 @@ def innermost(net: nn.Module) -> nn.Module:
 
 
 def without_opacus(net: nn.Module) -> nn.Module:
-    """Return a copy of the network inside, without the hooks that Opacus has put there.
+    """Return a copy of the network inside, without Opacus's hooks.
 
-    They would take part in the accountant's own passes and store per-record gradients of them. The
-    copy has modules of its own, but the same parameters and buffers.
+    The hooks would run in the accountant's own passes and store per-record gradients. The copy has
+    its own modules, but the same parameters and buffers.
     """
     inner = innermost(net)
     handles = getattr(inner, "autograd_grad_sample_hooks", ())
@@ -505,9 +508,9 @@ def _copied(
 
 
 def _among_copies(value: Any, copies: dict[int, nn.Module]) -> Any:
-    """Return an attribute with copies in the place of modules, as in ``DPLSTM``'s list of cells.
+    """Return an attribute with modules replaced by copies, as in ``DPLSTM``'s list of cells.
 
-    What holds no module stays the very same object, so that parameters stay shared.
+    An attribute without modules stays the very same object, so that parameters stay shared.
     """
     if isinstance(value, nn.Module):
         return copies.get(id(value), value)

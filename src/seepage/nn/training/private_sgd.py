@@ -1,6 +1,6 @@
-"""Private SGD with the accountant built in, for those without a loop of their own.
+"""Private SGD with the accountant built in, for users without a training loop.
 
-In one process or, under ``torchrun``, in several, which share the work of every batch.
+It runs in one process or, under ``torchrun``, in several that share the work of every batch.
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
 and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``.
@@ -54,26 +54,26 @@ from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
-_QUICK_ORDERS = tuple(range(2, 65))  # whole orders have a closed form; enough for a progress bar
-_AT_A_TIME = 1000  # records that are worked on together where there is no batch
-_OWN = ("n", "sample_rate", "sampler")  # what the trainer itself tells the accountant
+_QUICK_ORDERS = tuple(range(2, 65))  # integer orders have a closed form; enough for a progress bar
+_AT_A_TIME = 1000  # records processed together outside of batches
+_OWN = ("n", "sample_rate", "sampler")  # set by the trainer itself
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run stood after a step.
+    """The state of a run after a step.
 
     Parameters
     ----------
     step
-        How many steps had been taken.
+        The number of steps taken.
     accuracy
-        The share of right answers on the test data; ``None`` without test data or classes.
+        The accuracy on the test data; ``None`` without test data or classes.
     worst_dfil
         The largest dFIL of any record.
     worst_mu
-        The largest μ of any record: how well its being there could be told from what was released,
-        by somebody who knows all others and the batches; nan without clipping.
+        The largest μ of any record: how well an adversary who knows all others and the batches
+        could tell from the release whether it was there; nan without clipping.
     """
 
     step: int
@@ -83,17 +83,17 @@ class Progress:
 
 
 class PrivateSGD:
-    """Trains a network with private SGD and accounts for what that gives away.
+    """Trains a network with private SGD and accounts for its leakage.
 
-    Where :mod:`torch.distributed` has been initialised, the processes train together: each works on
-    the records of a batch that are its own, the clipped gradients are summed, and all end with the
-    same network and the account of the whole run, as one process would. The network may be spread
-    over them (``torch.distributed.fsdp.fully_shard``), where it does not fit one device.
+    If :mod:`torch.distributed` has been initialised, the processes train together: each works on
+    its own records of a batch, the clipped gradients are summed, and all end with the same network
+    and the account of the whole run, as one process would. The network may be sharded over them
+    (``torch.distributed.fsdp.fully_shard``) if it does not fit on one device.
 
     Parameters
     ----------
     net
-        The network; it is trained in place, on the device where it is.
+        The network; it is trained in place, on its own device.
     loss
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
@@ -103,31 +103,31 @@ class PrivateSGD:
     learning_rate, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1 and the others are zero.
     optimizer
-        Any other optimiser of torch in their place, as a function of the parameters:
+        Any optimiser of torch instead, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
         σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
         or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     sampling
-        ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for the
-        memory is worked on in parts (``chunk_size``), and is one batch all the same.
+        ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
+        is processed in parts (``chunk_size``), but is still one batch.
     seed
         For experiments: fixes batches, noise and probes. By default they follow from a 256-bit key
-        of the operating system and the step's number. With a checkpoint the key lies beside it, in
-        a file of the same name with ``.key`` behind, which a run needs to go on. Keep it secret and
-        delete it when the run is over: who knows it can take the noise away.
+        of the operating system and the step's number. With a checkpoint the key is kept beside it,
+        in a file of the same name plus ``.key``, which a run needs to resume. Keep it secret and
+        delete it when the run is over: whoever knows it can remove the noise.
     randomness
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
-        noise's deviation. ``"fast"``: noise from torch's own generator, which keeps as little as 32
-        bits of a seed: for experiments only.
+        noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
+        little as 32 bits of a seed, for experiments only.
     checkpoint
-        A file to keep the state of the run in. If it exists, :meth:`fit` goes on from it, to the
+        A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
         same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
-        of steps must stay the same, as its failure probability is spread over them.
+        of steps must stay the same, since its failure probability is spread over them.
     checkpoint_every
-        After how many steps it is written.
+        The number of steps between checkpoints.
     evaluate_every
-        After how many steps the accuracy is measured; by default twenty times in a run.
+        The number of steps between evaluations of the accuracy; by default twenty per run.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
@@ -188,15 +188,16 @@ class PrivateSGD:
         own = (learning_rate, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
-                "learning_rate, momentum and weight_decay are of the trainer's own update; give "
-                "them to the optimizer instead: functools.partial(torch.optim.AdamW, lr=1e-3)."
+                "learning_rate, momentum and weight_decay belong to the trainer's own update; "
+                "give them to the optimizer instead: functools.partial(torch.optim.AdamW, "
+                "lr=1e-3)."
             )
         learning_rate = 0.1 if learning_rate is None else learning_rate
         momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
         _check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
         self.net = net
         self.loss = loss
-        # Plain numbers from here on: a checkpoint holds no others.
+        # Plain numbers from here on, since a checkpoint holds no others.
         self.steps = int(steps)
         self.batch_size = plain_setting(batch_size)
         self.learning_rate = float(learning_rate)
@@ -215,11 +216,11 @@ class PrivateSGD:
         self.accounting = accounting
 
     def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
-        """Train on the records ``X`` with targets ``y``; the test data only measures accuracy.
+        """Train on the records ``X`` with targets ``y``; the test data only measure accuracy.
 
         ``X`` may be a mapping of tensors by the names of the network's arguments, records along
-        their first axis, as a data collator makes a batch of all records; its ``labels`` are the
-        targets then.
+        their first axis, as a data collator would make of all records; its ``labels`` are then the
+        targets.
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
@@ -248,7 +249,7 @@ class PrivateSGD:
         return self
 
     def _begin(self, X: Inputs, y: Tensor) -> None:
-        """Set up the run, or go on with the one in the checkpoint."""
+        """Set up the run, or resume the one in the checkpoint."""
         stored = None
         if self.checkpoint and self.checkpoint.exists():
             remove_half_written(self.checkpoint)
@@ -276,12 +277,12 @@ class PrivateSGD:
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
-        # The first records decide the size of finite steps: all processes have the same.
+        # The first records set the size of finite steps, the same in all processes.
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
         self.accountant_.engine.step_size(_moved(X, some, device), y[some].to(device))
 
     def _own_update(self) -> PrivateUpdate:
-        """Return what takes the steps."""
+        """Return the update rule."""
         released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if self.optimizer is not None:
             return TorchUpdate(released, self.optimizer)
@@ -331,7 +332,7 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            if self.accountant_.n > 1:  # of one record alone, 1/n is not a usable δ
+            if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
                 shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
@@ -383,28 +384,33 @@ class PrivateSGD:
             parts[kind][rest] = tensor
         held = self.net.state_dict()
         if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
-            raise InputError(f"{self.checkpoint} is of a network with other parameters.")
+            raise InputError(
+                f"{self.checkpoint} is of a network with other parameters; name another "
+                "checkpoint, or delete it."
+            )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
         keep_one_share(self.accountant_)
-        # Chunks are cut to the free memory; cut them as before, for the same rounding.
+        # Chunk sizes depend on free memory; keep those of the checkpoint, for the same rounding.
         self.accountant_.engine.chunks.found = facts["chunk"]
         self._step = facts["step"]
         self.history_ = [Progress(**now) for now in facts["history"]]
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
-    """Return records and targets as tensors, as many of the one as of the other."""
+    """Return records and targets as tensors, in equal numbers."""
     if isinstance(X, Mapping):
         X = {key: torch.as_tensor(value) for key, value in X.items()}
         y = labels_of(X) if y is None else y
     elif y is None:
-        raise InputError(f"{target}, the targets of {name}, is missing.")
+        raise InputError(f"{target}, the targets of {name}, is missing; give one for each record.")
     X, y = X if isinstance(X, Mapping) else torch.as_tensor(X), torch.as_tensor(y)
     count = batch_size(X)
     if any(len(value) != count for value in leaves(X)):
-        raise InputError(f"The tensors in {name} differ in their number of records.")
+        raise InputError(
+            f"The tensors in {name} differ in their number of records; make their first axes equal."
+        )
     if count != len(y):
         raise InputError(f"{name} has {count} records, but {target} has {len(y)}.")
     return X, y
@@ -417,8 +423,8 @@ def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(
-            "The accuracy of a model with a label for every token is not measured here; leave the "
-            "test data out, and take the loss of it after fit()."
+            "The accuracy of a model with a label for every token is not measured here; leave "
+            "out the test data, and compute its loss after fit()."
         )
     return X, y
 
@@ -429,7 +435,7 @@ def _moved(X: Inputs, rows: Any, device: torch.device) -> Inputs:
 
 
 def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
-    """Return the share of records whose class a network names, classes on its output's last axis.
+    """Return a network's accuracy, with classes along the last axis of its output.
 
     Examples
     --------
@@ -453,7 +459,7 @@ def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
 
 
 def _check_accounting(given: Iterable[str], trainer: type) -> None:
-    """Raise if an option is neither one of the trainer's nor one it hands to the accountant."""
+    """Raise if an option belongs neither to the trainer nor to the accountant."""
     mine = list(inspect.signature(trainer).parameters)
     theirs = [
         name
@@ -474,7 +480,7 @@ def _check_update(
     noise_multiplier: float,
     max_grad_norm: float,
 ) -> None:
-    """Raise unless the numbers of the update are numbers, and in their range."""
+    """Raise unless the update's settings are numbers in range."""
     check_noise(noise_multiplier)
     check_number("learning_rate", learning_rate)
     check_number("momentum", momentum)

@@ -1,12 +1,11 @@
-"""Gaussian noise for a network's parameters that cannot be guessed, drawn where they live.
+"""Unpredictable Gaussian noise for a network's parameters, drawn on their device.
 
 The numbers are those of :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC 8439)
 under the key of a step and a parameter, turned into normals by the method of Box and Muller. On
-the CPU the cipher is OpenSSL's. On an accelerator it runs there, as one Triton kernel where Triton
-is at hand and as tensor operations elsewhere: noise that is drawn on the CPU cannot feed a GPU.
-
-Every sum is rounded to a grid after the noise was added
-(:func:`~seepage.support.keyed_stream.grid_of` says why).
+the CPU the cipher is OpenSSL's. On an accelerator it runs there, as one Triton kernel if Triton is
+installed and otherwise as tensor operations: the CPU cannot draw noise fast enough for a GPU. Every
+sum is rounded to a grid after the noise is added (:func:`~seepage.support.keyed_stream.grid_of`
+says why).
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from torch import Tensor
 
 from seepage.support.keyed_stream import KeyedStream, grid_of
 
-AddNoise = Callable[[str, Tensor, float], Tensor]  # to a parameter's sum, of a deviation
+AddNoise = Callable[
+    [str, Tensor, float], Tensor
+]  # of a parameter's name, its sum and a standard deviation
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _QUARTERS = (
@@ -34,7 +35,7 @@ _QUARTERS = (
     (2, 7, 8, 13),
     (3, 4, 9, 14),
 )
-_WORDS = 8  # 64-bit words in a block of the cipher, and normals made of them
+_WORDS = 8  # 64-bit words in a block of the cipher, and normals made from them
 
 
 def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
@@ -47,7 +48,7 @@ def noisy(total: Tensor, deviation: float, stream: KeyedStream) -> Tensor:
 
 
 def secure_noise(run: KeyedStream, step: int) -> AddNoise:
-    """Return what adds noise to the sums of a step, each from a stream of its own."""
+    """Return a function that adds noise to the sums of a step, each from its own stream."""
 
     def add(name: str, total: Tensor, deviation: float) -> Tensor:
         return noisy(total, deviation, run.child("noise", step, name))
@@ -56,9 +57,9 @@ def secure_noise(run: KeyedStream, step: int) -> AddNoise:
 
 
 def quick_noise(run: KeyedStream, step: int) -> AddNoise:
-    """Return what adds noise of torch's own generator, which can be guessed: for experiments.
+    """Return a function that adds predictable noise from torch's generator, for experiments.
 
-    There is one generator a step, on every device that sums lie on.
+    There is one generator per step and device.
     """
     sources: dict[torch.device, torch.Generator] = {}
 
@@ -75,7 +76,7 @@ def quick_noise(run: KeyedStream, step: int) -> AddNoise:
 
 
 def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.device) -> Tensor:
-    """Return standard normal numbers in float64, a function of the stream's key alone."""
+    """Return standard normal numbers in float64, determined by the stream's key alone."""
     count = math.prod(shape)
     if device.type == "cuda" and _triton_kernel() is not None:
         return _by_triton(count, stream, device).reshape(shape)
@@ -88,7 +89,7 @@ def secure_normal(shape: tuple[int, ...], stream: KeyedStream, device: torch.dev
 
 def _box_muller(words: Tensor) -> Tensor:
     """Return the normals of an even number of 64-bit words (int64)."""
-    # The upper 53 bits; a shift of a signed number copies its sign, which the mask takes away.
+    # The upper 53 bits; shifting a signed number copies its sign, which the mask removes.
     fractions = ((words >> 11) & ((1 << 53) - 1)).to(torch.float64).add_(1.0).mul_(2.0**-53)
     first, second = fractions.reshape(-1, 2).unbind(1)
     radius, angle = first.log().mul_(-2).sqrt_(), second * (2 * math.pi)
@@ -98,7 +99,7 @@ def _box_muller(words: Tensor) -> Tensor:
 def chacha_words(key: bytes, count: int, device: torch.device) -> Tensor:
     """Return the first 64-bit words of ChaCha20 with a zero nonce, by tensor operations, (count,).
 
-    32-bit words are held in int64, where adding and shifting them needs no sign.
+    32-bit words are held in int64, so that additions and shifts need no sign bit.
     """
     mask = (1 << 32) - 1
     blocks = -(-count // _WORDS)
@@ -127,11 +128,11 @@ def chacha_words(key: bytes, count: int, device: torch.device) -> Tensor:
 
 
 def _by_triton(count: int, stream: KeyedStream, device: torch.device) -> Tensor:
-    """Return the normals of a stream, cipher and all in one kernel."""
+    """Return the normals of a stream, with the cipher in the same kernel."""
     triton, kernel = _triton_kernel()
     blocks = -(-count // _WORDS)
     out = torch.empty(blocks * _WORDS, dtype=torch.float64, device=device)
-    # As numbers, not as a tensor: a copy to the device in mid-step would stall it.
+    # As numbers, not as a tensor: a copy to the device in the middle of a step would stall it.
     key = [int.from_bytes(stream.key[i : i + 4], "little", signed=True) for i in range(0, 32, 4)]
     size = 256
     with torch.cuda.device(device):

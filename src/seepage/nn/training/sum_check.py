@@ -1,4 +1,4 @@
-"""Compares the clipped sum that an optimiser has formed with the one that is accounted for.
+"""Compares the clipped sum of an optimiser with the one that is accounted for.
 
 Whatever makes the two differ (another clip, another reduction of the loss, other parameters,
 another batch) makes the leakage a number about something that is not released.
@@ -15,12 +15,12 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Step
 from seepage.nn.problem.clipping import Clip
 
-_FIRST = 2  # steps that are compared at the beginning of a run
+_FIRST = 2  # steps compared at the start of a run
 _CHANGES = 8  # changes of settings after which the next step is compared
-_EVERY = 64  # and then one in so many
+_EVERY = 64  # and then one step in this many
 
-# Of the gradients' lengths together. Rounding leaves 1e-6 of them in float32, and up to 1e-3 where
-# products are rounded to TF32 or bfloat16 on the way.
+# Relative to the sum of the gradients' norms. Rounding leaves 1e-6 in float32, and up to 1e-3 if
+# products are rounded to TF32 or bfloat16.
 _CLOSE, _CLOSE_ON_DEVICE, _CLOSE_IN_HALF = 3e-3, 1e-2, 5e-2
 
 
@@ -59,16 +59,16 @@ class SumCheck:
         self._clip = clip.max_grad_norm
 
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
-        """Raise unless the optimiser's sum, by parameter, is the one that was added up here."""
+        """Raise unless the optimiser's sum, by parameter, equals the one added up here."""
         self._due = False
         found = {}
         for name, own in self._ours.items():
             their = theirs.get(name)
             if their is None:
                 raise InputError(
-                    f"The parameter {name!r} is counted among those whose gradients leave, but the "
-                    "optimiser has formed no sum for it. Give it to the optimiser, or freeze it "
-                    "with requires_grad_(False) before make_private()."
+                    f"The parameter {name!r} is counted as released, but the optimiser has formed "
+                    "no sum for it; give it to the optimiser, or freeze it with "
+                    "requires_grad_(False) before make_private()."
                 )
             found[name] = their.detach().reshape(own.shape).to(own)
         apart = {name: float((found[name] - own).norm()) for name, own in self._ours.items()}
@@ -77,8 +77,8 @@ class SumCheck:
             return
         worst = max(apart, key=lambda name: apart[name])
         raise InputError(
-            "What the optimiser releases is not what is accounted for: its clipped sum differs "
-            f"from the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
+            "The optimiser's release is not the one accounted for: its clipped sum differs from "
+            f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
             f"lengths, {self._guess(found, worst)}"
         )
 
@@ -90,7 +90,7 @@ class SumCheck:
         return rounding + (_CLOSE if some.device.type == "cpu" else _CLOSE_ON_DEVICE)
 
     def _guess(self, theirs: Mapping[str, Tensor], worst: str) -> str:
-        """Return what the difference looks like, and what to do."""
+        """Return a description of the difference, and the remedy."""
         square = sum(float(own.double().square().sum()) for own in self._ours.values())
         product = sum(float((theirs[n] * own).double().sum()) for n, own in self._ours.items())
         ratio = product / square if square else math.nan
@@ -99,14 +99,14 @@ class SumCheck:
         )
         if math.isfinite(ratio) and rest <= self._tolerance() * abs(ratio) * self._lengths:
             return (
-                f"and is {ratio:.4g} times it throughout: the training loop has another loss, or "
-                "reduces it in another way. Give attach() the criterion that is trained with, or a "
+                f"and is {ratio:.4g} times it throughout: the training loop uses another loss, or "
+                "reduces it differently. Give attach() the criterion used in training, or a "
                 "function of output and target that returns the loss of each record as it counts "
                 "in the loop."
             )
         return (
-            f"most in {worst!r}. Observe the batch that the step is taken with, before it, in the "
-            "mode (train or eval) it is trained in, and give attach() the criterion that is "
-            "trained with; where all of that is so, the module that owns this parameter is not "
-            "differentiated alike, and its leakage must not be trusted."
+            f"most in {worst!r}. Observe the batch of the step, before the step, in the mode "
+            "(train or eval) used in training, and give attach() the criterion used in training; "
+            "if all of that holds, Opacus differentiates the module of this parameter "
+            "differently, and its leakage must not be trusted."
         )

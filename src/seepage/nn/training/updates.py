@@ -1,7 +1,7 @@
-"""What a private step does with the noisy gradient: momentum of our own, or any torch optimiser.
+"""How a private step uses the noisy gradient: our own momentum, or any torch optimiser.
 
-Both look at nothing but the noisy gradients and the parameters that came of them, so they add no
-leakage (what is computed from a release gives nothing more away).
+Both see nothing but the noisy gradients and the resulting parameters, so they add no leakage
+(post-processing of a release gives nothing more away).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class PrivateUpdate(ABC):
-    """Changes the parameters by a noisy gradient, and can be stored and gone on with."""
+    """Changes the parameters by a noisy gradient; its state can be stored and resumed."""
 
     @abstractmethod
     def take(self, gradient: Mapping[str, Tensor]) -> None:
@@ -29,15 +29,15 @@ class PrivateUpdate(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return what a run must share with another to be the same."""
+        """Return the settings that identify the update."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what is kept from step to step: tensors by name, and plain facts."""
+        """Return the state kept between steps: tensors by name, and plain facts."""
 
     @abstractmethod
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from such a state."""
+        """Resume from such a state."""
 
 
 class Momentum(PrivateUpdate):
@@ -72,13 +72,13 @@ class Momentum(PrivateUpdate):
         return {name: put_together(velocity) for name, velocity in self.velocity.items()}, {}
 
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from the velocities of another step."""
+        """Resume from the velocities of another step."""
         for name, velocity in self.velocity.items():
             velocity.copy_(spread_like(velocity, tensors[name]))
 
 
 class TorchUpdate(PrivateUpdate):
-    """The step of an optimiser of torch, which ``make`` makes for the released parameters."""
+    """The step of a torch optimiser, which ``make`` creates for the released parameters."""
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
         self.released = released
@@ -92,7 +92,8 @@ class TorchUpdate(PrivateUpdate):
         owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if owned != {id(p) for p in released.values()}:
             raise InputError(
-                "The optimiser must have all parameters with requires_grad, and no others."
+                "The optimiser must hold exactly the parameters with requires_grad; give it all "
+                "of them and no others."
             )
 
     def take(self, gradient: Mapping[str, Tensor]) -> None:
@@ -103,7 +104,7 @@ class TorchUpdate(PrivateUpdate):
         self.optimizer.zero_grad(set_to_none=True)
 
     def settings(self) -> dict[str, Any]:
-        """Return the kind of the optimiser and the numbers of its groups."""
+        """Return the optimiser's class and the settings of its groups."""
         groups = [
             {name: repr(value) for name, value in group.items() if name != "params"}
             for group in self.optimizer.param_groups
@@ -123,13 +124,13 @@ class TorchUpdate(PrivateUpdate):
                     facts[place] = value
                 else:
                     raise InputError(
-                        f"The optimiser keeps a {type(value).__name__} ({name}) from step to step, "
-                        "which a checkpoint cannot hold; take another optimiser, or no checkpoint."
+                        f"The optimiser keeps a {type(value).__name__} ({name}) between steps, "
+                        "which a checkpoint cannot hold; use another optimiser, or no checkpoint."
                     )
         return tensors, facts
 
     def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from such a state, with the groups as they are."""
+        """Resume from such a state; the groups are unchanged."""
         state: dict[int, dict[str, Any]] = {}
         owners = [p for group in self.optimizer.param_groups for p in group["params"]]
         for place, value in (dict(facts) | dict(tensors)).items():

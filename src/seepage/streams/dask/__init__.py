@@ -1,4 +1,4 @@
-"""Tables on a Dask cluster: collections, and files that its workers read. Only sums come here.
+"""Tables on a Dask cluster: collections, and files that its workers read; only sums come back.
 
 Nothing else in the package imports Dask.
 """

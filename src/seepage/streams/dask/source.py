@@ -1,6 +1,6 @@
 """``sp.dask_rows``: dask arrays and data frames as a table to fit on and to measure.
 
-Sums come here, rows stay where they are.
+Only sums come back; rows stay where they are.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def dask_rows(
 ) -> DaskRows:
     """Take a Dask collection as a table to fit on and to measure the leakage of.
 
-    Estimators of :mod:`seepage.glm` and :func:`seepage.leakage` take Dask collections directly,
-    too; this reads the levels and the lengths of the partitions once for all of them.
+    Estimators of :mod:`seepage.glm` and :func:`seepage.leakage` also take Dask collections
+    directly; this reads the levels and the lengths of the partitions once for all of them.
 
     Parameters
     ----------
     data
         A dask data frame, or a dask array with a row for every record.
     target
-        The labels: the name of a column of the data frame; a dask array beside a dask array.
+        The labels: the name of a column of the data frame; for a dask array, another dask array.
     columns
-        The columns of the features, for a data frame; all others where not given. Text becomes one
+        The columns of the features, for a data frame; all others by default. Text becomes one
         0/1 feature per level, named ``column=level``.
     weight
         The sample weights, given like the labels.
@@ -86,11 +86,11 @@ def dask_rows(
 class DaskRows(RowSource):
     """A Dask collection as a table that is read in chunks; :func:`dask_rows` makes one.
 
-    Every question is answered by one task per partition, and sums of the answers are formed in a
-    tree. Tasks are functions of their partition, so that whatever a lost worker had is computed
-    again by another one, to the same numbers. ``partitions`` returns the delayed partitions, given
-    the other columns that are wanted; ``read`` turns one of them, given its number, its first row
-    and those columns, into a chunk.
+    Every question is answered by one task per partition, and the answers are summed in a tree.
+    Tasks are functions of their partition, so that another worker recomputes whatever a lost one
+    had, to the same numbers. ``partitions`` returns the delayed partitions, given the further
+    columns wanted; ``read`` turns one of them, given its number, its first row and those columns,
+    into a chunk.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DaskRows(RowSource):
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's answers over all partitions: only that comes here."""
+        """Return the sum of the function's answers over all partitions; only that comes back."""
         answers = self.answers(function, what, extra)
         found: Answer = fetch(tree_sum([a for _, a in answers], what))
         return found
@@ -137,14 +137,14 @@ class DaskRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Refuse: what there is one of for every row never comes to the client."""
+        """Refuse: per-row answers never come to the client."""
         raise InputError(
             "The rows of Dask data stay on the workers: have them as a dask array with to_dask(), "
             "written by the workers with write(folder), or look at the worst with top()."
         )
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return what the function says of every row as a dask array, computed when it is used."""
+        """Return the function's answer on every row as a dask array, computed when used."""
         arrays: Any = import_module("dask.array")
         like = np.empty(0 if width is None else (0, width))
         blocks = [
@@ -205,7 +205,7 @@ def _of_frame(
             )
     known = [str(name) for name in frame.columns]
     wanted = choose_columns(known, target, weight, columns)
-    # The types of text and categories are those of values, which an empty frame does not have.
+    # The types of text and categories come from values, which an empty frame lacks.
     schema = pa.Schema.from_pandas(frame._meta_nonempty, preserve_index=False)
     counted = [[part] for part in frame[[target]].to_delayed()]
     lengths: tuple[int, ...] = tuple(sum_over(_counted, counted, "rows"))
@@ -275,7 +275,7 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
 def _beside(X: Any, array: Any, what: str) -> Any:
     """Return labels or weights cut at the same rows as the features."""
     if not (hasattr(array, "dask") and hasattr(array, "chunks")):
-        raise InputError(f"Beside a dask array {what} must be one too, not {type(array).__name__}.")
+        raise InputError(f"With a dask array, {what} must be one too, not {type(array).__name__}.")
     if array.ndim != 1:
         raise InputError(f"{what} must have one dimension, but it has {array.ndim}.")
     array = _known(array)
@@ -318,7 +318,7 @@ def _read_frame(
     coding: TableEncoding,
     schema: pa.Schema,
 ) -> Chunk:
-    """Return the rows of a pandas data frame, the first of which is number ``start`` of all."""
+    """Return the rows of a pandas data frame, the first being row ``start`` of the whole."""
     return coding.encode([_as_piece(partition, schema, number)], start, extra)
 
 
@@ -346,7 +346,7 @@ def _read_arrays(
 
 
 def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
-    """Return a pandas partition as Arrow columns of the types that all partitions should have."""
+    """Return a pandas partition as Arrow columns of the types common to all partitions."""
     wanted = pa.schema([schema.field(name) for name in frame.columns])
     try:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)

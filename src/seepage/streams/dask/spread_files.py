@@ -1,8 +1,8 @@
-"""Parquet files dealt out to the workers of a Dask cluster, which read, encode and measure them.
+"""Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
-What a worker is given is some row groups of a file. The order of the rows is that of the files, so
-that the answers are the same as those of one machine that reads them all. Only sums of answers come
-to the client.
+Each worker gets some row groups of a file. The order of the rows is that of the files, so that the
+answers are the same as those of one machine that reads them all. Only sums of answers come to the
+client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SpreadFiles(ParquetFiles):
     def __init__(self, files: Batches, client: Any) -> None:
         if not isinstance(files, ParquetFiles):
             raise InputError(
-                "Folders called key=value cannot be dealt out to a cluster; give a plain folder of "
+                "Folders called key=value cannot be spread over a cluster; give a plain folder of "
                 "Parquet files."
             )
         self.__dict__.update(files.__dict__)
@@ -58,7 +58,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Answer:
-        """Return the sum of the answers over all chunks, formed in a tree."""
+        """Return the sum of the answers over all chunks, added in a tree."""
         asked = partial(
             _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -68,7 +68,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the answers on some columns as they are; none without rows."""
+        """Return the sum of the answers on some raw columns; none without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -106,7 +106,7 @@ class SpreadFiles(ParquetFiles):
         return counted
 
     def _sharing(self) -> int:
-        """Return how many tasks a machine may have to work on at a time."""
+        """Return how many tasks a machine may work on at a time."""
         tasks: Counter[str] = Counter()
         for address, threads in self.client.nthreads().items():
             tasks[address.rpartition(":")[0]] += threads
@@ -154,7 +154,7 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the threads of a task where so many share the cores."""
+    """Return the number of threads of a task when this many share the cores."""
     return max(1, usable_cores() // sharing)
 
 
@@ -162,8 +162,8 @@ def _threads(sharing: int) -> int:
 def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     """Give a client of the cluster that a command works on.
 
-    It is that of a scheduler at an address, ``tcp://…``, or of so many processes that are started
-    here, of one thread each, for the time of the work.
+    Either a scheduler at an address, ``tcp://…``, or a number of processes of one thread each,
+    started here for the duration of the work.
     """
     if address is not None and workers is not None:
         raise InputError("Give --dask or --workers, not both.")
@@ -177,11 +177,11 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
             "n_workers": workers,
             "threads_per_worker": 1,
             # Whoever may talk to a scheduler may run programs as the one who started it, and its
-            # port is open to everyone on this machine: so it takes only who has the certificate,
-            # which is made for this cluster, kept in memory and handed to the workers alone.
+            # port is open to everyone on this machine: it accepts only holders of the certificate,
+            # which is made for this cluster, kept in memory and given to the workers alone.
             "protocol": "tls",
             "security": _throw_away_certificates(distributed),
-            # Its pages would ask nobody who they are: there are none, at a free port.
+            # Its web pages would need no login, so there are none.
             "dashboard_address": None,
             "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},
         }

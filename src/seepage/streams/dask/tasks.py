@@ -1,6 +1,6 @@
-"""What workers are asked to do: sums in a tree, and files in a folder that appears whole or not.
+"""The workers' tasks: sums in a tree, and files in a folder that appears complete or not at all.
 
-In a tree no machine ever holds more than a few parts.
+In a tree, no machine ever holds more than a few parts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import pyarrow as pa
 from seepage.errors import InputError
 from seepage.tables.table_file import write_tables
 
-FAN_IN = 8  # sums that are added up by one task
+FAN_IN = 8  # sums added up by one task
 
 
 def named(what: str) -> str:
-    """Return a fresh prefix for the keys of tasks, by which Dask's dashboard calls them."""
+    """Return a fresh prefix for the keys of tasks, shown on Dask's dashboard."""
     return f"{re.sub(r'[^a-z0-9]+', '_', what.lower()).strip('_')}-{uuid.uuid4().hex}"
 
 
 def tree_sum(parts: Sequence[Any], what: str) -> Any:
     """Return the delayed sum (by ``+``) of delayed parts, ``FAN_IN`` of them at a time.
 
-    The order of the additions depends on the number of parts alone, and not on which worker is
-    done first: the same parts give the same sum to the last digit.
+    The order of the additions depends only on the number of parts, not on which worker finishes
+    first: the same parts give the same sum to the last digit.
     """
     from dask.delayed import delayed
 
@@ -50,7 +50,7 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
 def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str) -> list[Any]:
     """Return the delayed answers of a function to lists of arguments, one task for each.
 
-    The function is a node of its own in the graph: sent once, and passed on between the workers.
+    The function is a node of its own in the graph: sent once, and shared between the workers.
     """
     from dask.delayed import delayed
 
@@ -63,22 +63,22 @@ def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function that is a node of the graph says."""
+    """Call a function that is a node of the graph."""
     return function(*arguments)
 
 
 def sum_over(
     function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str, client: Any = None
 ) -> Any:
-    """Return the sum of a function's answers, one task for each: only the sum comes here."""
+    """Return the sum of a function's answers, one task for each; only the sum comes back."""
     return fetch(tree_sum(each_task(function, asked, what), what), client)
 
 
 def fetch(delayed: Any, client: Any = None) -> Any:
-    """Compute a small result, on a client's cluster or by Dask's own choice, and bring it here."""
+    """Compute a small result and fetch it, on a client's cluster or as Dask chooses."""
     with warnings.catch_warnings():
         # What all rows have in common (matrices of d × d numbers) travels in the graph on purpose:
-        # data that are scattered instead would be lost with the worker that holds them.
+        # scattered data would be lost with the worker that holds them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         return delayed.compute() if client is None else client.compute(delayed).result()
 
@@ -96,13 +96,13 @@ def fill_folder(
 ) -> None:
     """Have workers write one Parquet file each into a new folder, which all of them must see.
 
-    The files are written beside the folder's place, in a hidden one, which is renamed when all are
-    there; only their owner can read them. ``asked`` has for every file its number and some
-    arguments; with those and a path ``function`` writes it, and returns a number. A task that runs
-    twice, because a worker was lost, writes the same file again.
+    The files are written to a hidden folder beside it, which is renamed when all are there; only
+    their owner can read them. ``asked`` has for every file its number and some arguments; with
+    those and a path ``function`` writes it, and returns a number. A task that runs twice, because a
+    worker was lost, writes the same file again.
     """
     if path.exists():
-        raise InputError(f"{path.name} is there already; name a new folder.")
+        raise InputError(f"{path.name} exists already; name a new folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=path.parent.resolve(), prefix=f".{path.name}."))
     wanted = {_name(number) for number, _ in asked}

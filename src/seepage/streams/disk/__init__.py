@@ -1,4 +1,4 @@
-"""Tables in Parquet files, read in chunks: finding the files, reading them, making them numbers.
+"""Tables in Parquet files, read in chunks: finding the files, reading them, encoding them.
 
-What a folder of files has to do with a model or an audit is not known here.
+Nothing here knows a model or an audit.
 """

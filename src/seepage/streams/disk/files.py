@@ -1,7 +1,7 @@
-"""Parquet files, or a pyarrow data set: found, read as record batches, cut for several machines.
+"""Parquet files or a pyarrow data set: found, read as record batches, split for several machines.
 
 Files are read through small buffers, a few pages of every column at a time: a file whose row groups
-are larger than memory takes no more of it than one with small ones.
+are larger than memory takes no more memory than one with small ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.errors import InputError, not_utf8, not_whole
 from seepage.tables.columns import Piece, plain_type
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
-PART_ROWS = 100_000  # rows that pay for what a part costs: a task, and a matrix that is sent
+PART_ROWS = 100_000  # rows that make up for the cost of a part: a task, and sending a matrix
 BROKEN = (pa.ArrowException, OSError, ValueError)
 
 
@@ -40,18 +40,20 @@ class Batches(ABC):
         """Yield these columns of all rows in order, at most ``size`` rows at a time."""
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among the ones that are read."""
+        """Say whether a file written to this path would be among those that are read."""
         return False
 
     def parts(self) -> list[Batches]:
-        """Return these rows in parts, in order, that can be read by different machines."""
-        raise InputError(f"{type(self).__name__} cannot be dealt out to a cluster.")
+        """Return these rows in ordered parts that different machines can read."""
+        raise InputError(
+            "These data cannot be spread over a cluster; give a plain folder of Parquet files."
+        )
 
     def spread(self) -> Any:
-        """Return the files on a cluster that these rows come from; ``None`` where there are none.
+        """Return the files on a cluster that these rows come from; ``None`` if there are none.
 
-        Such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) have the rows worked
-        on by whoever has them.
+        The rows of such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) are
+        processed by the workers that have them.
         """
         return None
 
@@ -59,7 +61,7 @@ class Batches(ABC):
 class ParquetFiles(Batches):
     """Parquet files of one schema, in order.
 
-    ``root`` is the folder that was named, whose files they are, or ``None`` for a single file.
+    ``root`` is the folder that holds them, or ``None`` for a single file.
     """
 
     _read = slice(None)  # the row groups of every file that are read
@@ -80,7 +82,7 @@ class ParquetFiles(Batches):
 
     @property
     def rows(self) -> int:
-        """The number of rows that the files say they have."""
+        """The number of rows that the files state."""
         return sum(sum(rows[self._read]) for rows in self._groups)
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
@@ -89,7 +91,7 @@ class ParquetFiles(Batches):
             yield from self.read_groups(k, columns, size)
 
     def read_groups(self, k: int, columns: Sequence[str], size: int) -> Iterator[Piece]:
-        """Yield these columns of the row groups that are read of one file."""
+        """Yield these columns of the chosen row groups of one file."""
         name, rows = self._name(k), self._groups[k]
         groups = range(len(rows))[self._read]
         at = sum(rows[: groups.start])
@@ -100,7 +102,7 @@ class ParquetFiles(Batches):
                     f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
                     "it is read."
                 )
-            # A whole file may have come to lie in other row groups since it was opened.
+            # A whole file may have been rewritten with other row groups since it was opened.
             some = None if self._read == slice(None) else list(groups)
             batches = file.iter_batches(size, row_groups=some, columns=list(columns))
             while True:
@@ -115,9 +117,9 @@ class ParquetFiles(Batches):
                 at += batch.num_rows
 
     def parts(self) -> list[Batches]:
-        """Return the row groups of every file, as many together as make a part.
+        """Return the row groups of every file, grouped into parts.
 
-        A part has at least :data:`PART_ROWS` rows, or what is left of its file.
+        A part has at least :data:`PART_ROWS` rows, or the rest of its file.
         """
         parts: list[Batches] = []
         for k, rows in enumerate(self._groups):
@@ -137,7 +139,7 @@ class ParquetFiles(Batches):
         return part
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among the ones that are read."""
+        """Say whether a file written to this path would be among those that are read."""
         if not isinstance(self.filesystem, pafs.LocalFileSystem):
             return False
         wanted = path.resolve()
@@ -146,7 +148,7 @@ class ParquetFiles(Batches):
         return wanted.is_relative_to(Path(self.root).resolve())
 
     def _name(self, k: int) -> str:
-        """Return what a file is called: its path within the folder, never that of the folder."""
+        """Return the name of a file: its path within the folder, never the folder's own."""
         path = PurePosixPath(self.paths[k])
         if self.root is not None and path.is_relative_to(self.root):
             return str(path.relative_to(self.root))
@@ -244,7 +246,7 @@ def _unreadable(error: Exception) -> InputError:
 def open_batches(data: Any, filesystem: Any = None) -> Batches:
     """Open a Parquet file, a folder of them, a list of them, or a pyarrow data set.
 
-    Paths may be those of any file system that fsspec or pyarrow know (``s3://…``).
+    Paths may be on any file system that fsspec or pyarrow know (``s3://…``).
     """
     if hasattr(data, "get_fragments"):
         return DatasetBatches(data)
@@ -271,7 +273,7 @@ def _open_folder(folder: str, system: Any, shown: str) -> Batches:
         for info in inside
         if info.type == pafs.FileType.File and info.path.lower().endswith((".parquet", ".pq"))
     }
-    # As other readers of folders do: what starts with a dot or underscore is no data.
+    # As in other readers of folders, names that start with a dot or underscore are not data.
     files = sorted(path for path, names in parts.items() if not any(n[0] in "._" for n in names))
     if not files:
         raise InputError(f"The folder {shown} has no Parquet file (.parquet) in it.")
@@ -287,7 +289,7 @@ def _open_folder(folder: str, system: Any, shown: str) -> Batches:
 
 
 def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
-    """Return the path within its file system, and that file system as pyarrow's."""
+    """Return the path within its file system, and the file system as pyarrow's."""
     if filesystem is not None:
         if isinstance(filesystem, pafs.FileSystem):
             return path, filesystem

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches, open_batches
-from seepage.support.chunks import progress_over, usable_cores
+from seepage.support.chunks import blas_on_one_core, progress_over, usable_cores
 from seepage.tables.columns import (
     Piece,
     Scan,
@@ -32,10 +31,10 @@ from seepage.tables.source import Chunk, RowSource, check_column
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_CHUNK = 1 << 20  # numbers in a chunk: decoding files pays for larger ones than arithmetic does
-_WIDE = 4096  # rows of a wide table that pay for what a chunk costs once
+_CHUNK = 1 << 20  # numbers in a chunk: decoding files favours larger ones than arithmetic does
+_WIDE = 4096  # rows of a wide table that make up for the fixed cost of a chunk
 _LARGEST = 4 * _CHUNK  # numbers in one chunk at most
-_MOST_WORKERS = 8  # each holds a chunk and what is made of it
+_MOST_WORKERS = 8  # each holds a chunk and what is computed from it
 
 
 def parquet(
@@ -51,18 +50,18 @@ def parquet(
     """Open Parquet data as a table that is read in chunks, however large it is.
 
     Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it, with a few
-    chunks in memory at a time and the same answers as on the whole table.
+    chunks in memory at a time and the same answers as for the whole table.
 
     Parameters
     ----------
     data
         A Parquet file, a folder of them (read in the order of their names; ``key=value`` folders
-        become columns), a list of files, or a ``pyarrow.dataset.Dataset``. Paths may be those of
+        become columns), a list of files, or a ``pyarrow.dataset.Dataset``. Paths may be on
         any file system that fsspec opens, such as ``s3://bucket/people/``.
     target
         The column of the labels.
     columns
-        The columns of the features; all others where not given. Text becomes one 0/1 feature per
+        The columns of the features; all others by default. Text becomes one 0/1 feature per
         level, named ``column=level``; its levels are found by a scan of the text columns.
     weight
         The column of the sample weights.
@@ -108,7 +107,7 @@ class ParquetRows(RowSource):
     coding
         How columns become features, labels and weights.
     threads
-        How many chunks are worked on at a time; one for each core where not given.
+        How many chunks to process at a time; one for each core by default.
     """
 
     def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
@@ -133,7 +132,7 @@ class ParquetRows(RowSource):
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's answers; on a cluster only that comes here."""
+        """Return the sum of the function's answers; from a cluster only that comes back."""
         spread = self.batches.spread()
         if spread is None:
             return super().total(function, what, extra)
@@ -160,7 +159,7 @@ class ParquetRows(RowSource):
         yield from in_order(shown, work, self._threads)
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
-        """Write the tables that the function makes of the chunks to one Parquet file."""
+        """Write the tables that the function makes from the chunks to one Parquet file."""
         if self.batches.holds(path):
             raise InputError(
                 f"{path.name} would lie among the Parquet files it was computed from; write it to "
@@ -176,7 +175,7 @@ class ParquetRows(RowSource):
 
 
 def scan_columns(batches: Batches, columns: Sequence[str]) -> Scan:
-    """Return what one scan of some columns finds out."""
+    """Return the results of one scan of some columns."""
     return sum_pieces(batches, columns, scan) or Scan()
 
 
@@ -186,7 +185,7 @@ def sum_pieces(
     function: Callable[[list[Piece]], Answer],
     threads: int | None = None,
 ) -> Answer | None:
-    """Return the sum of the function's answers on some columns as they are; none without rows."""
+    """Return the sum of the function's answers on some raw columns; none without rows."""
     spread = batches.spread()
     if spread is not None:
         on_cluster: Answer | None = spread.sum_pieces(batches, columns, function)
@@ -199,12 +198,12 @@ def sum_pieces(
 
 
 def chunk_rows(width: int) -> int:
-    """Return how many rows of so many numbers make a chunk."""
+    """Return how many rows of this width make a chunk."""
     return max(1, _CHUNK // width, min(_WIDE, _LARGEST // width))
 
 
 def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:
-    """Put small pieces together until they are at least half of ``size`` rows."""
+    """Merge small pieces until they have at least half of ``size`` rows."""
     held: list[Piece] = []
     rows = 0
     for piece in pieces:
@@ -229,16 +228,16 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 def in_order(
     items: Iterator[Item], work: Callable[[Item], Answer], threads: int | None = None
 ) -> Iterator[Answer]:
-    """Yield ``work(item)`` of every item in turn, several of them being worked on at a time.
+    """Yield ``work(item)`` of every item in turn, processing several at a time.
 
-    The caller's thread reads; the workers compute. One chunk for each core keeps all of them busy
-    in every line of the work, where a matrix product spread over the cores would leave them idle
-    in between, so the linear algebra is kept to one thread meanwhile. ``threads`` is for whoever
-    shares the cores with others.
+    The caller's thread reads; the workers compute. One chunk for each core keeps all cores busy
+    throughout, where a matrix product spread over the cores would leave them idle in between; so
+    the linear algebra is kept to one thread meanwhile. ``threads`` is for callers who share the
+    cores.
     """
     workers = min(usable_cores() if threads is None else threads, _MOST_WORKERS)
     waiting: deque[Future[Answer]] = deque()
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
+    with blas_on_one_core(), ThreadPoolExecutor(workers) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))

@@ -1,8 +1,8 @@
 """The operations whose per-record gradients have a closed form: one file per kind of layer.
 
-A file here holds :class:`~seepage.nn.gradients.watching.Rule` objects and what they are made of;
-``RULES`` lists which torch function each of them is for. Rules know a call's arguments and the
-gradient at its output, and nothing of networks, losses or views.
+A file here holds :class:`~seepage.nn.gradients.watching.Rule` objects and their parts; ``RULES``
+maps each torch function to its rule. Rules know a call's arguments and the gradient at its output,
+and nothing about networks, losses or views.
 """
 
 from __future__ import annotations

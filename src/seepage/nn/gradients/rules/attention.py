@@ -45,7 +45,7 @@ def attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    """Return what torch's function returns; sequences first, ``(length, batch, features)``."""
+    """Return the result of torch's function, sequence axis first: ``(length, batch, features)``."""
     unusual = (bias_k, bias_v, static_k, static_v)
     if any(t is not None for t in unusual) or add_zero_attn or query.dim() != 3:
         return NotImplemented
@@ -87,7 +87,7 @@ def _heads(projected: Tensor, heads: int) -> Tensor:
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return both masks as one to be added to the scores, minus infinity where hidden."""
+    """Return both masks as one that is added to the scores, minus infinity where hidden."""
     total = None
     if attention_mask is not None:
         total = _added(attention_mask, scores)

@@ -16,7 +16,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 class _ElementwiseRule(Rule):
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
-        """Return the two operands; the parameter is found out by name."""
+        """Return the two operands; the parameter is identified by name."""
         if kwargs or len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
             return None
         return Arguments(None, {"first": args[0], "second": args[1]})
@@ -64,7 +64,9 @@ def _flat(tensor: Tensor, axis: int) -> bool:
 def _summed(call: LayerCall, role: str, value: Tensor) -> GradientTerm:
     parameter = call.arguments.parameters[role]
     assert parameter is not None  # noqa: S101 - it has a name
-    records = value.movedim(call.layout.axis or 0, 0)  # the parameter is flat along that axis
+    records = value.movedim(
+        call.layout.axis or 0, 0
+    )  # the parameter has length one along that axis
     place = (call.layout.axis or 0) - value.dim()
     shape = list(parameter.shape)
     if -place <= len(shape):

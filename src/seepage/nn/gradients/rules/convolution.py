@@ -56,7 +56,7 @@ class ConvolutionRule(Rule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Run it with a backward pass of its own, unless the zeros on the two sides differ."""
+        """Run it with a custom backward pass, unless the padding of the two sides differs."""
         x, weight = arguments.input, arguments.parameters["weight"]
         movement = _movement(arguments)
         if not x.requires_grad or weight is None or movement is None:
@@ -64,18 +64,18 @@ class ConvolutionRule(Rule):
         return convolution(x, weight, arguments.parameters["bias"], movement), arguments
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of the inputs, with those of the kernel, where no channels are apart."""
+        """Return the axis of input channels, with the kernel's, unless there are groups."""
         alone = arguments.options["groups"] == 1 and _movement(arguments) is not None
         return 1 if alone else None
 
     def positions(self, shape: tuple[int, ...]) -> int:
-        """Return how many places an output of this shape has, in all images."""
+        """Return the number of places in an output of this shape, over all images."""
         return math.prod(shape) // shape[1]
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
-        """Return a kernel of one place over what ``Q``, as a kernel, makes of the inputs.
+        """Return the arguments of a 1×1 convolution of the inputs convolved with ``Q``.
 
-        Patches times ``Q`` are a convolution with it, so that none is cut.
+        Patches times ``Q`` are a convolution with ``Q``, so none need be extracted.
         """
         x, movement = arguments.input, _movement(arguments)
         assert movement is not None  # noqa: S101 - otherwise there is no axis to narrow
@@ -85,7 +85,7 @@ class ConvolutionRule(Rule):
         return Arguments(movement.forward(x, kernel, None), arguments.parameters, options)
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
-        """Return the outer products of ``δ`` with the patches; patches are cut when needed."""
+        """Return the outer products of ``δ`` with the patches, which are extracted when needed."""
         multiple = call.layout.multiple
         out = []
         if "weight" in call.names:
@@ -106,7 +106,7 @@ class ConvolutionRule(Rule):
 
 
 def _movement(arguments: Arguments) -> KernelMovement | None:
-    """Return how the kernel moves, or ``None`` where the zeros on its two sides differ."""
+    """Return how the kernel moves, or ``None`` if the padding of the two sides differs."""
     options = arguments.options
     if any(pad % 2 for pad in options["padding"]):
         return None
@@ -122,9 +122,9 @@ class Geometry:
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
-    padding: tuple[int, ...]  # the zeros on both sides together
+    padding: tuple[int, ...]  # of both sides together
     dilation: tuple[int, ...]
-    groups: int  # blocks of channels that do not meet
+    groups: int  # separate blocks of channels
     places: tuple[int, ...]  # the shape of the output
     multiple: int  # how many consecutive images belong to one record
 
@@ -133,12 +133,12 @@ class Geometry:
         return self._positions(delta.flatten(2).unflatten(1, (self.groups, -1)))
 
     def patches(self, inputs: Tensor) -> Tensor:
-        """Return what the kernel sees at every place, ``(B, groups, positions, size)``.
+        """Return the patch at every place, ``(B, groups, positions, size)``.
 
-        The entries of a patch are in the order of the weight's.
+        The entries of a patch are ordered like the weight's.
         """
         if not torch.is_grad_enabled() and not self.keeps_channels_last(inputs):
-            return self.cut(inputs).mT  # one copy instead of two, but no way back
+            return self.cut(inputs).mT  # one copy instead of two, but not differentiable
         padded = self._padded(inputs)
         cuts = [padded[(..., *where)].flatten(2) for where in self._windows()]
         blocks = torch.stack(cuts, 2)  # (N, in, offsets, places)
@@ -147,7 +147,7 @@ class Geometry:
     def cut(self, inputs: Tensor) -> Tensor:
         """Return the patches, ``(B, groups, size, positions)``, in one copy.
 
-        The order of the entries within a patch is this class's own affair.
+        The order of entries within a patch is private to this class.
         """
         padded = self._padded(inputs)
         first, channel, *others = padded.stride()
@@ -171,7 +171,7 @@ class Geometry:
             cuts = patches.mT.reshape(count, *self.places, -1, channels).movedim(-1, 1)
             out = patches.new_zeros(count, *size, channels).movedim(-1, 1)
             self._add(out, cuts)
-        elif len(size) <= 2:  # torch's own way for images, and for rows of one
+        elif len(size) <= 2:  # torch's own fold, for images and single rows
             front = (1,) * (2 - len(size))
             shapes = ((*front, *n) for n in (size, self.kernel, self.dilation, self.stride))
             whole, kernel, dilation, stride = shapes
@@ -195,13 +195,13 @@ class Geometry:
         return self._by_record(delta.flatten(2).unflatten(1, (self.groups, -1)))
 
     def whole(self, left: Tensor, like: Tensor) -> Tensor:
-        """Return what is laid out as by :meth:`outputs` in the shape of output gradients."""
+        """Return output gradients in their own shape from the layout of :meth:`outputs`."""
         if has_channels_last(like) and self.groups == self.multiple == 1:
             return left[:, 0].mT.unflatten(1, self.places).movedim(-1, 1)
         return self._by_image(left).reshape(like.shape)
 
     def keeps_channels_last(self, inputs: Tensor) -> bool:
-        """Return whether patches are laid out with the channels last, as their images are."""
+        """Return whether patches are laid out channels-last, like their images."""
         return self.groups == self.multiple == 1 and has_channels_last(inputs)
 
     def _padded(self, inputs: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class Geometry:
         return functional.pad(inputs, sides) if any(sides) else inputs
 
     def _windows(self) -> Iterator[tuple[slice, ...]]:
-        """Yield, for each entry of the kernel, what it sees over all places."""
+        """Yield, for each entry of the kernel, the inputs it meets over all places."""
         for offset in product(*map(range, self.kernel)):
             yield tuple(
                 slice(o * d, o * d + s * (n - 1) + 1, s)
@@ -242,7 +242,7 @@ class Geometry:
 
 
 def has_channels_last(images: Tensor) -> bool:
-    """Return whether the channels of a pixel lie together in memory, and not its row."""
+    """Return whether the memory layout is channels-last."""
     if images.dim() != 4 or images.is_contiguous():
         return False
     return bool(images.is_contiguous(memory_format=torch.channels_last))
@@ -251,9 +251,9 @@ def has_channels_last(images: Tensor) -> bool:
 def squared_norms_of_convolution(delta: Tensor, inputs: Tensor, *, geometry: Geometry) -> Tensor:
     """Return ``‖g_i‖²`` of every record, given output gradients and inputs of the layer.
 
-    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, ``p_s`` the patch that the kernel sees there. Both
-    forms of ``‖g‖²`` are differentiated by hand, so that patches (nine times their image, for a
-    kernel of three by three) are cut once in each direction and never kept:
+    ``g = Σ_s δ_s p_sᵀ`` over the places ``s``, with ``p_s`` the patch there. Both forms of ``‖g‖²``
+    are differentiated by hand, so that patches (nine times their image, for a 3×3 kernel) are
+    extracted once in each direction and never kept:
 
         written out   ‖g‖² = Σ g∘g      ∂δ = 2gP       ∂P = 2gᵀδ
         Gram form     ‖g‖² = Σ K∘Q      ∂δ = 2δK       ∂P = 2PQ       K = PᵀP, Q = δᵀδ
@@ -302,16 +302,16 @@ class _SquaredNorms(Function):  # type: ignore[misc]
 
 
 def _product(a: Tensor, b: Tensor, turned: bool) -> Tensor:
-    """Return ``ab``, laid out by columns where what follows wants it turned."""
+    """Return ``ab``, in column order if its transpose is needed next."""
     return (b.mT @ a.mT).mT if turned else a @ b
 
 
 @contextmanager
 def _precision_of_convolutions(like: Tensor) -> Iterator[None]:
-    """Let products be as precise as torch lets convolutions be, which these are, while inside.
+    """While inside, give matrix products the precision that torch allows convolutions.
 
-    On a graphics card torch rounds the factors of convolutions (TF32), unless told otherwise, but
-    not those of matrix products, which are then several times slower.
+    On a GPU torch by default rounds the factors of convolutions (TF32), but not those of matrix
+    products, which are then several times slower.
     """
     if not like.is_cuda:
         yield
@@ -319,7 +319,7 @@ def _precision_of_convolutions(like: Tensor) -> Iterator[None]:
     try:
         before = torch.get_float32_matmul_precision()
         rounded = torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # the caller has set each kind of product apart
+    except RuntimeError:  # the caller has set the precision of each kind of product
         yield
         return
     torch.set_float32_matmul_precision("high" if rounded else before)

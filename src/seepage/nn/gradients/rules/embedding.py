@@ -11,7 +11,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
 class EmbeddingRule(Rule):
-    """A table looked up by token numbers, the same for all records (positions) or not."""
+    """A table indexed by tokens, or by positions that all records share."""
 
     def bind(
         self,
@@ -55,9 +55,9 @@ class EmbeddingRule(Rule):
         ]
 
     def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of what is looked up."""
+        """Return the axis of the embedding's features."""
         return 1
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
-        """Return the arguments with the matrix that narrows ``δ`` once it is there."""
+        """Return the arguments with the matrix that will narrow ``δ``."""
         return replace(arguments, options={**arguments.options, "thin": thin})

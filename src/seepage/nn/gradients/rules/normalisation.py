@@ -1,6 +1,6 @@
 """Per-record gradients of normalising layers: ``δ·x̂`` summed for the scale, ``δ`` for the shift.
 
-Each rule normalises the input again without scale and shift, which costs next to nothing.
+Each rule renormalises the input without scale and shift, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule
 
 
 class _NormRule(Rule):
-    """``x̂`` scaled and shifted. The option ``normalise`` gives ``x̂``, if not ``standard`` is it."""
+    """``x̂`` scaled and shifted; ``x̂`` is ``standard`` or, without it, given by ``normalise``."""
 
     def summed(self, call: LayerCall, value: Tensor) -> Tensor:
         """Return a value summed over the axes of each record that share scale and shift."""
@@ -71,7 +71,7 @@ class LayerNormRule(_LastAxesRule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Normalise with a formula for the second derivative, and keep what was normalised."""
+        """Normalise with a formula for the second derivative, and keep ``x̂``."""
         shape, eps = arguments.options["shape"], arguments.options["eps"]
         standard = layer_norm(arguments.input, shape, None, None, eps)
         if standard is NotImplemented:
@@ -129,7 +129,7 @@ class GroupNormRule(_ChannelsRule):
     def run_twice_differentiable(
         self, arguments: Arguments, run: Callable[[], Tensor]
     ) -> tuple[Tensor, Arguments]:
-        """Normalise each group as one row of a LayerNorm, which has a formula for it."""
+        """Normalise each group as one row of a LayerNorm, which has such a formula."""
         x, groups = arguments.input, arguments.options["groups"]
         rows = x.reshape(len(x), groups, -1)
         found = layer_norm(rows, [rows.shape[2]], None, None, arguments.options["eps"])
