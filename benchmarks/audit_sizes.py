@@ -126,6 +126,8 @@ def beside(folder: Path, rows: int) -> bool:
         out = str(folder / f"report-{asked}")
         words = ["audit", str(table), "--target", "y", "--out", out, *options]
         taken, used = measured(AUDIT, *words)
+        if not (Path(out) / "report.html").is_file():
+            raise SystemExit(f"the audit of {name} wrote no report")
         allowed = times + times * usual
         cells = f"{taken:.1f}", f"{allowed:.1f}", f"{used / 1e6:.0f} MB", f"{used / held:.2f}"
         show("", f"audit, {asked}", *cells, widths=WIDTHS)
