@@ -290,11 +290,13 @@ def judge_usefulness(
     """
     if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
         return None
-    trials = [first]
-    trials += [try_out(trained, trained.settings, seed + k) for k in range(1, SPLITS)]
-    if any(trial.saw_them for trial in trials):
-        return None
-    gains = np.array([trial.trivial_error() - trial.error(sigma) for trial in trials])
+    found = []
+    for k in range(SPLITS):  # one after the other: each has a copy of its held-out records
+        trial = try_out(trained, trained.settings, seed + k) if k else first
+        if trial.saw_them:
+            return None
+        found.append(trial.trivial_error() - trial.error(sigma))
+    gains = np.array(found)
     tested = len(first.held_out)
     spread = float(gains.std(ddof=1)) * math.sqrt(1 / SPLITS + tested / (first.rows - tested))
     reach = float(stdtrit(SPLITS - 1, 0.975)) * spread

@@ -71,6 +71,7 @@ _TRIED = 2.0 ** -np.arange(12)  # lengths of the centre at which the objective i
 _SLACK = 1.0001
 _PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 _SINGLE = 1e-10  # rounding in double precision up to which single is enough for pairs
+_AT_ONCE = 1 << 17  # numbers that a core works on at a time
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # the error of a refit, relative to how far it moved
 _ALONE = 1e-10  # a record's share of the curvature above which the rest says nothing about it
@@ -206,7 +207,7 @@ class ChangedRecords(FiniteChanges):
             wide = np.flatnonzero(_is_wide(here)) if self.constant else np.zeros(0, dtype=int)
             return piece, here, piece.start + wide, centres.of(wide) if len(wide) else None
 
-        first, *rest = row_slices(max(1, len(rows)), self._width(others))
+        first, *rest = row_slices(max(1, len(rows)), self._width(others), chunk=_AT_ONCE)
         # What all pieces share is computed, and kept, with the first.
         for piece, here, wide, centres in chain([around(first)], spread(around, rest)):
             found.put(piece, here)

@@ -58,7 +58,8 @@ _GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it the
 _NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
 _UNDER = 2e-3  # and how far below it
 _BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which this is tried
-_SUMMED = 12_000  # matrices whose series are summed at a time, at most
+_SUMMED = 6_000  # matrices whose series are summed at a time, at most
+_PIECE = 3_000  # rows that a core works on at a time, at most
 
 
 class _Terms(NamedTuple):
@@ -124,7 +125,8 @@ def largest_of_rows(
     values = xp.zeros_like(rho)
     exact = values > 0
     few = _functions(delta, _FEW)
-    looks = _looks(lambda rows: moments(few, coordinates(rows), q), n, k, chunk, threads, what)
+    size = min(chunk, _PIECE * k) if threads else chunk
+    looks = _looks(lambda rows: moments(few, coordinates(rows), q), n, k, size, threads, what)
     for rows, parts in _together(looks, _SUMMED):
         at = joined(parts)
         values[rows], exact[rows] = _by_series(rho[rows], delta, at, c[rows], s[rows], _FEW)
@@ -136,8 +138,9 @@ def largest_of_rows(
         p = coordinates(left[rows])
         return p, moments(many, p, q)
 
-    closer = _looks(look_closer, left.shape[0], k, chunk // 4, threads, what)
-    for piece, found in _together(closer, chunk // k):
+    size = min(chunk // 4, _PIECE // 3 * k) if threads else chunk // 4  # many terms take more room
+    closer = _looks(look_closer, left.shape[0], k, size, threads, what)
+    for piece, found in _together(closer, _PIECE if threads else chunk // k):
         rows, at = left[piece], joined([at for _, at in found])
         p = xp.concat([p for p, _ in found], axis=0)
         batch = _Secular(rho[rows], delta, p, q, c[rows], s[rows])
