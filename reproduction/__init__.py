@@ -110,12 +110,16 @@ _LIST = (
         topic="reweighting",
     ),
     Experiment(
-        "fil-objective-perturbation", "001", "section 7", "Leakage when the objective has the noise"
+        "fil-objective-perturbation", "001", "section 7", "Leakage of objective perturbation"
     ),
-    Experiment("bounds-section4", "004", "sections 2 to 4", "What ε says about a member, a number"),
+    Experiment(
+        "bounds-section4", "004", "sections 2 to 4", "What ε says about membership and numbers"
+    ),
     Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
     Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
-    Experiment("bounds-figure4", "004", "Figure 4", "Images that leak most and least, rebuilt"),
+    Experiment(
+        "bounds-figure4", "004", "Figure 4", "Images that leak most and least, reconstructed"
+    ),
     Experiment(
         "bounds-figure5",
         "004",
@@ -134,7 +138,7 @@ _LIST = (
         "bounds-weighted-sgd",
         "004",
         "section 6",
-        "Private SGD that evens out who pays",
+        "Private SGD that evens out the leakage",
         topic="private training",
     ),
     Experiment(

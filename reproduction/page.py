@@ -24,7 +24,7 @@ _HEAD = """\
 # Reproductions: tables and figures of the papers
 
 A program wrote these pages from the results of `seepage reproduce all`, which are kept beside them;
-`make reproduce` makes results and pages anew. `seepage reproduce --list` shows the names, and
+`make reproduce` makes results and pages again. `seepage reproduce --list` shows the names, and
 `seepage reproduce NAME` reproduces one of them: from the data, or from kept results where the
 *Setting* says that they were trained on an accelerator. Numbers that a paper prints stand beside
 what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
@@ -111,7 +111,7 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
         yield "\n## Not made yet\n"
-        yield "What these need was not at hand when the pages were written:\n"
+        yield "The data for these were not available when the pages were written:\n"
         for experiment in missing:
             where = f"paper {experiment.paper}, {experiment.place}"
             yield f"- `{experiment.name}`: {experiment.title} ({where})"

@@ -25,9 +25,9 @@ _SETTING = (
     "differs: 004 prints ε = 2/(nλσ) for output perturbation. A neighbour moves the minimiser by "
     "up to 2L/(nλ), with L the largest norm of a record for logistic loss, and the Rényi "
     "divergence of order 2 of Gaussian noise is the square of that over σ²: ε = 4L²/(nλσ)². With "
-    "the longest image of the data, L is 17.2 and not 1, so differential privacy promises next to "
-    "nothing here; dFIL, which is about these records and not about all that could be, promises "
-    "much."
+    "the longest image of the data, L is 17.2 and not 1, so differential privacy promises next "
+    "to nothing here; dFIL, which is about these records and not about every possible one, "
+    "promises much."
 )
 
 

@@ -33,11 +33,11 @@ _SETTING = (
     "penalised like the pixels, as in the authors' code; bounds and errors are about the pixels. "
     f"The informed adversary attacks every record in {TRIALS:,} releases by dividing by what the "
     f"column of ones gives away, and in {TRIALS_WITH_LABEL} releases by using the label too (the "
-    f"{EXPOSED} most exposed ones in {TRIALS_EXPOSED:,}). "
-    "Where it differs: 004 says that its adversary is given the label, but the attack of its code "
-    "makes no use of it. Its estimate is a ratio of Gaussians, which has no mean: however many the "
-    "trials, the average error is ruled by the few in which the divisor came near zero. Hence the "
-    "medians, and the adversary who uses the label, whose errors have a mean worth the name."
+    f"{EXPOSED} most exposed ones in {TRIALS_EXPOSED:,}). Where it differs: 004 says that its "
+    "adversary is given the label, but the attack of its code makes no use of it. Its estimate "
+    "is a ratio of Gaussians, which has no mean: however many trials there are, the average "
+    "error is dominated by the few in which the divisor came near zero. Hence the medians, and "
+    "the adversary who uses the label, whose errors have a mean worth the name."
 )
 
 
@@ -156,11 +156,11 @@ def _seen(
     under = f"only where it is above {number(below.min())}" if len(below) else "nowhere"
     return (
         f"The bound ranks the records as the attack does: rank correlation {ranks[0]:.2f} of the "
-        f"mean error for bounds up to 0.001 and {ranks[1]:.2f} up to 1 (that mean is ruled by few "
-        f"trials), {medians[0]:.2f} and {medians[1]:.2f} of the median. Mean errors lie below the "
-        f"dFIL bound {under}, where the estimate no longer follows the record. With the label, the "
-        f"mean error of the {EXPOSED} most exposed records is {beside:.2f} ± {off:.2f} times the "
-        "exact Cramér–Rao bound: the bound is attained."
+        f"mean error for bounds up to 0.001 and {ranks[1]:.2f} up to 1 (that mean is dominated by "
+        f"few trials), {medians[0]:.2f} and {medians[1]:.2f} of the median. Mean errors lie below "
+        f"the dFIL bound {under}, where the estimate no longer follows the record. With the "
+        f"label, the mean error of the {EXPOSED} most exposed records is {beside:.2f} ± {off:.2f} "
+        "times the exact Cramér–Rao bound: the bound is attained."
     )
 
 

@@ -50,9 +50,9 @@ def reproduce(quick: bool) -> Outcome:
         ]
     most, least = quantities[3].measured, quantities[7].measured
     seen = (
-        f"The eight most exposed images come back whole (structural similarity {most:.2f} to the "
-        f"originals); what the attack returns for the eight least exposed is noise ({least:.2f}), "
-        "the same for all of them."
+        f"The eight most exposed images are fully reconstructed (structural similarity {most:.2f} "
+        "to the originals); what the attack returns for the eight least exposed is noise "
+        f"({least:.2f}), the same for all of them."
     )
     return Outcome(_SETTING, tuple(quantities), seen, _draw(truth, images[0], predicted[rows]))
 

@@ -19,7 +19,7 @@ _SETTING = (
     "e^ε/(1 + e^ε) at most (section 2), and an unbiased estimate of a number between 0 and 100 "
     "has a variance of at least 100²/(4(e^ε − 1)) (section 4). The smooth clip lets gradients be "
     "as long as the largest value of n/(GELU(n − 1) + 1) times C (appendix C); printed to three "
-    "decimals that is too short by 0.0002, so that as a bound it is to be rounded up, to 1.116."
+    "decimals that is too small by 0.0002, so as a bound it must be rounded up, to 1.116."
 )
 
 
@@ -39,16 +39,16 @@ def reproduce(quick: bool) -> Outcome:
             "its standard deviation",
             math.sqrt(variance),
             "19",
-            "√391 is 19.8, which the paper cuts off instead of rounding.",
+            "√391 is 19.8, which the paper truncates instead of rounding.",
         ),
         Quantity(
             "longest gradient after the smooth clip, over C", SmoothClip(1.0).sensitivity, "1.115"
         ),
     )
     seen = (
-        f"At ε = 2 a member is told with {100 * member(2.0):.1f} % at most, which is hardly a "
-        f"promise; a number between 0 and 100 is then known to within ± {math.sqrt(variance):.1f}, "
-        "which may be one."
+        f"At ε = 2 membership is told with a probability of up to {100 * member(2.0):.1f} %, "
+        "which is hardly a promise; a number between 0 and 100 is then known to within ± "
+        f"{math.sqrt(variance):.1f}, which may be one."
     )
     return Outcome(_SETTING, quantities, seen, _draw())
 

@@ -34,11 +34,11 @@ KINDS = ("plain", "weighted")
 _TOP = 100  # one record in a hundred counts as most exposed
 _SETTING = (
     f"The network of 004's code for MNIST on {RECORDS:,} of its images, Poisson batches of "
-    f"{BATCH}, {STEPS} steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs, in each of "
-    "which all networks start alike. Weighted: a record's clipped gradient is multiplied by the "
-    "records' mean dFIL² so far over its own, and by one at most. dFIL counts the weights as "
+    f"{BATCH}, {STEPS} steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs, in each "
+    "of which all networks start alike. Weighted: a record's clipped gradient is multiplied by "
+    "the records' mean dFIL² so far over its own, and by one at most. dFIL counts the weights as "
     "constants and takes κ = 1; one random probe a step steers the weights and another measures, "
-    "so that what is measured is not what was steered by. The paper has no such weights."
+    "so that the measurement is independent of the steering. The paper has no such weights."
 )
 
 
@@ -166,7 +166,7 @@ def train(
 def _seen(found: list[TrainingCost]) -> str:
     plain, even, louder, _ = found
     evened = even.unequal < plain.unequal
-    verdict = "even out who pays" if evened else "do not even out who pays"
+    verdict = "even out the leakage" if evened else "do not even out the leakage"
     return (
         f"Weights {verdict}: at {plain.noise_in_words} the largest dFIL is {plain.unequal:.1f} "
         f"times the median without and {even.unequal:.1f} times with them. They lower it from "

@@ -36,9 +36,9 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("largest loss in the tenth with the smallest η, of the largest loss", calm),
     )
     seen = (
-        f"η goes with both (rank correlations {ranks[0]:.2f} and {ranks[1]:.2f}) and a small η "
-        f"means a small loss, but a tenth chosen by loss finds only {100 * found[0]:.0f} % of the "
-        f"tenth that leaks most, by gradient norm {100 * found[1]:.0f} %."
+        f"η is correlated with both (rank correlations {ranks[0]:.2f} and {ranks[1]:.2f}) and a "
+        f"small η means a small loss, but a tenth chosen by loss finds only {100 * found[0]:.0f} "
+        f"% of the tenth that leaks most, by gradient norm {100 * found[1]:.0f} %."
     )
     words = f"MNIST digits 0 and 1, linear regression, as for Table 1; {SHOWN:,} records are drawn."
     chosen = np.random.default_rng(0).choice(len(eta), SHOWN, replace=False)

@@ -88,15 +88,14 @@ def reproduce(quick: bool) -> Outcome:
     quantities += [q for course in courses for stage in ATTACKED for q in _numbers(course, stage)]
     seen = " ".join(_compare(course) for course in courses)
     setting = (
-        "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult "
-        "(λ = 10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, "
-        f"each round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
-        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
-        "optimum is Bayes' rule for somebody who knows all but the attribute of one record, and "
-        "beforehand its frequencies; rules are held against it with that attribute drawn from "
-        "them. η is about "
-        "small changes and the adversary compares whole levels, so that equal η need not mean "
-        "equal accuracy."
+        "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
+        "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
+        f"round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
+        "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "optimum is Bayes' rule for an adversary who knows everything but the attribute of one "
+        "record, and of that only its frequencies; rules are compared with it with that "
+        "attribute drawn from them. η is about small changes and the adversary compares whole "
+        "levels, so that equal η need not mean equal accuracy."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(courses))
 
@@ -216,8 +215,8 @@ def _compare(course: Course) -> str:
     shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
     return (
         f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
-        f"records the white-box rule reaches {shares[0]} that are possible at best before, and "
-        f"{shares[1]} after."
+        f"records the white-box rule reaches {shares[0]} (the optimum) before, and {shares[1]} "
+        "after."
     )
 
 

@@ -40,10 +40,10 @@ _SETTING = (
     "Linear regression: IWPC with λ = 0.01 and MNIST digits 0 and 1 in 20 principal components "
     "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser, "
     "objective perturbation N(0, β²I) to the gradient of the objective, so that N(0, β²H⁻²) is "
-    "added to the minimiser. η is about all features and the label of a record, with what the "
-    "data-dependent covariance gives away; test errors are expected ones, in closed form, and the "
-    "scales are such that the most exposed record has the η stated. The paper names this as future "
-    "work."
+    "added to the minimiser. η is about all features and the label of a record, including the "
+    "leakage of the data-dependent covariance; test errors are expectations in closed form, and "
+    "the scales are such that the most exposed record has the stated η. The paper names this as "
+    "future work."
 )
 
 

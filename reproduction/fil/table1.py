@@ -50,9 +50,9 @@ class Line:
         """Return its three numbers beside the printed ones."""
         mean, spread, accuracy = PRINTED[self.name]
         why = (
-            "Equation 18 written out for every record, with dense singular values, gives this "
-            "mean too (below), and the same line's spread and accuracy are the printed ones; 0.26 "
-            "is the root mean square of η, which the other lines do not print."
+            "Equation 18 evaluated for every record with dense singular values gives this mean "
+            "too (below), and the same line's spread and accuracy are the printed ones; 0.26 is "
+            "the root mean square of η, which the other lines do not print."
         )
         return (
             Quantity(f"{self.name}: mean η", self.mean, mean, why),
@@ -73,13 +73,13 @@ def reproduce(quick: bool) -> Outcome:
         f"After {ROUNDS} rounds every record leaks the same (the largest standard deviation is "
         f"{max(line.spread for line in after):.1e}), the accuracy moves by at most {moved:.1f} "
         f"points, and {len(table) - len(differing)} of {len(table)} numbers of the table are the "
-        "printed ones" + (f"; not so: {', '.join(differing)}." if differing else ".")
+        "printed ones" + (f"; the others: {', '.join(differing)}." if differing else ".")
     )
     setting = (
         f"{SETTING} {ROUNDS} rounds of IRFIL. Where it differs: 001 says that λ is the largest "
-        "with which logistic regression is as accurate on the training data as linear regression, "
-        "to two significant digits; the rule gives other penalties (below) than its code has, "
-        "which are those used here and those that give the printed numbers."
+        "with which logistic regression is as accurate on the training data as linear "
+        "regression, to two significant digits; the rule gives penalties (below) other than "
+        "those of its code, which are used here and give the printed numbers."
     )
     quantities = (*_sizes(settings), *table, *_checks(settings))
     return Outcome(setting, quantities, seen, _draw(lines, data_names(quick)))

@@ -61,7 +61,7 @@ def reproduce(quick: bool) -> Outcome:
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "With the choice of the weights counted, records do not leak the same: "
+        "If the choice of the weights is counted, records do not leak equally: "
         + "; ".join(map(_tell, found))
         + "."
     )

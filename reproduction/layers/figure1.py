@@ -50,7 +50,7 @@ def reproduce(quick: bool) -> Outcome:
         ranked = rankings({words: curves[key] for key, words in _WORDS.items()})
         orders.append(f"{network}, {ranked}")
     seen = (
-        "The paper claims that the first full layer leaks most, and that both metrics go with the "
+        "The paper claims that the first full layer leaks most, and that both metrics track the "
         f"attack. Here, with the label mix held equal: {'; '.join(verdicts)}. The layers from the "
         f"highest down: {'. '.join(orders)}. From all layers together the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
@@ -63,8 +63,8 @@ def reproduce(quick: bool) -> Outcome:
             f"{data}, {network}: test accuracy in percent",
             None,
             printed,
-            "The publishers of CelebA and PubFig hand their images out on request, and they were "
-            "not at hand, so that two thirds of the paper's Figure 1 are missing; `seepage data "
+            "The publishers of CelebA and PubFig give out their images on request; they were not "
+            "available here, so two thirds of the paper's Figure 1 are missing; `seepage data "
             "fetch celeba` and `seepage data fetch pubfig` say which files go where.",
         )
         for data, accuracies in ELSEWHERE.items()

@@ -22,8 +22,8 @@ KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
 CHECKS = KEPT.with_name("layers_checks.json")
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    "Without ψ, which the paper defines to divide the layers' sizes out, the most sensitive layer "
-    "is the printed one in all seven settings (rows “without ψ” of layers-figure1 and "
+    "Without ψ, which the paper defines to divide out the layers' sizes, the most sensitive "
+    "layer is the printed one in all seven settings (rows “without ψ” of layers-figure1 and "
     "layers-figure3): the printed pattern is that of the layers' sizes."
 )
 TITLES = {
@@ -120,12 +120,13 @@ class Runs:
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
             mixed = self.curve(network, task, "auc_confounded", property_name).highest
             tried += (
-                f", nor that the mix of labels is held equal: without, the AUC is highest at the "
+                ", and neither is the equal mix of labels: without it, the AUC is highest at the "
                 f"{ordinal(mixed)} layer"
             )
         return (
-            f"It is not that large layers are projected at random: {tried}; the paper does not say "
-            "how its adversary's batches were drawn, and no choice tried here gives its pattern."
+            f"The random projection of large layers is not the cause: {tried}; the paper does not "
+            "say how its adversary's batches were drawn, and no choice tried here gives its "
+            "pattern."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -156,19 +157,20 @@ class Runs:
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
             "LFW, 62×47 colour faces, people split into those of the adversary (40 %), of the "
-            "client (40 %) and for testing; gender is a human label, glasses, age (young) and hair "
-            "(grey) are predicted labels. FedSGD with two clients, batches of "
+            "client (40 %) and for testing; gender is a human label, glasses, age (young) and "
+            "hair (grey) are predicted labels. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} from He's "
-            "start (the paper: 0.01, rounds not stated). Batches with and without a property have "
-            "the same mix of main-task labels unless called confounded. The adversary, a random "
-            f"forest, learns from {2 * a['known'] * a['snapshots']} batches over {a['snapshots']} "
-            f"snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the client's; "
-            f"V-information (random forest, held out, five pools of people) is from "
+            "start (the paper: 0.01, rounds not stated). Batches with and without a property "
+            "have the same mix of main-task labels unless called confounded. The adversary, a "
+            f"random forest, learns from {2 * a['known'] * a['snapshots']} batches over "
+            f"{a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the "
+            "client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model, the median sensitivity over "
-            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
-            "repetition; a mean would be ruled by the few images that the network is surest of. "
-            f"Layers with more than {a['width']:,} numbers are projected to that many at random. "
-            f"{repetitions} repetitions, computed once and kept. {kept_by(KEPT.name, self.record)}"
+            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of "
+            "each repetition; a mean would be dominated by the few images that the network is "
+            f"surest of. Layers with more than {a['width']:,} numbers are projected to that many "
+            f"at random. {repetitions} repetitions, computed once and kept. "
+            f"{kept_by(KEPT.name, self.record)}"
         )
 
 
@@ -200,10 +202,10 @@ def split_in_words() -> str:
     row = kept_checks()[0]
     apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
     return (
-        "That people are kept apart here, so that only strangers are tested, seems a small part of "
-        f"it: with images drawn at random FCNet comes to {mixed:.1f} % where people apart give "
-        f"{apart:.1f} (one run, layers_checks.json); the paper states neither its split nor how "
-        "many rounds it trains."
+        "Keeping people apart, so that only strangers are tested, seems to explain little of it: "
+        f"with images drawn at random FCNet reaches {mixed:.1f} %, against {apart:.1f} with "
+        "people kept apart (one run, layers_checks.json); the paper states neither its split nor "
+        "how many rounds it trains."
     )
 
 

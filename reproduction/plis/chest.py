@@ -30,16 +30,16 @@ _RESAMPLES = 5_000  # of the bootstrap intervals
 SETTING = (
     f"PneumoniaMNIST; {RECORDS} of the 4,708 training images, drawn at random (seed 0). A tanh "
     "network of six convolutions and two full layers, trained for four epochs with Adam, or for "
-    f"ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
+    "ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
     f"Geiping et al. 2020 (cosine, total variation {VARIATION:g}) with {STEPS} evaluations of "
-    "L-BFGS, which gets further in so few than their signed Adam; labels are known. Without DP it "
-    "sees each record's gradient; with DP, each record's clipped gradient with the noise of one "
-    "step, as if all other records of the batch were known (ε counts on Poisson batches whose "
-    "members are hidden; PLIS does not). PLIS without DP is that of the gradient signal; of a "
-    "record, the norm over its pixels. The attack's options were picked among six tried on 32 "
-    "records, for speed and for a quality that varies; the intervals are about the draw of the "
-    "records, not about that choice, nor about another seed or network. Where it differs: the "
-    "paper names neither its network nor its attack's options, and shows two records."
+    "L-BFGS, which gets further in so few steps than their signed Adam; labels are known. "
+    "Without DP it sees each record's gradient; with DP, each record's clipped gradient with the "
+    "noise of one step, as if all other records of the batch were known (ε counts on Poisson "
+    "batches whose members are hidden; PLIS does not). PLIS without DP is that of the gradient "
+    "signal; a record's PLIS is the norm over its pixels. The attack's options were chosen from "
+    "six tried on 32 records, for speed and for varied quality; the intervals are about the draw "
+    "of the records, not about that choice, nor about another seed or network. Where it differs: "
+    "the paper names neither its network nor its attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]

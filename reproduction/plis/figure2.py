@@ -36,17 +36,17 @@ NEAREST = 10  # the neighbour to which an image's distance is taken
 SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
     "The network of 004's Table 1 (its smooth activations give PLIS something to differentiate; "
-    "002 does not name its own) trained on all of MNIST. With DP: "
-    f"{EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, and the "
-    f"noise that makes the run ({EPSILON:g}, {DELTA:g})-private without any claim from sampling, "
-    f"which 002 excludes. Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS of one further step, "
-    f"of the first {MEASURED:,} training images and of the 624 test images of PneumoniaMNIST with "
-    "their own labels 0 and 1, which the network takes for digits. A record far beyond the "
-    "threshold releases a gradient of fixed length, which reacts to nothing: its PLIS is zero, so "
-    "the private network is also looked at before the clip (its gradient signal over the variance "
-    "of the noise). The digits shown have the smallest and the largest of that; the X-ray is the "
-    "one in the middle. How odd a digit is, is its distance in pixels to the tenth nearest of its "
-    f"class among the {MEASURED:,}."
+    f"002 does not name its own) trained on all of MNIST. With DP: {EPOCHS} epochs of disjoint "
+    f"batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, and the noise that makes the run "
+    f"({EPSILON:g}, {DELTA:g})-private without any claim from sampling, which 002 excludes. "
+    f"Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS of one further step, of the first "
+    f"{MEASURED:,} training images and of the 624 test images of PneumoniaMNIST with their own "
+    "labels 0 and 1, which the network takes for digits. A record far beyond the threshold "
+    "releases a gradient of fixed length, which depends on nothing in the record: its PLIS is "
+    "zero, so the private network is also examined before the clip (its gradient signal over the "
+    "variance of the noise). The digits shown have the smallest and the largest PLIS of these; "
+    "the X-ray has the median. A digit's oddness is its distance in pixels to the tenth nearest "
+    f"of its class among the {MEASURED:,}."
 )
 
 
@@ -211,8 +211,8 @@ def _atypical(ranks: dict[str, float]) -> str:
     rising = [title for title, rank in ranks.items() if rank > SLIGHT]
     claim = f"rises ({'; '.join(rising)})" if rising else "does not rise"
     return (
-        f"That high PLIS is atypical: a digit's PLIS {claim} with its distance to its own class "
-        f"(rank correlations {listed})."
+        f"Is high PLIS atypical? A digit's PLIS {claim} with its distance to its own class (rank "
+        f"correlations {listed})."
     )
 
 
@@ -220,10 +220,9 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        "the clip holds back just those records, so that of what is released they have less PLIS "
-        "than digits"
+        "the clip restrains exactly those records, so that after it they have less PLIS than digits"
         if found[0].area < 0.5
-        else "and also of what is released"
+        else "and also after the clip"
     )
     return (
         "X-rays among digits by their subject-level PLIS: area under the curve "

@@ -86,9 +86,9 @@ def _finding3(study: Study) -> str:
     )
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
-        f"That PLIS with DP is randomly distributed over the image {verdict}: neighbouring pixels' "
-        f"sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white noise 0), and a tenth "
-        f"of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
+        f"The claim that PLIS with DP is randomly distributed over the image {verdict}: "
+        f"neighbouring pixels' sizes correlate {beside:.2f} (without DP {beside_plain:.2f}, white "
+        f"noise 0), and a tenth of the pixels holds {top:.2f} of its square ({top_plain:.2f})."
     )
 
 

@@ -53,8 +53,8 @@ def _why(study: Study, found: dict[str, Correlation]) -> str:
     return (
         "The paper names neither its network nor its attack's options nor its two records; over "
         f"{len(study.rows)} records here SSIM runs from {ssim.min():.2f} to {ssim.max():.2f} and "
-        f"goes with PLIS by a rank correlation of {rank} only, so that two records can show "
-        "either order (rows below)."
+        f"has a rank correlation with PLIS of only {rank}, so two records can show either order "
+        "(rows below)."
     )
 
 
@@ -100,7 +100,7 @@ def _seen(study: Study, found: dict[str, Correlation]) -> str:
     two = "as" if high > low else "unlike"
     within = [value for name, value in found.items() if "only" in name]
     lost = ways != {"no clear way"} and {value.verdict for value in within} == {"no clear way"}
-    classes = " Within the classes nothing clear is left of it, by SSIM." if lost else ""
+    classes = " Within the classes nothing clear remains of this, by SSIM." if lost else ""
     listed = ", ".join(f"{value} for {measure}" for measure, value in pairs)
     return (
         f"{judged}: rank correlation {listed} ({len(study.rows)} records, 95 % intervals)."
