@@ -73,7 +73,7 @@ class GLMJacobian(ReleaseJacobian):
     P)``; the parameters are ordered with the feature as the slow and the output as the fast index,
     the intercept (released too, but multiplied by no data) last. ``near`` is the table as ``A``
     takes it: with columns that are far from zero shifted, and the same table where there are none.
-    ``slope_error (n,)`` is the error of every record's slope; its rounding where not given.
+    ``slope_error (n,)`` is the error of every record's slope; its rounding if not given.
     """
 
     # The model and its objective, where all its rows are here: it can then be refitted
