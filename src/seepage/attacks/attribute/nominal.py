@@ -62,7 +62,9 @@ class NominalAttribute:
                 "attribute with two or more."
             )
         if not np.all(np.isfinite(codes)):
-            raise InputError(f"The codes of {self.name!r} contain NaN or infinity.")
+            raise InputError(
+                f"The codes of {self.name!r} contain NaN or infinity; give finite codes."
+            )
         if len(np.unique(codes, axis=0)) < len(codes):
             raise InputError(
                 f"Two levels of {self.name!r} have the same code, so no model can tell them "
@@ -127,7 +129,7 @@ class NominalAttribute:
         table = read_table(X)
         places = tuple(_position(table, column) for column in columns)
         if not places:
-            raise InputError("No column was named; an attribute needs at least one.")
+            raise InputError("An attribute needs at least one column; name it.")
         if len(set(places)) < len(places):
             raise InputError("A column was named twice; name each column once.")
         title = name or table.names[places[0]]
