@@ -129,7 +129,7 @@ class NominalAttribute:
         table = read_table(X)
         places = tuple(_position(table, column) for column in columns)
         if not places:
-            raise InputError("An attribute needs at least one column; name it.")
+            raise InputError("No column was named; an attribute needs at least one.")
         if len(set(places)) < len(places):
             raise InputError("A column was named twice; name each column once.")
         title = name or table.names[places[0]]
